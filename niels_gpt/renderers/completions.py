@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from niels_gpt.renderers.conversation import tools_of
-from niels_gpt.renderers.dialects.base import Reader, Schemas, read_calls, schemas_of
+from niels_gpt.renderers.dialects.base import CallReader, Schemas, schemas_of
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import Completion, GrowingCompletion, text_at_end
 from niels_gpt.renderers.response import NOTHING, ResponseBuilder, Trim
@@ -35,7 +35,7 @@ class ReadsCompletions:
 
     encoder: PieceEncoder
     _stop_ids: list[int]
-    calls: Reader | None = None
+    calls: CallReader | None = None
     before_first_call: str = ""
     content_trim: Trim = NOTHING
     has_reasoning: bool = True
@@ -99,7 +99,7 @@ class ReadsCompletions:
         if self.calls is None:
             yield from Window(completion, start).pass_on(out.content_to)
         else:
-            yield from read_calls(self.calls, completion, start, schemas, out)
+            yield from self.calls.scan(completion, start, schemas, out)
         out.end()
 
     def _prompt_end(self, prompt_ids: Sequence[int] | None) -> PromptEnd:

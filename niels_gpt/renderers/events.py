@@ -49,8 +49,9 @@ class CallName:
 class ArgumentDelta:
     """More of the call's arguments, as the model writes them.
 
-    Where arguments are JSON, the texts joined are their JSON text, and `parameter` is `None`. Where each argument is
-    between tags of its own, the texts with the same `parameter` joined are its value without quotes; the first of them
+    Where arguments are JSON, the texts joined are their JSON text, and `parameter` is `None`; so it is where they have
+    another notation, Python's or Gemma's: the texts are the JSON that they stand for. Where each argument is between
+    tags of its own, the texts with the same `parameter` joined are its value without quotes; the first of them
     is empty and says that the value begins.
     """
 

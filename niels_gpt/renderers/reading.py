@@ -53,8 +53,21 @@ class Completion:
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The tokens that hold the characters `start` to `stop`."""
-        first = int(self._starts.searchsorted(start, side="right")) - 1
+        first = self._holding(start, int(self._starts.searchsorted(start, side="right")) - 1)
         return first, max(first, int(self._starts.searchsorted(stop, side="left")))
+
+    def _holding(self, at: int, last: int) -> int:
+        """The token with the first byte of a character, of which `last` may be a later part.
+
+        ::
+
+            tokens  ")" b"\xd8" b"\xb1"     the character at 1, in the tokens 1 and 2: last 2, so 1
+        """
+        if at >= len(self.text) or self.text[at] < "\x80" or "\udc80" <= self.text[at] <= "\udcff":
+            return last
+        while last > 0 and all(0x80 <= byte < 0xC0 for byte in self._bytes[last][:1]):
+            last -= 1
+        return last
 
     def find(self, marker: str, start: int = 0, stop: int | None = None) -> int:
         """The next character at which a marker begins, -1 if there is none.
@@ -186,6 +199,7 @@ class GrowingCompletion(Completion):
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """See `Completion`."""
         first = bisect_right(self._starting, start) - 1 if start < len(self.text) else len(self._starting)
+        first = self._holding(start, first)
         return first, max(first, bisect_left(self._starting, stop))
 
     @property

@@ -329,6 +329,10 @@ class ResponseBuilder:
             self._argument.add(self.completion.text[self._argued : stop])
             self._argued = stop
 
+    def write_argument(self, json_text: str) -> None:
+        """More of the argument that began last, which the model writes in a notation of its own, as JSON."""
+        self._argument.add(json_text)
+
     def end_argument(self, stop: int) -> None:
         """The argument that began last ends before this character."""
         self.argument_to(stop)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.renderers.dialects.base import StreamedDialect
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.events import (
     ArgumentDelta,
@@ -30,9 +29,11 @@ from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
-from tests.renderers.damage import TEXTS, Ids, damaged, stock_of
+from tests.renderers.damage import TEXTS, Ids, Stock, bytes_of, damaged, stock_of
 from tests.renderers.sweeps import families, served_and_said
 from tests.renderers.test_parsers import PARSER_OF, by_template
+from tests.renderers.test_template_families import TAGS, WRITTEN
+from tests.renderers.test_template_families import reader as tags_reader
 from tests.renderers.tiny_families import TOKENS, renderer_of
 
 IN_ALL = 2000  # damaged completions, over all families together
@@ -143,7 +144,10 @@ def test_streams_read_by_parsers_of_templates(name: str) -> None:
     check_streams(by_template(name), name, 40, seed=7)
 
 
-CALLS = ('{"name": "f", "arguments": {"a": 1}}', 'f(a="b")', "f", '{"a": 1}', "<function=f>", "[", "]", ", ", "\n", "a")
+CALLS = (
+    *('{"name": "f", "arguments": {"a": 1}}', '{"f": {"a": 1}}', 'f(a="b")', "f", '{"a": 1}', "<function=f>", "[", "]"),
+    *("f(a=('x\\", 3 * "'" + "x", ")", 'call:f{a:<|"|>', "call:f{a:[1,", ", ", "\n", "a"),
+)
 
 
 @pytest.mark.parametrize("name", TOOL_PARSERS)
@@ -162,6 +166,23 @@ def test_streams_of_all_parsers(name: str) -> None:
             check_stream(renderer, rng, renderer.encoder.encode_pieces([text], [scaffold])[0].tolist())
 
 
+@pytest.mark.parametrize("name", WRITTEN)
+def test_streams_of_damaged_completions_of_families_by_template(name: str) -> None:
+    """What these models write, damaged; the tokenizer has all their tags."""
+    renderer, rng = tags_reader(name), random.Random(name)
+    written = WRITTEN[name].replace('"x"', "'x\\''").replace("1", "(1, {'é': 2})")
+    encode, every = renderer.encoder.encode_pieces, range(renderer.encoder.vocab_size)
+    stock = Stock(
+        [encode([text], [True])[0].tolist() for text in (WRITTEN[name], "a" + WRITTEN[name], written)],
+        [*renderer.encoder.added_ids.values()],
+        [token for token, held in zip(every, renderer.encoder.token_bytes(every), strict=True) if len(held) == 1],
+        [encode([text], [False])[0].tolist() for text in (*TEXTS, *CALLS, *TAGS)],
+        len(every),
+    )
+    for _ in range(60):
+        check_stream(renderer, rng, damaged(rng, stock))
+
+
 @families
 def test_a_growing_completion_has_the_places_of_a_whole_one(family: str) -> None:
     rng, stock, encoder = random.Random(family), stock_of(family), renderer_of(family).encoder
@@ -175,7 +196,11 @@ def test_a_growing_completion_has_the_places_of_a_whole_one(family: str) -> None
         assert (growing.text, growing.ids, growing.stopped) == (whole.text, whole.ids, whole.stopped)
         for _ in range(20 if whole.ids else 0):
             start, stop = sorted(rng.randint(0, len(whole.text)) for _ in range(2))
-            assert growing.span(start, stop) == whole.span(start, stop)
+            first, last = growing.span(start, stop)
+            assert (first, last) == whole.span(start, stop)
+            assert whole.text[start:stop].encode("utf-8", "surrogateescape") in bytes_of(
+                renderer_of(family), ids[first:last]
+            )
             for marker in rng.choices([*encoder.added_ids, "a "], k=3):
                 assert growing.find(marker, start) == whole.find(marker, start)
 
@@ -203,65 +228,109 @@ def test_a_plain_answer_is_reported_at_once(family: str) -> None:
     assert max(lags) <= 2
 
 
-@families
-def test_calls_are_reported_as_they_come(family: str) -> None:
-    """The name comes before the call ends, and long arguments in many parts."""
-    renderer = renderer_of(family)
-    if not isinstance(renderer.calls, StreamedDialect):
-        pytest.skip("no calls, or read at the end of the completion")
-    call = {"id": "123456789", "function": {"name": "get_weather", "arguments": {"city": "word " * 30, "days": 1}}}
+CALLERS = [name for name, kind in FAMILIES.items() if kind.calls is not None]
+LONG = "word " * 30
+
+
+def long_call(family: str, times: int = 1, content: str = "") -> tuple[Ids, Ids]:
+    """The prompt and the ids of a turn with one call, whose first argument is long."""
+    call = {"id": "123456789", "function": {"name": "get_weather", "arguments": {"city": LONG * times, "days": 1}}}
     if "kimi" in family:
         call["id"] = "functions.get_weather:0"
-    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    turn = {"role": "assistant", "content": content, "tool_calls": [call]}
     if TOKENS[family].opens_block:  # without reasoning, the call would be in the block that the prompt opens
         turn["reasoning_content"] = "hm"
-    served, said = served_and_said(renderer, [{"role": "user", "content": "a"}, turn], TOOLS)
-    parser, named, deltas, closed = renderer.stream(served, tools=TOOLS), -1, [], -1
+    return served_and_said(renderer_of(family), [{"role": "user", "content": "a"}, turn], TOOLS)
+
+
+def check_reported_as_it_comes(renderer: Any, served: Ids | None, said: Ids) -> None:
+    """The name comes before the arguments, and long arguments in many parts, before the call closes."""
+    parser, opened, named, deltas, closed = renderer.stream(served, tools=TOOLS), -1, -1, [], -1
     seen = []
     for at, token in enumerate(said):
         for event in parser.feed([token]):
+            opened = at if isinstance(event, CallOpened) else opened
             named = at if isinstance(event, CallName) else named
             closed = at if isinstance(event, CallClosed) else closed
             deltas += [at] * isinstance(event, ArgumentDelta)
         seen += [parser.calls[0].partial_arguments] if parser.calls else []
-    assert 0 <= named < min(deltas) + 1 < closed
+    assert 0 <= opened <= named < min(deltas) + 1 < closed
     assert len(set(deltas)) > 20
     cities = [part["city"] for part in seen if part and "city" in part]
     assert cities == sorted(cities, key=len)
     assert len(set(cities)) > 20
-    assert parser.result().tool_calls[0].arguments == call["function"]["arguments"]
+    (call,) = parser.result().tool_calls
+    assert (call.name, call.arguments) == ("get_weather", {"city": LONG, "days": 1})
+
+
+@pytest.mark.parametrize("family", CALLERS)
+def test_calls_are_reported_as_they_come(family: str) -> None:
+    """Of every family that knows calls; there is no exception."""
+    check_reported_as_it_comes(renderer_of(family), *long_call(family))
+
+
+# A long call as a model writes it, where no family has the dialect of a tool parser.
+LONG_CALLS = {
+    "seed-oss": "<seed:tool_call>\n<function=get_weather>\n<parameter=city>LONG</parameter>\n<parameter=days>1"
+    "</parameter>\n</function>\n</seed:tool_call>",
+    "hunyuan": '<tool_calls>[{"name": "get_weather", "arguments": {"city": "LONG", "days": 1}}]</tool_calls>',
+    "command-a": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": '
+    '{"city": "LONG", "days": 1}}\n]<|END_ACTION|>',
+    "apertus": '<|tools_prefix|>[{"get_weather": {"city": "LONG", "days": 1}}]<|tools_suffix|>',
+    "lfm2": "<|tool_call_start|>[get_weather(city='LONG', days=1)]<|tool_call_end|>",
+    "gemma-4": '<|tool_call>call:get_weather{city:<|"|>LONG<|"|>,days:1}<tool_call|>',
+}
+
+
+def named_call(parser: str, times: int = 1) -> tuple[TemplateRenderer, Ids | None, Ids]:
+    """A renderer by template with a tool parser, a prompt where one matters, and a turn with one long call."""
+    family = next((family for family, name in PARSER_OF.items() if name == parser), None)
+    if family is not None:
+        return by_template(family), *long_call(family, times)
+    if TOOL_PARSERS[parser] is TOOL_PARSERS["hermes"]:
+        return by_template("qwen3", tool_parser=parser), *long_call("qwen3", times)
+    renderer = tags_reader(parser)
+    text = LONG_CALLS[parser].replace("LONG", LONG * times)
+    return renderer, None, renderer.encoder.encode_pieces([text], [True])[0].tolist()
+
+
+@pytest.mark.parametrize("parser", TOOL_PARSERS)
+def test_parsers_report_calls_as_they_come(parser: str) -> None:
+    """Of every parser; there is no exception."""
+    check_reported_as_it_comes(*named_call(parser))
+
+
+def calls_of_functions(renderer: Any, served: Ids | None, said: Ids) -> float:
+    """How many functions are called for a token."""
+    parser, number = renderer.stream(served), 0
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal number
+        number += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        for token in said:
+            parser.feed([token])
+    finally:
+        sys.setprofile(None)
+    return number / len(said)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3.5", "glm-5", "kimi-k2", "minimax-m2", "deepseek-v3", "gpt-oss"])
 def test_the_work_for_a_token_does_not_grow(family: str) -> None:
     """Four times the tokens take four times the calls of functions, whatever the text is within."""
-    renderer = renderer_of(family)
 
-    def calls(times: int) -> float:
-        call = {"function": {"name": "get_weather", "arguments": {"city": "a b " * 100 * times, "days": 1}}}
-        if family == "kimi-k2":
-            call["id"] = "functions.get_weather:0"
-        turn = {
-            "role": "assistant",
-            "content": "" if family == "gpt-oss" else "a b " * 100 * times,
-            "tool_calls": [call],
-        }
-        served, said = served_and_said(renderer, [{"role": "user", "content": "a"}, turn], TOOLS)
-        parser, number = renderer.stream(served), 0
+    def work(times: int) -> float:
+        content = "" if family == "gpt-oss" else "a b " * 100 * times
+        return calls_of_functions(renderer_of(family), *long_call(family, 2 * times, content))
 
-        def count(frame: Any, event: str, arg: Any) -> None:
-            nonlocal number
-            number += event in ("call", "c_call")
+    assert work(4) < 1.1 * work(1)
 
-        sys.setprofile(count)
-        try:
-            for token in said:
-                parser.feed([token])
-        finally:
-            sys.setprofile(None)
-        return number / len(said)
 
-    assert calls(4) < 1.1 * calls(1)
+@pytest.mark.parametrize("parser", ["olmo-3", *LONG_CALLS])
+def test_the_work_for_a_token_does_not_grow_by_parser(parser: str) -> None:
+    assert calls_of_functions(*named_call(parser, 8)) < 1.1 * calls_of_functions(*named_call(parser, 2))
 
 
 @pytest.mark.slow

@@ -214,6 +214,14 @@ def test_calls_and_reasoning_as_the_model_writes_them(name: str) -> None:
         ("'\\n\\''", "\n'"),
         ("[1, 'a', {'b': (2, 3)}]", [1, "a", {"b": [2, 3]}]),
         ('{"a": [true, null]}', {"a": [True, None]}),
+        ("(1)", 1),
+        ("(1,)", [1]),
+        ("((), ('a' 'b'), [1,],)", [[], "ab", [1]]),
+        ("{1: 2, None: [], 'x': {}}", {"1": 2, "null": [], "x": {}}),
+        ("[0x1F, 1_000, +2, .5, 3.]", [31, 1000, 2, 0.5, 3.0]),
+        ("'''it's \"so\",\ntwo lines'''", 'it\'s "so",\ntwo lines'),
+        ("'\\x41\\101\\u00e9\\U0001F991\\d\\\n!'", "AAé🦑\\d!"),
+        ('"\\ud83e\\udd91\\/"', "🦑/"),
     ],
 )
 def test_values_of_python_calls(value: str, expected: Any) -> None:
@@ -221,7 +229,55 @@ def test_values_of_python_calls(value: str, expected: Any) -> None:
     text = f"<|tool_call_start|>[f(a={value}, b=1)]<|tool_call_end|>"
     (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
     assert found.status is Status.OK
-    assert json.loads(json.dumps(found.arguments)) == {"a": expected, "b": 1}
+    assert found.arguments == {"a": expected, "b": 1}
+
+
+LITERALS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text() | st.integers() | st.booleans(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(LITERALS, st.booleans())
+def test_python_and_json_are_read_as_their_own_readers_do(value: Any, as_json: bool) -> None:
+    """A value as Python prints it, or as JSON, is that value."""
+    expected = json.loads(json.dumps(value))
+    renderer, spelled = reader("lfm2"), json.dumps(value) if as_json else repr(value)
+    text = f"<|tool_call_start|>[f(a={spelled}, b=1), g()]<|tool_call_end|>"
+    found = renderer.parse_response(ids_of(renderer, text)).tool_calls
+    assert [(one.name, one.arguments) for one in found] == [("f", {"a": expected, "b": 1}), ("g", {})]
+
+
+LISTED = {
+    "two calls, the second cut": ('[f(a=1), g(b="x', [("f", Status.OK), ("g", Status.UNCLOSED_BLOCK)], True),
+    "text behind a call": ("[f(a=1) and so", [("f", Status.OK), (None, Status.MALFORMED_STRUCTURE)], False),
+    "the tag within a text": ("[f(a='<|tool_call_end|>x'), g()]", [("f", Status.OK), ("g", Status.OK)], False),
+    "no keyword": ("[f('x', a=1), g()]", [("f", Status.MALFORMED_STRUCTURE)], False),
+    "no value": ("[f(x, a=1), g()]", [("f", Status.MALFORMED_STRUCTURE)], False),
+    "no name": ("[(a=1)]", [(None, Status.MISSING_NAME)], False),
+    "an empty list": ("[]", [], False),
+    "nothing, and no end": ("[", [(None, Status.UNCLOSED_BLOCK)], True),
+    "a text in brackets after the list": ("[f()]<|tool_call_end|>so (a=1)", [("f", Status.OK)], True),
+}
+
+
+@pytest.mark.parametrize("case", LISTED)
+def test_what_is_in_a_list_is_a_call_or_an_attempt_at_one(case: str) -> None:
+    written, expected, is_open = LISTED[case]
+    opening, closing = "<|tool_call_start|>", "<|tool_call_end|>"
+    renderer, pieces, scaffold = reader("lfm2"), [opening + written + ("" if is_open else closing)], [True]
+    if case == "the tag within a text":  # in several tokens there
+        pieces, scaffold = [opening + "[f(a='", closing, "x'), g()]" + closing], [True, False, True]
+    ids = [token for part in renderer.encoder.encode_pieces(pieces, scaffold) for token in part.tolist()]
+    parsed = renderer.parse_response(ids)
+    assert [(one.name, one.status) for one in parsed.tool_calls] == expected
+    assert parsed.content == ("so (a=1)" if "after the list" in case else "")
 
 
 @pytest.mark.parametrize("value", ["{1}", "b'x'", "2j", "f()", "a", "__import__('os')", "'half", "[1", "1" * 5000, ""])
@@ -229,7 +285,7 @@ def test_what_is_no_value_makes_no_call(value: str) -> None:
     renderer = reader("lfm2")
     text = f"<|tool_call_start|>[f(a={value})]<|tool_call_end|>"
     (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
-    assert (found.name, found.status) == (None, Status.MALFORMED_STRUCTURE)
+    assert (found.name, found.arguments, found.status) == ("f", None, Status.MALFORMED_STRUCTURE)
     cut = renderer.parse_response(ids_of(renderer, f"<|tool_call_start|>[f(a={value}")).tool_calls
     assert [one.status for one in cut] == [Status.UNCLOSED_BLOCK]
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, StreamedDialect, call_block, close
+from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, call_block, close
 from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
@@ -22,7 +22,7 @@ _QUOTE_OR_ESCAPE = re.compile(r'["\\]')
 _LLAMA_CALL = re.compile(r'\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:')
 
 
-class LlamaJSON(StreamedDialect):
+class LlamaJSON(CallDialect):
     """`{"name": ..., "parameters": {...}}`: a turn that is a JSON object is a call.
 
     Two things are read as calls: objects at a turn's beginning that have both keys, and whatever follows
@@ -36,7 +36,7 @@ class LlamaJSON(StreamedDialect):
         out.model_text(f'{{"name": "{call.name}", "parameters": {_arguments_json(call)}}}', msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`. An object at the beginning is held back until it is known to be a call, or none."""
+        """See `CallReader`. An object at the beginning is held back until it is known to be a call, or none."""
         at = start
         while True:
             stop = yield from self._scan_call(completion, at, out, is_first=at == start)
@@ -100,7 +100,7 @@ class Llama4JSON(LlamaJSON):
     opening = "<|python_end|>"
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         marker = "<|python_start|>"
         spelled = yield from Window(completion, start).starts_with(marker, start)
         if spelled and completion.find_id(marker, start) == start:
@@ -110,7 +110,7 @@ class Llama4JSON(LlamaJSON):
         yield from super().scan(completion, start, schemas, out)
 
 
-class MistralList(StreamedDialect):
+class MistralList(CallDialect):
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": "..."}, ...]`: one list a turn, ids of nine characters."""
 
     opening = "[TOOL_CALLS]"
@@ -121,7 +121,7 @@ class MistralList(StreamedDialect):
         out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {arguments}, "id": "{call.id}"}}', msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         while True:
             text = Window(completion, start, (self.opening,), by_id=True)
             yield from text.pass_on(out.content_to)

@@ -3,24 +3,24 @@
 A dialect writes a call on an emitter and reads calls back from a completion, in one class, so that both stay alike.
 Reading never raises: every attempt at a call is recorded with its status, its text and its tokens.
 
-A `CallDialect` reads whole completions; `stream` then reports a call at the end of the completion. A
-`StreamedDialect` reads completions that still grow, and reports names and arguments as they come. `read_calls` takes
-both.
+A dialect reads completions that still grow (`windows.py`), and reports names and arguments as they come. Over a whole
+completion the same code never waits. Dialects that parsers for chat templates alone read are `CallReader`s: nobody
+writes them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.reading import Completion
 from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
+from niels_gpt.renderers.windows import Steps, Window
 
 Schemas = Mapping[str, Mapping[str, Any]]  # tool name -> argument name -> JSON schema
 Arguments = dict[str, Any] | str | None
@@ -38,46 +38,33 @@ class Block:
     call: ParsedToolCall | None = None
 
 
-class CallReader(Protocol):
-    """How the tool calls of a format are read; `opening` is the markup that the first call begins with."""
+class CallReader(ABC):
+    """How the tool calls of a format are read.
 
-    @property
-    def opening(self) -> str: ...
+    Attributes:
+        opening: the markup that the first call begins with.
+    """
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """The blocks from the character `start` on, in order. No block begins before the first `opening`."""
+    opening: str
+
+    @abstractmethod
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """Report content and calls from the character `start` on, up to the end of the completion.
+
+        What is reported must be certain: it must hold whatever comes later. No call begins before the first `opening`.
+        """
 
 
-class CallDialect(CallReader, Protocol):
+class CallDialect(CallReader):
     """How a format reads its tool calls and writes them."""
 
+    @abstractmethod
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """Write one call.
 
         Raises:
             MessageError: its arguments cannot be written.
         """
-
-
-class StreamedDialect(ABC):
-    """A dialect that reads completions which still grow (`windows.py`)."""
-
-    opening: str
-
-    @abstractmethod
-    def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
-
-    @abstractmethod
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """Report content and calls from the character `start` on, up to the end of the completion.
-
-        What is reported must be certain: it must hold whatever comes later.
-        """
-
-
-Dialect = CallDialect | StreamedDialect
-Reader = CallReader | StreamedDialect  # what parsers by name need
 
 
 # ---- writing
@@ -140,30 +127,6 @@ def call_block(
     """
     raw, tokens = completion.decoded(*inner), completion.span(*span)
     return Block(*span, ParsedToolCall(raw, name, arguments, tokens, status, call_id))
-
-
-def read_calls(
-    dialect: Reader, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder
-) -> Steps[None]:
-    """Report content and calls from the character `start` on, for any dialect."""
-    if isinstance(dialect, StreamedDialect):
-        yield from dialect.scan(completion, start, schemas, out)
-        return
-    yield from Window(completion, start, (dialect.opening,)).pass_on(out.content_to)
-    yield from Window(completion, start).pass_on(hold)
-    for block in dialect.read(completion, start, schemas):
-        report(block, out)
-    out.content_to(len(completion.text))
-
-
-def report(block: Block, out: ResponseBuilder) -> None:
-    """Report a block, all at once."""
-    if block.call is None:
-        out.begin_block(block.start)
-        out.end_block(block.stop)
-    else:
-        out.open_call(block.start)
-        out.close_call(block.call, block.stop)
 
 
 def close(block: Block, out: ResponseBuilder) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.conversation import Call
-from niels_gpt.renderers.dialects.base import Schemas, StreamedDialect, call_block, close, text_or_json
+from niels_gpt.renderers.dialects.base import CallDialect, Schemas, call_block, close, text_or_json
 from niels_gpt.renderers.dialects.json_values import strict_json, typed_value
 from niels_gpt.renderers.dialects.sections import Section
 from niels_gpt.renderers.emitter import Emitter
@@ -32,7 +32,7 @@ class _Read:
     status: Status = Status.MALFORMED_STRUCTURE
 
 
-class DSML(StreamedDialect):
+class DSML(CallDialect):
     """`<｜DSML｜parameter name="k" string="true">v</｜DSML｜parameter>`, a line each, in invocations in a section.
 
     A text is written without quotes and marked `string="true"`, everything else as JSON. Reading takes the type of a
@@ -62,7 +62,7 @@ class DSML(StreamedDialect):
         out.model_markup(before + ("" if arguments else "\n") + self.tags.end_call, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`. Calls count within a section only."""
+        """See `CallReader`. Calls count within a section only."""
         tags = self.tags
         in_section = False
         while True:

@@ -3,91 +3,50 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
-from niels_gpt.renderers.dialects.base import Block, Schemas, call_block
-from niels_gpt.renderers.dialects.json_values import strict_json
+from niels_gpt.renderers.dialects.base import Arguments, Block, CallReader, Schemas, call_block, close, next_block
+from niels_gpt.renderers.dialects.notations import GemmaObject
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
-_QUOTE = '<|"|>'
+_BRACE = re.compile("[{}]")
 _NAME = re.compile(r"\s*call:([^{}]*)\{")
-_KEY = re.compile(r"[^:{}\[\],]+")
-_BARE = re.compile(r"[^{}\[\],]*")
-_DEEPEST = 100
 
 
-class GemmaCalls:
+class GemmaCalls(CallReader):
     """`<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:1}<tool_call|>`."""
 
     opening, closing = "<|tool_call>", "<tool_call|>"
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
         """See `CallReader`."""
-        at = completion.find(self.opening, start)
-        while at >= 0:
-            inner = at + len(self.opening)
-            close, following = completion.find(self.closing, inner), completion.find(self.opening, inner)
-            closed = close >= 0 and not 0 <= following < close
-            end = close if closed else following if following >= 0 else len(completion.text)
-            stop = end + len(self.closing) if closed else end
-            name, arguments, status = self._read_call(completion.decoded(inner, end))
-            status = status if closed else Status.UNCLOSED_BLOCK
-            yield call_block(completion, (at, stop), (inner, end), name, arguments, status)
-            at = completion.find(self.opening, stop)
+        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            out.open_call(at)
+            start = close((yield from self._scan_call(completion, at, out)), out)
 
-    def _read_call(self, text: str) -> tuple[str | None, dict[str, Any] | None, Status]:
-        opened = _NAME.match(text)
-        if opened is None:
-            return None, None, Status.MALFORMED_STRUCTURE
-        name = opened[1].strip() or None
-        try:
-            arguments, end = _read_object(text, opened.end(), 0)
-        except ValueError:
-            return name, None, Status.INVALID_JSON
-        if text[end:].strip():
-            return name, arguments, Status.MALFORMED_STRUCTURE
-        return name, arguments, Status.OK if name else Status.MISSING_NAME
-
-
-def _read_object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    """The pairs after an opening brace, and the character after the closing one.
-
-    Raises:
-        ValueError: it is not closed, or holds something else.
-    """
-    found: dict[str, Any] = {}
-    while not text.startswith("}", at):
-        key = _KEY.match(text, at)
-        if key is None or not text.startswith(":", key.end()):
-            raise ValueError(f"no key at character {at}")
-        found[key[0].removeprefix(_QUOTE).removesuffix(_QUOTE)], at = _read_value(text, key.end() + 1, depth)
-        at += text.startswith(",", at)
-    return found, at + 1
-
-
-def _read_value(text: str, at: int, depth: int) -> tuple[Any, int]:
-    """The value at a character, and its end.
-
-    Raises:
-        ValueError: there is none, or it is nested too deeply.
-    """
-    if depth > _DEEPEST:
-        raise ValueError("nested too deeply")
-    if text.startswith(_QUOTE, at):
-        start = at + len(_QUOTE)
-        end = text.index(_QUOTE, start)
-        return text[start:end], end + len(_QUOTE)
-    if text.startswith("{", at):
-        return _read_object(text, at + 1, depth + 1)
-    if text.startswith("[", at):
-        items, at = [], at + 1
-        while not text.startswith("]", at):
-            item, at = _read_value(text, at, depth + 1)
-            items.append(item)
-            at += text.startswith(",", at)
-        return items, at + 1
-    bare = _BARE.match(text, at)
-    word = bare[0].strip() if bare else ""
-    return (None if word == "None" else strict_json(word)), at + len(bare[0] if bare else "")
+    def _scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
+        """The call whose tag is at a character. It ends at its closing tag, the next opening one, or the end."""
+        inner = at + len(self.opening)
+        limit = Window(completion, inner, (self.closing, self.opening))
+        brace = yield from limit.search(_BRACE, inner)
+        head = _NAME.match(completion.text, inner, brace + 1) if brace >= 0 else None
+        name: str | None = None
+        arguments: Arguments = None
+        status = Status.MALFORMED_STRUCTURE
+        if head is not None:
+            name = completion.decoded(*head.span(1)).strip() or None
+            out.name(name)
+            read = yield from GemmaObject().scan(Window(completion, inner), head.end(), out)
+            status = Status.INVALID_JSON if read is None else Status.OK if name else Status.MISSING_NAME
+            if read is not None:  # a text in the arguments may spell the tags
+                arguments, after = read
+                limit = Window(completion, after, (self.closing, self.opening))
+        yield from limit.pass_on(hold)
+        end = limit.stop
+        if limit.marker != self.closing:
+            return call_block(completion, (at, end), (inner, end), name, arguments, Status.UNCLOSED_BLOCK)
+        if arguments is not None and completion.text[limit.start : end].strip():
+            status = Status.MALFORMED_STRUCTURE
+        return call_block(completion, (at, end + len(self.closing)), (inner, end), name, arguments, status)

@@ -18,7 +18,7 @@ from typing import Any
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Schemas, StreamedDialect
+from niels_gpt.renderers.dialects.base import CallDialect, Schemas
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ParsedToolCall
@@ -91,7 +91,7 @@ def _match_end(pattern: re.Pattern[str], text: str, start: int, stop: int) -> in
 
 
 @dataclass(frozen=True)
-class HarmonyCalls(StreamedDialect):
+class HarmonyCalls(CallDialect):
     """` to=functions.f<|channel|>commentary json<|message|>{...}<|call|>`: a message to a function."""
 
     opening: str = " to="
@@ -106,7 +106,7 @@ class HarmonyCalls(StreamedDialect):
         out.model_markup(self.closing, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`: analysis is reasoning, a message to a function is a call, all others are content.
+        """See `CallReader`: analysis is reasoning, a message to a function is a call, all others are content.
 
         A recipient is read before the channel, where `write` puts it, and after it. What has no full header is known
         only where the message ends.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from niels_gpt.renderers.conversation import Call
-from niels_gpt.renderers.dialects.base import Block, Schemas, StreamedDialect, call_block, close, next_block
+from niels_gpt.renderers.dialects.base import Block, CallDialect, Schemas, call_block, close, next_block
 from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
@@ -15,7 +15,7 @@ from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)
-class HermesJSON(StreamedDialect):
+class HermesJSON(CallDialect):
     """`<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>`: one JSON object a call."""
 
     opening: str = "<tool_call>"
@@ -27,7 +27,7 @@ class HermesJSON(StreamedDialect):
         out.model_block(self.opening, call_json, self.closing, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
             out.open_call(at)
             inner = at + len(self.opening)

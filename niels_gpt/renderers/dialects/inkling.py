@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from niels_gpt.renderers.conversation import Call, sorted_json, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Schemas, StreamedDialect
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect, Schemas
 from niels_gpt.renderers.dialects.json_values import parse_call_object, scan_call_object, strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ParsedToolCall
@@ -27,7 +27,7 @@ TEXT, THINKING, CALL = "<|content_text|>", "<|content_thinking|>", "<|content_in
 _MARKERS = (TEXT, THINKING, CALL, END, MODEL)
 
 
-class InklingCalls(StreamedDialect):
+class InklingCalls(CallDialect):
     """`f<|content_invoke_tool_json|>{"name":"f","args":{...}}<|end_message|>`: a message with a JSON object.
 
     Arguments are written without blanks, their keys sorted at every level. The name before the marker counts; where
@@ -45,7 +45,7 @@ class InklingCalls(StreamedDialect):
         out.model_markup(END, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`: the kind of a message tells reasoning, content and calls.
+        """See `CallReader`: the kind of a message tells reasoning, content and calls.
 
         A message without a kind is content, and so is a text before a kind that is no call: models that forgot the
         format write it there.

@@ -10,7 +10,7 @@ from typing import Any
 from niels_gpt.renderers.conversation import to_json
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.partial_json import JSONReader
-from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.reading import Completion, replace_surrogates
 from niels_gpt.renderers.response import ResponseBuilder
 from niels_gpt.renderers.windows import Steps, Window
 
@@ -83,11 +83,15 @@ def _repeats_key(text: str) -> bool:
     return repeated
 
 
-def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder) -> Steps[None]:
+def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder, *, name: str = "name") -> Steps[None]:
     """Wait for a JSON object with a call, up to its end or to where it is no JSON, and report name and arguments.
 
     Only where somebody listens; the caller reads the whole object afterwards. Arguments before the name are reported
     after it.
+
+    Args:
+        key, name: the members with the arguments and the name; with an empty `name`, the first member has the name as
+            its key and the arguments as its value.
     """
     if not out.is_observed:
         return
@@ -96,10 +100,13 @@ def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder) -> S
     while True:
         reader.read(text_of.text, rest.stop)
         members = {member.key: member for member in reversed(reader.members)}
-        name, arguments = members.get("name"), members.get(key)
-        if not named and name is not None and name.stop >= 0:
+        arguments = members.get(key) if name else next(iter(reader.members), None)
+        if not named and not name and arguments is not None:
             named = True
-            out.name(_string(text_of.decoded(name.start, name.stop)))
+            out.name(_whole(arguments.key))
+        elif not named and name in members and members[name].stop >= 0:
+            named = True
+            out.name(_string(text_of.decoded(members[name].start, members[name].stop)))
         if named and not opened and arguments is not None and arguments.start >= 0:
             opened = True
             out.begin_argument(arguments.start)
@@ -130,6 +137,14 @@ def scan_value(rest: Window, at: int, out: ResponseBuilder) -> Steps[None]:
         yield from rest.grow()
     if reader.ended:
         out.end_argument(reader.at)
+
+
+def _whole(text: str) -> str | None:
+    """A decoded string as valid Unicode, `None` if it holds half a surrogate pair."""
+    try:
+        return replace_surrogates(text)
+    except UnicodeEncodeError:
+        return None
 
 
 def _string(text: str) -> str | None:

@@ -2,87 +2,73 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block
-from niels_gpt.renderers.dialects.json_values import json_value_at, strict_json
+from niels_gpt.renderers.dialects.base import Block, CallDialect, CallReader, Schemas, call_block, close, next_block
+from niels_gpt.renderers.dialects.json_values import call_value_at, scan_call_object
+from niels_gpt.renderers.dialects.notations import PythonKeywords
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
-_BEFORE = re.compile(r"[ \n\[]*")
-_BETWEEN = re.compile(r"[ \n,\]]*")
-_SPACE = re.compile(r"\s*")
-# A string with its escapes, a bracket, or what ends a value.
-_PYTHON_TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[()\[\]{},]""", re.DOTALL)
-_LONGEST_LITERAL = 1 << 20
-
-
-class _Read(NamedTuple):
-    """A call that was read: up to the character `end`."""
-
-    name: str | None
-    arguments: Arguments
-    status: Status
-    call_id: str | None
-    end: int
+_BETWEEN = re.compile(r"[\s,\[\]]*")
+_NAME_END = re.compile(r"[(\n]")
 
 
 @dataclass(frozen=True)
-class _Listed:
-    """Calls between `opening` and `closing`; subclasses read one."""
+class _Listed(CallReader):
+    """Calls between `opening` and `closing`; subclasses read one.
+
+    Brackets, commas and white space between calls are markup; all else in the list is an attempt at a call. One that
+    cannot be read takes all that is left of the list.
+    """
 
     opening: str
     closing: str
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        at = completion.find(self.opening, start)
-        while at >= 0:
-            end = at
-            for block in self._read_list(completion, at):
-                end = block.stop
-                yield block
-            at = completion.find(self.opening, end)
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `CallReader`."""
+        while (opened := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            start = yield from self._scan_list(completion, opened, out)
 
-    def _read_list(self, completion: Completion, opened: int) -> Iterator[Block]:
-        """The opening tag at `opened`, the calls, the closing tag; separators belong to what comes before them.
+    def _scan_list(self, completion: Completion, opened: int, out: ResponseBuilder) -> Steps[int]:
+        """Report the calls of the list whose tag is at a character; the character after the list."""
+        markup, at = opened, opened + len(self.opening)
+        while True:
+            rest = Window(completion, at, (self.closing, self.opening))  # anew after each call, which may hold the tags
+            at = yield from rest.skip(_BETWEEN, at)
+            if not (yield from rest.has(at)):
+                break
+            out.begin_block(markup)
+            out.end_block(at)
+            out.open_call(at)
+            markup = at = close((yield from self.scan_call(completion, at, out)), out)
+        closed = rest.marker == self.closing
+        if markup == opened and not closed:  # a tag, and nothing that could be a call
+            span = opened, rest.stop
+            out.open_call(opened)
+            return close(call_block(completion, span, span, None, None, Status.UNCLOSED_BLOCK), out)
+        stop = rest.stop + (len(self.closing) if closed else 0)
+        out.begin_block(markup)
+        out.end_block(stop)
+        return stop
 
-        Where a list does not begin with a call, all of it is an attempt at one; between calls, other text is content.
-        """
-        text, at = completion.text, _skip(_BEFORE, completion.text, opened + len(self.opening))
-        first = self._read_call(completion, at)
-        if first is None and completion.find(self.closing, at) != at:
-            stop, closed = self._end(completion, at)
-            status = Status.MALFORMED_STRUCTURE if closed else Status.UNCLOSED_BLOCK
-            yield call_block(completion, (opened, stop), (opened, stop), None, None, status)
-            at = stop
-        else:
-            yield Block(opened, at)
-        while (read := self._read_call(completion, at)) is not None:
-            end = _skip(_BETWEEN, text, read.end)
-            span = at, read.end
-            yield call_block(completion, span, span, read.name, read.arguments, read.status, read.call_id)
-            yield Block(read.end, end)
-            at = end
-        stop, closed = self._end(completion, at)
-        yield Block(stop, stop + len(self.closing) if closed else stop)
+    @abstractmethod
+    def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
+        """Read and report the call that begins at a character."""
 
-    def _end(self, completion: Completion, at: int) -> tuple[int, bool]:
-        """The end of the list that holds `at`, and whether it is the closing tag: else another list, or the end."""
-        close, following = completion.find(self.closing, at), completion.find(self.opening, at)
-        if close >= 0 and not 0 <= following < close:
-            return close, True
-        return (following if following >= 0 else len(completion.text)), False
-
-    def _read_call(self, completion: Completion, at: int) -> _Read | None:
-        """The call that begins at `at`; `None` if none does."""
-        raise NotImplementedError
+    def scan_malformed(self, completion: Completion, at: int, name: str | None, status: Status) -> Steps[Block]:
+        """What begins at a character is no call: it ends with the list."""
+        rest = Window(completion, at, (self.closing, self.opening))
+        yield from rest.pass_on(hold)
+        status = status if rest.marker == self.closing else Status.UNCLOSED_BLOCK
+        return call_block(completion, (at, rest.stop), (at, rest.stop), name, None, status)
 
 
 @dataclass(frozen=True)
@@ -97,13 +83,20 @@ class JSONCalls(_Listed):
     arguments: str = "arguments"
     id: str = "id"
 
-    def _read_call(self, completion: Completion, at: int) -> _Read | None:
-        if not completion.text.startswith("{", at):
-            return None
+    def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
+        """See `_Listed`."""
+        if completion.text[at] != "{":
+            return (yield from self.scan_malformed(completion, at, None, Status.MALFORMED_STRUCTURE))
+        yield from scan_call_object(Window(completion, at), at, self.arguments, out, name=self.name)
         try:
-            value, end = json_value_at(completion, at)
+            value, end = call_value_at(completion, at)
         except ValueError:
-            return None
+            return (yield from self.scan_malformed(completion, at, None, Status.INVALID_JSON))
+        if value is None:  # a key twice
+            return call_block(completion, (at, end), (at, end), None, None, Status.MALFORMED_STRUCTURE)
+        return self._read_call(completion, value, (at, end))
+
+    def _read_call(self, completion: Completion, value: dict[str, Any], span: tuple[int, int]) -> Block:
         if not self.name:
             name, found = next(iter(value.items())) if len(value) == 1 else (None, value)
         else:
@@ -112,11 +105,12 @@ class JSONCalls(_Listed):
         shape = Status.OK if isinstance(found, dict) else Status.MALFORMED_STRUCTURE
         named, call_id = isinstance(name, str) and bool(name), value.get(self.id)
         own_id = call_id if isinstance(call_id, str) and call_id else None
-        return _Read(name if named else None, arguments, shape if named else Status.MISSING_NAME, own_id, end)
+        status = shape if named else Status.MISSING_NAME
+        return call_block(completion, span, span, name if named else None, arguments, status, own_id)
 
 
 @dataclass(frozen=True)
-class PythonCalls(_Listed):
+class PythonCalls(_Listed, CallDialect):
     """`get_weather(city="Oslo", days=1)`, a call a line or with commas between; values are JSON or Python's literals.
 
     Names end at the first bracket, and names of arguments at the first `=`.
@@ -128,58 +122,18 @@ class PythonCalls(_Listed):
         values = ", ".join(f"{key}={to_json(value, where)}" for key, value in call.items.items())
         out.model_text(f"{call.name}({values})", msg)
 
-    def _read_call(self, completion: Completion, at: int) -> _Read | None:
-        text = completion.text
-        opened = text.find("(", at)
-        if opened < 0:
-            return None
-        name = completion.decoded(at, opened).strip()
-        arguments: dict[str, Any] = {}
-        here = _skip(_SPACE, text, opened + 1)
-        while not text.startswith(")", here):
-            equals = text.find("=", here)
-            read = _python_value(completion, _skip(_SPACE, text, equals + 1)) if equals >= 0 else None
-            if read is None:
-                return None
-            arguments[completion.decoded(here, equals).strip()], end = read
-            here = _skip(_SPACE, text, end)
-            if text.startswith(",", here):
-                here = _skip(_SPACE, text, here + 1)
-            elif not text.startswith(")", here):
-                return None
-        return _Read(name or None, arguments, Status.OK if name else Status.MISSING_NAME, None, here + 1)
-
-
-def _python_value(completion: Completion, at: int) -> tuple[Any, int] | None:
-    """The value that begins at `at`, and its end; `None` if it is neither JSON nor a literal of Python."""
-    try:
-        return json_value_at(completion, at)
-    except ValueError:
-        end = _python_end(completion.text, at)
-    if not at < end <= at + _LONGEST_LITERAL:
-        return None
-    try:
-        value = ast.literal_eval(completion.decoded(at, end).strip())
-        strict_json(to_json(value))  # sets, bytes and complex numbers are no JSON
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return value, end
-
-
-def _python_end(text: str, at: int) -> int:
-    """The end of the value at `at`: a comma or a bracket that does not belong to it; -1 if there is none."""
-    depth = 0
-    for match in _PYTHON_TOKEN.finditer(text, at):
-        token = match.group()
-        if token in "([{":
-            depth += 1
-        elif token in ")]}":
-            depth -= 1
-        if depth < 0 or (token == "," and not depth):
-            return match.start()
-    return -1
-
-
-def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return match.end() if match else at
+    def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
+        """See `_Listed`."""
+        head = Window(completion, at, (self.closing, self.opening))
+        opened = yield from head.search(_NAME_END, at)
+        if opened < 0 or completion.text[opened] != "(":
+            return (yield from self.scan_malformed(completion, at, None, Status.MALFORMED_STRUCTURE))
+        name = completion.decoded(at, opened).strip() or None
+        out.name(name)
+        read = yield from PythonKeywords().scan(Window(completion, at), opened + 1, out)
+        if read is None:
+            return (yield from self.scan_malformed(completion, at, name, Status.MALFORMED_STRUCTURE))
+        arguments, end = read
+        span = at, end
+        status = Status.OK if name else Status.MISSING_NAME
+        return call_block(completion, span, span, name, arguments, status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, StreamedDialect, call_block, close, next_block
+from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, call_block, close, next_block
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
@@ -17,7 +17,7 @@ _ID, _ARGUMENTS = "[CALL_ID]", "[ARGS]"
 
 
 @dataclass(frozen=True)
-class NamedCalls(StreamedDialect):
+class NamedCalls(CallDialect):
     """`[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}`, one after the other, without a closing tag.
 
     Attributes:
@@ -38,7 +38,7 @@ class NamedCalls(StreamedDialect):
         out.model_text(to_json(call.items, f"{call.where}.arguments"), msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
             out.open_call(at)
             block = Window(completion, at + len(self.opening), (self.opening,))

@@ -11,8 +11,8 @@ from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import (
     Arguments,
     Block,
+    CallDialect,
     Schemas,
-    StreamedDialect,
     call_block,
     close,
     next_block,
@@ -75,7 +75,7 @@ class Section:
 DEEPSEEK = Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
 
 
-class FencedJSON(StreamedDialect):
+class FencedJSON(CallDialect):
     """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n` and a JSON fence, a line each, all in one section.
 
     Class attributes:
@@ -100,7 +100,7 @@ class FencedJSON(StreamedDialect):
         out.model_markup(after + DEEPSEEK.end_call, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         return DEEPSEEK.scan(completion, start, out, lambda at, limit: self._scan_call(at, limit, out))
 
     def _scan_call(self, at: int, limit: Window, out: ResponseBuilder) -> Steps[Block]:
@@ -166,7 +166,7 @@ _KIMI_CALL, _KIMI_ARGUMENTS, _KIMI_END_CALL = "<|tool_call_begin|>", "<|tool_cal
 _KIMI_ID = re.compile(r"(?:functions\.)?([^\s:]+):\d+")  # functions.get_weather:0
 
 
-class KimiSection(StreamedDialect):
+class KimiSection(CallDialect):
     """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`, all in one section.
 
     All of Kimi's tags are control tokens, so arguments cannot hold one and the section's end is searched only once.
@@ -183,7 +183,7 @@ class KimiSection(StreamedDialect):
         out.model_markup(_KIMI_END_CALL, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         while (opened := (yield from next_block(completion, start, KIMI_OPENING, out))) >= 0:
             inner = opened + len(KIMI_OPENING)
             out.begin_block(opened)
@@ -251,7 +251,7 @@ MINIMAX = Section("<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="
 _QUOTE_OR_LINE = re.compile('["\\n]')
 
 
-class MiniMaxSection(StreamedDialect):
+class MiniMaxSection(CallDialect):
     """`<invoke name="f">\\n<parameter name="k">v</parameter>\\n...</invoke>`, all in one section.
 
     A string is written without quotes, everything else as JSON. Reading takes a value's type from the tool's schema
@@ -268,7 +268,7 @@ class MiniMaxSection(StreamedDialect):
         out.model_markup(f"{write_arguments(call, out, msg, markup)}{MINIMAX.end_call}\n", msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         return MINIMAX.scan(completion, start, out, lambda at, limit: self._scan_call(at, limit, schemas, out))
 
     def _scan_call(self, at: int, limit: Window, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import (
+    CallDialect,
     Schemas,
-    StreamedDialect,
     call_block,
     close,
     next_block,
@@ -26,7 +26,7 @@ from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)
-class Pairs(StreamedDialect):
+class Pairs(CallDialect):
     """`<tool_call>name<arg_key>k</arg_key><arg_value>v</arg_value>...</tool_call>`: arguments as pairs of tags.
 
     A string is written without quotes, everything else as JSON. Reading takes a value's type from the tool's schema
@@ -52,7 +52,7 @@ class Pairs(StreamedDialect):
         out.model_markup(write_arguments(call, out, msg, markup) + self.closing, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`."""
+        """See `CallReader`."""
         while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
             out.open_call(at)
             inner = at + len(self.opening)
@@ -122,7 +122,7 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
-class FunctionTags(StreamedDialect):
+class FunctionTags(CallDialect):
     """`<tool_call>\\n<function=f>\\n<parameter=k>\\nv\\n</parameter>\\n...</function>\\n</tool_call>`.
 
     A string is written without quotes, objects and lists as JSON. Reading takes a value's type from the tool's schema
@@ -147,7 +147,7 @@ class FunctionTags(StreamedDialect):
         return str(value) if self.python and isinstance(value, int | float | None) else text_or_json(value, where)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `StreamedDialect`. A call ends at its closing tag, else at the next call or with the completion."""
+        """See `CallReader`. A call ends at its closing tag, else at the next call or with the completion."""
         while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
             out.open_call(at)
             inner = at + len(self.opening)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.dialects.base import Dialect
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.sections import DEEPSEEK, FencedJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
@@ -50,7 +50,7 @@ class DeepSeekV3Renderer(Family):
     between_results: ClassVar[str] = "\n"
     stops = (STOP,)
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
-    calls: Dialect | None = FencedJSON()
+    calls: CallDialect | None = FencedJSON()
     has_reasoning = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.bare_json import LlamaJSON
-from niels_gpt.renderers.dialects.base import Dialect
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
@@ -73,7 +73,7 @@ class Llama3Renderer(Family):
     content_trim = ALL_SPACE
     stops = (_END, "<|eom_id|>", "<|end_of_text|>")
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
-    calls: Dialect | None = _DIALECT
+    calls: CallDialect | None = _DIALECT
     has_reasoning = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.bare_json import MistralList
-from niels_gpt.renderers.dialects.base import Dialect
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
@@ -60,7 +60,7 @@ class MistralV7Renderer(Family):
         *("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
         *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]"),
     )
-    calls: Dialect | None = MistralList()
+    calls: CallDialect | None = MistralList()
     tools_at_first: ClassVar[bool] = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
-from niels_gpt.renderers.dialects.base import Dialect
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
@@ -83,7 +83,7 @@ class Nemotron3Renderer(ChatMLTurns):
     content_trim = ALL_SPACE
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "</s>")
-    calls: Dialect = FunctionTags(python=True)
+    calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n"
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.conversation import Call, ConversationView
-from niels_gpt.renderers.dialects.base import Dialect
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.hermes import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
@@ -63,7 +63,7 @@ class Qwen3Renderer(ChatMLTurns):
     content_trim = NEWLINES_BEFORE
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "<|endoftext|>")
-    calls: Dialect = HermesJSON()
+    calls: CallDialect = HermesJSON()
     before_first_call = "\n"
     default_system: ClassVar[str] = ""
 

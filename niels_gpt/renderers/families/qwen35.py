@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.dialects.base import Dialect
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen3_vl import QwenImages
@@ -65,7 +65,7 @@ class Qwen35Renderer(QwenImages):
     name = "qwen3.5"
     config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
     content_trim = ALL_SPACE
-    calls: Dialect = FunctionTags(python=True)
+    calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n\n"
 
     def __init__(

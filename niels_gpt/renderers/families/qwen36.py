@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.dialects.base import Dialect
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags
 from niels_gpt.renderers.families.qwen35 import Qwen35Renderer
 from niels_gpt.renderers.options import FamilyConfig
@@ -25,7 +25,7 @@ class Qwen36Renderer(Qwen35Renderer):
 
     name = "qwen3.6"
     config_class: ClassVar[type[FamilyConfig]] = Qwen36RendererConfig
-    calls: Dialect = FunctionTags()
+    calls: CallDialect = FunctionTags()
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
         """See `Family`; `preserve_thinking` keeps all reasoning."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.bare_json import Llama4JSON, LlamaJSON, MistralList
-from niels_gpt.renderers.dialects.base import BlockRecorder, Reader, read_calls, schemas_of
+from niels_gpt.renderers.dialects.base import BlockRecorder, CallReader, schemas_of
 from niels_gpt.renderers.dialects.dsml import DSML, SpacedDSML
 from niels_gpt.renderers.dialects.gemma_calls import GemmaCalls
 from niels_gpt.renderers.dialects.hermes import HermesJSON
@@ -43,7 +43,7 @@ class ReasoningParser(Protocol):
 class DialectParser:
     """A tool parser for one dialect; subclasses set `form`."""
 
-    form: ClassVar[Reader]
+    form: ClassVar[CallReader]
 
     def __init__(self, tokenizer: Any) -> None:
         self._encoder = open_encoder(tokenizer)
@@ -52,7 +52,7 @@ class DialectParser:
         """See `ToolParser`."""
         completion = Completion(self._encoder, token_ids, ())
         out = BlockRecorder(completion)
-        run(read_calls(self.form, completion, 0, schemas_of(tools_of(tools)), out))
+        run(self.form.scan(completion, 0, schemas_of(tools_of(tools)), out))
         spans = [completion.span(block.start, block.stop) for block in out.blocks]
         # Nine ids with calls at 3..5 and 6..9 have content at 0..3, 5..6 and 9..9.
         starts, stops = [0, *(stop for _, stop in spans)], [*(start for start, _ in spans), len(completion.ids)]
@@ -276,7 +276,7 @@ REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {
 }
 
 
-def dialect_of(name: str) -> Reader:
+def dialect_of(name: str) -> CallReader:
     """The dialect that a tool parser reads.
 
     Raises:

@@ -1,0 +1,374 @@
+"""Arguments in a notation that is not JSON, read as they grow and reported as the JSON that they stand for.
+
+::
+
+    notation     the model writes                             reported, and decoded to the arguments
+    PythonKeywords   city='Oslo', at=(1, 2.), x=None)         {"city": "Oslo", "at": [1, 2.0], "x": null}
+    GemmaObject      city:<|"|>Oslo<|"|>,days:[1,2]}          {"city": "Oslo", "days": [1, 2]}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from niels_gpt.renderers.dialects.json_values import strict_json
+from niels_gpt.renderers.reading import replace_surrogates
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window
+
+_NONE: Final = -1  # in place of a character: the text is not of the notation, or ends too early
+
+
+def _in_string(text: str) -> str:
+    """A text as it stands within a string of JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+@dataclass
+class _Level:
+    """A bracket that is open.
+
+    Attributes:
+        closing: the character that closes it.
+        end: the same in JSON.
+        part: the part of the JSON with the opening bracket, as long as a comma must tell whether there is one: `(1)` is
+            a number in Python, and `(1,)` is not; else -1.
+        items: how many items have begun.
+        needs_comma: an item has ended, and no comma has come since.
+    """
+
+    closing: str
+    end: str
+    part: int = -1
+    items: int = 0
+    needs_comma: bool = False
+
+
+class _JSON:
+    """The JSON so far; what is certain of it is reported as the argument that began last."""
+
+    def __init__(self, out: ResponseBuilder) -> None:
+        self._out, self._parts, self._reported = out, list[str](), 0
+        self.levels: list[_Level] = []
+        self._undecided = 0  # how many levels have a `part`
+
+    def write(self, text: str) -> None:
+        """Append a part."""
+        self._parts.append(text)
+        self._report()
+
+    def _report(self) -> None:
+        if self._out.is_observed and not self._undecided:
+            for part in self._parts[self._reported :]:
+                self._out.write_argument(part)
+            self._reported = len(self._parts)
+
+    def open(self, opening: str, closing: str) -> None:
+        """A bracket opens."""
+        level = _Level(closing, "}" if closing == "}" else "]")
+        self.levels.append(level)
+        if opening == "(":
+            level.part = len(self._parts)
+            self._undecided += 1
+        self.write("{" if level.end == "}" else "[")
+
+    def separate(self) -> None:
+        """An item begins."""
+        level = self.levels[-1]
+        if level.items:
+            self.write(", ")
+        level.items, level.needs_comma = level.items + 1, True
+
+    def comma(self) -> None:
+        """A comma ends an item."""
+        level = self.levels[-1]
+        level.needs_comma = False
+        self._decide(level, is_list=True)
+
+    def close(self) -> None:
+        """The last bracket closes."""
+        level = self.levels.pop()
+        is_list = level.part < 0 or not level.items
+        self._decide(level, is_list=is_list)
+        if is_list:
+            self.write(level.end)
+
+    def _decide(self, level: _Level, *, is_list: bool) -> None:
+        if level.part < 0:
+            return
+        if not is_list:
+            self._parts[level.part] = ""
+        level.part = -1
+        self._undecided -= 1
+        self._report()
+
+    def value(self) -> Any:
+        """What the JSON says.
+
+        Raises:
+            ValueError: see `strict_json`.
+        """
+        return strict_json(replace_surrogates("".join(self._parts)))
+
+
+class Notation(ABC):
+    """The arguments of a call; subclasses know how keys, texts and all other values are spelled.
+
+    Class attributes:
+        closing: what closes the arguments.
+        brackets: the brackets within them.
+    """
+
+    closing: ClassVar[str]
+    brackets: ClassVar[Mapping[str, str]]
+
+    def scan(self, rest: Window, at: int, out: ResponseBuilder) -> Steps[tuple[dict[str, Any], int] | None]:
+        """Read and report the arguments that begin at a character, after their opening bracket.
+
+        Returns the arguments, and the character after them; `None` if they are not of the notation, or have no end.
+        There is one loop for all levels, so that any nesting can be read.
+        """
+        out.begin_argument(at)
+        made = _JSON(out)
+        made.open("{", "}")
+        made.levels[0].closing = self.closing
+        here = at
+        while made.levels:
+            here = yield from rest.skip_space(here)
+            if not (yield from rest.has(here)):
+                return None
+            char, level = rest.completion.text[here], made.levels[-1]
+            if char == level.closing:
+                made.close()
+                here += 1
+            elif not level.needs_comma:
+                here = yield from self._scan_item(rest, here, made)
+                if here == _NONE:
+                    return None
+            elif char == ",":
+                made.comma()
+                here += 1
+            else:
+                return None
+        out.end_argument(at)
+        try:
+            return made.value(), here
+        except ValueError:
+            return None
+
+    def _scan_item(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """The character after an item, or after the bracket that it opens with; `_NONE` if there is no item."""
+        made.separate()
+        if made.levels[-1].end == "}":
+            at = yield from self.scan_key(rest, at, made)
+            if at == _NONE:
+                return _NONE
+            at = yield from rest.skip_space(at)
+            if not (yield from rest.has(at)):
+                return _NONE
+        char = rest.completion.text[at]
+        if char in self.brackets:
+            made.open(char, self.brackets[char])
+            return at + 1
+        return (yield from self.scan_value(rest, at, made))
+
+    @abstractmethod
+    def scan_key(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """Write the key that begins at a character; the character after what separates it from its value."""
+
+    @abstractmethod
+    def scan_value(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """Write the value that begins at a character, and with no bracket; the character after it."""
+
+
+# ---- Python
+
+_KEYWORD_END = re.compile(r"[=,)\n]")
+_PLAIN = re.compile(r"""[^\\"'\n]*""")
+_WORD = re.compile(r"[-+.\w]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-7]{1,3}|[^uUxN0-7])", re.DOTALL)
+_LONGEST_ESCAPE = {"u": 6, "U": 10, "x": 4, **dict.fromkeys("01234567", 4)}
+_ESCAPES = {"'": "'", "a": "\\u0007", "v": "\\u000b", "\n": "", **{char: f"\\{char}" for char in '\\"/bfnrt'}}
+
+
+class PythonKeywords(Notation):
+    """The keyword arguments of a call in Python: strings, numbers, lists, tuples, dicts, `None`; those of JSON too.
+
+    Tuples are lists. Keys of a dict that are no strings become strings, as `json.dumps` does it.
+    """
+
+    closing = ")"
+    brackets = {"[": "]", "{": "}", "(": ")"}  # noqa: RUF012 (a constant)
+
+    def scan_key(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """See `Notation`: `key=`, or within a dict `"key":`."""
+        text_of, is_keyword = rest.completion, len(made.levels) == 1
+        if is_keyword:
+            is_value = text_of.text[at] in "\"'([{"
+            end = _NONE if is_value else (yield from rest.search(_KEYWORD_END, at))
+            if end >= 0:
+                made.write(f'"{_in_string(text_of.decoded(at, end).strip())}"')
+        elif text_of.text[at] in "\"'":
+            end = yield from self._scan_string(rest, at, made)
+        else:
+            end = yield from self._scan_word(rest, at, made, quote='"')
+        if end == _NONE:
+            return _NONE
+        end = yield from rest.skip_space(end)
+        made.write(": ")
+        return end + 1 if (yield from rest.starts_with("=" if is_keyword else ":", end)) else _NONE
+
+    def scan_value(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """See `Notation`."""
+        is_string = rest.completion.text[at] in "\"'"
+        return (yield from (self._scan_string if is_string else self._scan_word)(rest, at, made))
+
+    @staticmethod
+    def _scan_word(rest: Window, at: int, made: _JSON, quote: str = "") -> Steps[int]:
+        """Write a number or a constant; `quote` is written around it."""
+        end = yield from rest.skip(_WORD, at)
+        word = _json_word(rest.completion.text[at:end])
+        if word is None:
+            return _NONE
+        made.write(quote + word + quote)
+        return end
+
+    def _scan_string(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """Write a string, and those that follow it without a comma, as one."""
+        text_of = rest.completion
+        made.write('"')
+        while at != _NONE and (yield from rest.has(at)) and text_of.text[at] in "\"'":
+            quote = text_of.text[at]
+            is_long = yield from rest.starts_with(3 * quote, at)
+            quote = 3 * quote if is_long else quote
+            at = yield from self._scan_in_string(rest, at + len(quote), quote, made)
+            if at != _NONE:
+                end, at = at, (yield from rest.skip_space(at))
+        if at == _NONE:
+            return _NONE
+        made.write('"')
+        return end
+
+    @staticmethod
+    def _scan_in_string(rest: Window, at: int, quote: str, made: _JSON) -> Steps[int]:
+        """Write what is in a string; the character after its closing quote."""
+        text_of = rest.completion
+        while (yield from rest.has(at)):
+            plain = _PLAIN.match(text_of.text, at, rest.stop)
+            if plain and plain.end() > at:
+                made.write(_in_string(plain.group()))
+                at = plain.end()
+            elif text_of.text[at] == "\\":
+                at = yield from _scan_escape(rest, at, made)
+                if at == _NONE:
+                    return _NONE
+            elif (yield from rest.starts_with(quote, at)):
+                return at + len(quote)
+            elif text_of.text[at] == "\n" and len(quote) == 1:
+                return _NONE
+            else:
+                made.write(_in_string(text_of.text[at]))
+                at += 1
+        return _NONE
+
+
+def _scan_escape(rest: Window, at: int, made: _JSON) -> Steps[int]:
+    """Write what a backslash in a string of Python stands for; the character after the escape.
+
+    Escapes of JSON stay as they are, `\\/` and pairs of surrogates too. An unknown escape is a backslash, as in Python.
+    """
+    text_of = rest.completion
+    if not (yield from rest.has(at + 1)):
+        return _NONE
+    yield from rest.has(at + _LONGEST_ESCAPE.get(text_of.text[at + 1], 2) - 1)
+    found = _ESCAPE.match(text_of.text, at, rest.stop)
+    if found is None:
+        return _NONE
+    kind, digits = found.group()[1], found.group()[2:]
+    if kind == "u":
+        made.write(found.group())
+    elif kind in "01234567xU":
+        code = int(digits, 16) if kind in "xU" else int(kind + digits, 8)
+        if code > 0x10FFFF:
+            return _NONE
+        made.write(json.dumps(chr(code))[1:-1])
+    else:
+        made.write(_ESCAPES.get(kind, "\\\\" + _in_string(kind)))
+    return found.end()
+
+
+def _json_word(word: str) -> str | None:
+    """A number or a constant of Python or JSON, as JSON; `None` if it is none."""
+    if word in _WORDS or _NUMBER.fullmatch(word):
+        return _WORDS.get(word, word)
+    if not word.isascii():
+        return None
+    try:
+        return str(int(word, 0))
+    except ValueError:
+        pass
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return json.dumps(value) if math.isfinite(value) and word[-1].lower() not in "nfy" else None
+
+
+# ---- Gemma 4
+
+_QUOTE = '<|"|>'
+_KEY_END = re.compile(r"[:{}\[\],]")
+_BARE = re.compile(r"[^{}\[\],<]*")
+
+
+class GemmaObject(Notation):
+    """Gemma 4's objects: keys without quotes, texts between `<|"|>`, all else as in JSON, and `None`."""
+
+    closing = "}"
+    brackets = {"[": "]", "{": "}"}  # noqa: RUF012 (a constant)
+
+    def scan_key(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """See `Notation`."""
+        end = yield from rest.search(_KEY_END, at)
+        if end < 0 or rest.completion.text[end] != ":" or end == at:
+            return _NONE
+        key = rest.completion.decoded(at, end).strip().removeprefix(_QUOTE).removesuffix(_QUOTE)
+        made.write(f'"{_in_string(key)}": ')
+        return end + 1
+
+    def scan_value(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """See `Notation`."""
+        completion = rest.completion
+        is_spelled = yield from rest.starts_with(_QUOTE, at)
+        if is_spelled and (not completion.is_control(_QUOTE) or completion.find_id(_QUOTE, at) == at):
+            return (yield from self._scan_text(rest, at + len(_QUOTE), made))
+        end = yield from rest.skip(_BARE, at)
+        word = completion.decoded(at, end).strip()
+        try:
+            made.write("null" if word == "None" else json.dumps(strict_json(word), ensure_ascii=False))
+        except ValueError:
+            return _NONE
+        return end
+
+    @staticmethod
+    def _scan_text(rest: Window, at: int, made: _JSON) -> Steps[int]:
+        """Write what is up to the next quote; the character after that."""
+        window, taken = Window(rest.completion, at, (_QUOTE,)), at
+        made.write('"')
+        while True:
+            if window.stop > taken:
+                made.write(_in_string(rest.completion.text[taken : window.stop]))
+                taken = window.stop
+            if window.closed:
+                break
+            yield from window.grow()
+        made.write('"' if window.marker else "")
+        return window.stop + len(_QUOTE) if window.marker else _NONE
