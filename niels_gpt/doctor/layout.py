@@ -46,6 +46,9 @@ class Layout:
         untrusted_because: what was not found; empty if trusted.
         first_ids: ids that renderings of the probes begin with; empty if one of them could be ordinary text.
         repeats_opener: the model itself writes the assistant's opener between parts of an answer (gpt-oss's channels).
+        joins_parts: an assistant's opener goes on with the turn before it where that has no stop: only the last part of
+            an answer has one (Inkling).
+        headerless: an assistant that speaks first, or after another answer, has no opener (DeepSeek-V3.1).
         min_white_space: for each opener the fewest bytes of white space that follow it in the probes.
         most_white_space: the most bytes of white space between an assistant's opener and what follows it in the probes,
             by `(index in openers, the control token that follows, or -1)`.
@@ -71,6 +74,8 @@ class Layout:
     untrusted_because: str = ""
     first_ids: frozenset[int] = frozenset()
     repeats_opener: bool = False
+    joins_parts: bool = False
+    headerless: bool = False
     min_white_space: tuple[int, ...] = ()
     most_white_space: dict[tuple[int, int], int] = field(default_factory=dict)
     header_pairs: frozenset[tuple[int, int]] = frozenset()
@@ -80,6 +85,11 @@ class Layout:
         """The turns in these rows, in order."""
         ids, n = rows.ids, len(rows.ids)
         place, which, length = self._openings(rows)
+        if self.joins_parts:
+            kept = ~self._goes_on(rows, place, which)
+            place, which, length = place[kept], which[kept], length[kept]
+        if self.headerless:
+            place, which, length = self._with_headerless(rows, place, which, length)
         role = self._roles[which]
         row = rows.row_of[place]
         # A turn ends where the next turn, row or text begins. Turns at 0 5, rows at 0 8, 10 ids: edges 0 5 8 10, so
@@ -109,6 +119,55 @@ class Layout:
         # An opener cannot reach into the next row, where the concatenated ids happen to continue it.
         chosen = last & inside
         return place[chosen], which[chosen], length[chosen]
+
+    def _goes_on(self, rows: TokenRows, place: Int64s, which: Int64s) -> Bools:
+        """The assistant's openers between whose turn and the opener before them, another one of it, is no stop.
+
+        ::
+
+            opener M  part  opener M  part  stop      goes on  . #
+        """
+        own = self._roles[which] == ASSISTANT
+        stops = np.cumsum(np.isin(rows.ids, self.stops) | rows.first_of_document)[place]
+        goes_on = np.zeros(len(place), dtype=np.bool_)
+        goes_on[1:] = own[1:] & own[:-1] & (stops[1:] == stops[:-1])
+        return goes_on
+
+    def _with_headerless(
+        self, rows: TokenRows, place: Int64s, which: Int64s, length: Int64s
+    ) -> tuple[Int64s, Int64s, Int64s]:
+        """The openers, and answers without one as openers of length 0, in order.
+
+        Such an answer is text that comes first in its text, or after a stop, and has a stop before any opener. A system
+        message before it has no header either: then the answer begins with the first trained token::
+
+            bos  s s  a a  stop  U u  A a  stop      trained  . . . # # # . . . # #      the first answer begins at 3
+        """
+        n, stops = len(rows.ids), np.flatnonzero(np.isin(rows.ids, self.stops))
+        begins = np.flatnonzero(rows.first_of_document)
+        for token in self.preamble:  # which belongs to no turn
+            begins = begins + (rows.ids[np.minimum(begins, n - 1)] == token)
+        after = stops[:-1] + 1 if len(stops) and stops[-1] == n - 1 else stops + 1
+        begins = np.union1d(begins[begins < n], after[~rows.first_of_document[after]])
+        stop = np.append(stops, n)[np.searchsorted(stops, begins)]
+        # No opener at or after the beginning and before the stop, and nothing but this text.
+        opener = np.append(place, n)[np.searchsorted(place, begins)]
+        edges = np.append(np.flatnonzero(rows.first_of_document), n)
+        found = (stop < opener) & (begins < stop) & (stop < edges[np.searchsorted(edges, begins, side="right")])
+        begins, stop = begins[found], stop[found]
+        if rows.trained is not None:
+            trained = np.flatnonzero(rows.trained)
+            first = np.append(trained, n)[np.searchsorted(trained, begins)]
+            begins = np.where(first < stop, first, begins)
+        which_own = next(at for at, (role, _) in enumerate(self.openers) if role == ASSISTANT)
+        places = np.concatenate((place, begins))
+        order = np.argsort(places, kind="stable")
+        none = np.zeros_like(begins)
+        return (
+            places[order],
+            np.concatenate((which, none + which_own))[order],
+            np.concatenate((length, none))[order],
+        )
 
     @cached_property
     def _roles(self) -> Int64s:

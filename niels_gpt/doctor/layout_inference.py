@@ -168,6 +168,7 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
         | {encoder.added_ids[text] for text in _SAMPLED_CONTROLS if text in encoder.added_ids},
         first_ids=_first_ids(shown, encoder),
         serving_stops=frozenset((*encoder.stop_ids, *renderer.get_stop_token_ids())),
+        headerless=any(role == ASSISTANT for role, _ in openers) and has_own_stop and _is_headerless(renderer, stops),
     )
     # These three need the turns that the layout so far finds in the probes.
     layout = replace(
@@ -177,6 +178,9 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
         most_white_space=_most_white_space(layout, shown),
         header_pairs=_header_pairs(layout, shown),
     )
+    if _untrusted_because(layout, shown):  # perhaps only the last part of an answer has the stop
+        joined = replace(layout, joins_parts=True)
+        layout = layout if _untrusted_because(joined, shown) else joined
     refusal = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
     untrusted_because = _untrusted_because(layout, shown) if shown else f"the template refuses every probe: {refusal}"
     return replace(layout, trusted=not untrusted_because, untrusted_because=untrusted_because)
@@ -327,6 +331,18 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
     if last and last <= ends:
         return tuple(sorted(last)), True
     return tuple(renderer.get_stop_token_ids()), False
+
+
+def _is_headerless(renderer: AnyRenderer, stops: Ids) -> bool:
+    """An assistant that speaks first has no header, and users have one that is no stop."""
+    chat: list[Any] = [assistant("In the north."), user("Rain?"), assistant("Yes.")]
+    try:
+        made = renderer.render(normalise(chat))
+    except MessageError:
+        return False
+    own = [at for at, owner in enumerate(made.message_indices) if owner == 0]
+    ends = [at for at in own if made.token_ids[at] in stops]
+    return bool(own) and made.is_content[own[0]] and made.sampled_mask[own[0]] and len(ends) == 1
 
 
 def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:

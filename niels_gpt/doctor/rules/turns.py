@@ -11,6 +11,7 @@ from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
 
 USER = ROLES.index("user")
+_ARTICLES = dict.fromkeys(ROLES, "a") | {"assistant": "an"}
 
 
 class _DoubleBos(Rule):
@@ -61,7 +62,7 @@ class _TurnOrder(Rule):
 
         def note(_: int, place: int) -> str:
             first, second = (ROLES[role] for role in pairs[place])
-            return f"a {second} turn directly after a {first} turn"
+            return f"{_ARTICLES[second]} {second} turn directly after {_ARTICLES[first]} {first} turn"
 
         view.hit(self.id, turns.row[1:][wrong], turns.start[1:][wrong], note)
 
