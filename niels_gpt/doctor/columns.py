@@ -23,6 +23,7 @@ from niels_gpt.format.masks import IGNORE_INDEX
 
 IDS: Final = ("input_ids", "tokens")
 MASKS: Final = ("assistant_masks", "assistant_mask", "completion_mask", "loss_mask")
+TRAINED: Final = ("labels", *MASKS)  # any of them says what is trained
 ALIGNED: Final = ("labels", "attention_mask", "position_ids", *MASKS)
 LENGTHS: Final = "seq_lengths"
 KNOWN: Final = (*IDS, *ALIGNED, LENGTHS)
@@ -111,6 +112,29 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
     return columns
 
 
+def by_mask(columns: Mapping[str, Column], problems: Sequence[Problem] = ()) -> list[tuple[Bools, dict[str, Column]]]:
+    """The columns of the rows that have a mask, and of those that have none, which have no column of masks then.
+
+    Args:
+        problems: rows that are reported already; they count as rows with a mask, as rows without ids do.
+
+    Returns:
+        One or two pairs of the rows, bool of shape (rows,), and their columns.
+    """
+    masks = [columns[name].lengths > 0 for name in TRAINED if name in columns]
+    ids = next((columns[name].lengths for name in IDS if name in columns), np.zeros(0, np.int64))
+    masked = np.logical_or.reduce(masks) if masks else np.zeros(len(ids), dtype=np.bool_)
+    reported = ids == 0
+    reported[[problem.row for problem in problems]] = True
+    if masked.all() or not masked.any():
+        return [(np.ones(len(ids), dtype=np.bool_), dict(columns))]
+    without = {name: column for name, column in columns.items() if name not in TRAINED}
+    return [
+        (chosen, {n: Column(_select_rows(c, chosen), c.lengths[chosen]) for n, c in some.items()})
+        for chosen, some in ((masked | reported, columns), (~masked & ~reported, without))
+    ]
+
+
 def token_rows(
     columns: Mapping[str, Column], numbers: Int64s, wheres: Sequence[str]
 ) -> tuple[TokenRows, list[Problem]]:
@@ -165,8 +189,7 @@ def token_rows(
 def _misfit(row: int, ids: int, found: int, name: str) -> Problem:
     if found:
         return Problem("unusable-row", row, f"{ids:,} ids and {found:,} {name}")
-    rule = "row-without-mask" if name in ("labels", *MASKS) else "unusable-row"
-    return Problem(rule, row, f"{ids:,} ids without {name}, which other rows have")
+    return Problem("unusable-row", row, f"{ids:,} ids without {name}, which other rows have")
 
 
 def _select_rows(column: Column, usable: Bools) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from niels_gpt.datasets import DocumentPieces
-from niels_gpt.doctor.columns import Column, Problem, columns_of, columns_of_arrow, is_tokenised, token_rows
+from niels_gpt.doctor.columns import Column, Problem, by_mask, columns_of, columns_of_arrow, is_tokenised, token_rows
 from niels_gpt.doctor.copies import store_minhashes
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
@@ -175,13 +175,19 @@ class Examination:
             records = decoded(payload)
             wheres = [record.where for record in records]
             columns, problems = _columns_of_records(records)
-        rows, more = token_rows(columns or _no_columns(len(numbers)), numbers, wheres)
+        parts = []
+        for chosen, own in by_mask(columns or _no_columns(len(numbers)), problems):
+            places = np.flatnonzero(chosen)
+            rows, more = token_rows(own, numbers[places], [wheres[row] for row in places.tolist()])
+            problems += [replace(problem, row=int(places[problem.row])) for problem in more]
+            parts.append(rows)
         # A row with several problems of one rule is one hit, with the note of the first.
-        first = {(problem.row, problem.rule): problem for problem in [*more, *problems][::-1]}
+        first = {(problem.row, problem.rule): problem for problem in problems[::-1]}
         for row, rule in sorted(first):
             evidence = Evidence(row=int(numbers[row]), where=wheres[row], note=first[row, rule].note)
             counters.add(rule, [evidence])
-        judge_rows(View(rows, self.scope, counters))
+        for rows in parts:
+            judge_rows(View(rows, self.scope, counters))
 
     # ---- conversations
 

@@ -146,7 +146,7 @@ class Layout:
         n, stops = len(rows.ids), np.flatnonzero(np.isin(rows.ids, self.stops))
         begins = np.flatnonzero(rows.first_of_document)
         for token in self.preamble:  # which belongs to no turn
-            begins = begins + (rows.ids[np.minimum(begins, n - 1)] == token)
+            begins = begins[rows.ids[np.minimum(begins, n - 1)] == token] + 1
         after = stops[:-1] + 1 if len(stops) and stops[-1] == n - 1 else stops + 1
         begins = np.union1d(begins[begins < n], after[~rows.first_of_document[after]])
         stop = np.append(stops, n)[np.searchsorted(stops, begins)]

@@ -401,7 +401,13 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("eot-missing", PLAIN, stops_removed, ()),
     ("wrong-end-of-turn", PLAIN, other_stop, ()),
     ("truncated-mid-turn", PLAIN, cut, ()),
-    ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2"), cut_in_front, ()),
+    ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling"), cut_in_front, ()),
+    (
+        "begins-mid-turn",
+        ("chatml", "gemma", "qwen2.5"),
+        partial(in_some, one_stream),
+        ("truncated-mid-turn", "attention-crosses", "row-without-mask"),
+    ),
     (
         "begins-mid-turn",
         ("chatml", "gemma", "qwen2.5"),

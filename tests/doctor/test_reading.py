@@ -126,6 +126,15 @@ def test_rows_without_a_mask_are_found_alone_and_in_whole_slices(
     assert written == rows(samples("chatml", chats(600)))
 
 
+def test_labels_that_are_no_numbers_are_not_taken_for_none() -> None:
+    made = rows(samples("chatml", chats(20)))
+    made[3]["labels"] = "none"
+    del made[4]["labels"]
+    report = diagnose(made, renderer=renderer_of("chatml"))
+    found = {finding.rule: [evidence.row for evidence in finding.evidence] for finding in report.findings}
+    assert found == {"unusable-row": [3], "row-without-mask": [4]}
+
+
 def test_a_column_that_no_row_fills_is_no_mask(tmp_path: Path) -> None:
     made = [row | {"labels": []} for row in rows(samples("chatml"))]
     assert diagnose(as_parquet(made, tmp_path), renderer=renderer_of("chatml")).rules("warning") == ["mask-missing"]
