@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
+    from niels_gpt.episodes.mixture import Mixture
     from niels_gpt.episodes.sampling import Sampling
+    from niels_gpt.episodes.split_loader import SplitLoader
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Message
     from niels_gpt.renderers.engine import Family
@@ -173,43 +175,55 @@ def loader(
     if sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
     kind = kind_of(path)
+    rows: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "device": device}
+    order: dict[str, Any] = {"seed": seed or 0, "shuffle": shuffle, "pad_token_id": pad_token_id}
+    for_episodes = {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
+    made: SplitLoader[Any]
     if kind == "preferences":
-        unusable = {"packing": packing, "sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-        if given := [name for name, value in unusable.items() if value not in (None, False)]:
-            raise UsageError(f"{path}: a dataset of preferences, which have no {' or '.join(given)}; leave it out")
+        _refuse_options(path, kind, {"packing": packing or None, **for_episodes})
         from niels_gpt.preferences.loader import PreferenceLoader
 
-        order: dict[str, Any] = {"seed": seed or 0, "shuffle": shuffle, "pad_token_id": pad_token_id, "device": device}
-        preferences = PreferenceLoader(path, batch_size=batch_size, sequence_length=sequence_length, **order, **options)
-        return preferences.as_dataloader(split, epochs=epochs, num_workers=num_workers)
-    if kind == "rollouts":
-        unusable = {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-        if given := [name for name, value in unusable.items() if value is not None]:
-            raise UsageError(f"{path}: a dataset of rollouts, which have no {' or '.join(given)}; leave it out")
+        made = PreferenceLoader(path, **rows, **order, **options)
+    elif kind == "rollouts":
+        _refuse_options(path, kind, for_episodes)
         if isinstance(path, Mapping):
             raise UsageError(f"{next(iter(path))}: rollouts are not mixed in proportions; pass a list of directories")
         from niels_gpt.rollouts.loader import RolloutLoader
 
-        order = {"seed": seed or 0, "shuffle": shuffle, "pad_token_id": pad_token_id, "device": device}
-        order |= {"batch_size": batch_size, "sequence_length": sequence_length, "packing": bool(packing)}
-        return RolloutLoader(path, **order, **options).as_dataloader(split, epochs=epochs, num_workers=num_workers)
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+        made = RolloutLoader(path, packing=bool(packing), **rows, **order, **options)
+    else:
+        from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+
+        options |= _order(mixture, sampling, seed, shuffle=shuffle) | _shard_cache(cache_dir, cache_bytes)
+        if mixture is not None:
+            path, packing = list(mixture.folders), mixture.packing
+        # The contract's name of the sequence length is block_size.
+        rows = {"block_size" if name == "sequence_length" else name: value for name, value in rows.items()}
+        made = GPTEpisodeDataLoader(rows, dataset_dir=path, packing=bool(packing), pad_token_id=pad_token_id, **options)
+    return made.as_dataloader(split, epochs=epochs, num_workers=num_workers)
+
+
+def _refuse_options(path: object, kind: str, options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for options that are set, of which this kind of dataset has none."""
+    if given := [name for name, value in options.items() if value is not None]:
+        raise UsageError(f"{path}: a dataset of {kind}, which have no {' or '.join(given)}; leave it out")
+
+
+def _order(mixture: Mixture | None, sampling: Sampling | None, seed: int | None, *, shuffle: bool) -> dict[str, Any]:
+    """Order and proportions as options of the loader of episodes: those that are passed, else the recipe's.
+
+    Raises:
+        UsageError: `sampling` beside `seed` or `shuffle`.
+    """
     from niels_gpt.episodes.sampling import Sampling
 
     if sampling is not None and (seed is not None or not shuffle):
         raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
-    order = {"epoch_shuffle": shuffle, "epoch_seed": seed or 0} if sampling is None else {"sampling": sampling}
-    if mixture is not None:
-        path, packing = list(mixture.folders), mixture.packing
-        seed = mixture.seed if seed is None else seed
-        options |= {"too_long": mixture.too_long, "share_prefixes": mixture.share_prefixes}
-        order = {"sampling": sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)}
-    options |= _shard_cache(cache_dir, cache_bytes)
-    # The contract's name of the sequence length is block_size.
-    config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
-    return GPTEpisodeDataLoader(
-        config, dataset_dir=path, packing=bool(packing), pad_token_id=pad_token_id, **order, **options
-    ).as_dataloader(split, epochs=epochs, num_workers=num_workers)
+    if mixture is None:
+        return {"epoch_shuffle": shuffle, "epoch_seed": seed or 0} if sampling is None else {"sampling": sampling}
+    seed = mixture.seed if seed is None else seed
+    chosen = sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)
+    return {"sampling": chosen, "too_long": mixture.too_long, "share_prefixes": mixture.share_prefixes}
 
 
 def _shard_cache(cache_dir: str | Path | None, cache_bytes: int | None) -> dict[str, Any]:
@@ -278,11 +292,10 @@ def build(
 
     # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    source: Any = None if mapping else preference_source(paths, format)
-    write: Any = build_episodes if source is None else build_preferences
-    if source is None:
-        source = chat_files(paths, format, mapping or NO_MAPPING)
-    elif loss_on is not None or samples != "per-conversation" or images is not None:
+    preferences = None if mapping else preference_source(paths, format)
+    source: Any = chat_files(paths, format, mapping or NO_MAPPING) if preferences is None else preferences
+    write: Any = build_episodes if preferences is None else build_preferences
+    if preferences is not None and (loss_on is not None or samples != "per-conversation" or images is not None):
         raise UsageError(
             "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
             "trained"

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from niels_gpt import ranges
+from niels_gpt.builds.build import BuildOptions
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cli.options import EXECUTION, ROWS, ChatFormat, LossFlags, MaxBadRows, RendererFlags, Threads
 from niels_gpt.errors import UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.progress import Progress
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
 from niels_gpt.sources.slices import SLICE_BYTES
@@ -194,3 +196,24 @@ class ExecutorFlags:
             raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
         local = LocalRunner(self.workers or 1, timeout=self.unit_timeout)
         return UnitExecutor(local, slice_bytes=self.unit_bytes)
+
+
+def source_options(
+    source: Any,
+    config: dict[str, Any],
+    executor: UnitExecutor,
+    max_bad_rows: str,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> BuildOptions:
+    """How the build of a source runs, and what its manifest records of the source."""
+    return BuildOptions(
+        source_name=source.name,
+        source_config=config,
+        max_bad_rows=max_bad_rows,
+        overwrite=overwrite,
+        executor=executor,
+        fraction_read=source.fraction_read,
+        progress=progress,
+    )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cache.formats import (
@@ -27,7 +26,7 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import Meta, has_checksums, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cli.app import App
-from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, uses_renderer
+from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options, uses_renderer
 from niels_gpt.cli.corpora import CorporaFlags, outcome_line, print_outcomes, print_plan
 from niels_gpt.cli.options import (
     EXISTING,
@@ -52,10 +51,10 @@ from niels_gpt.cli.terminal import (
     ShownProgress,
     add_left_out,
     key_values,
-    left_out_of,
     out,
-    print_bad_rows,
+    print_built,
     print_json,
+    print_verified,
     table_of,
 )
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
@@ -64,7 +63,7 @@ from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    pass
+    from niels_gpt.cache.build_all import Settings
 
 app = App(
     name="cache",
@@ -87,6 +86,43 @@ SeparatorName = Annotated[
         **one_of("--separator", SEPARATORS),
     ),
 ]
+
+
+@dataclass(frozen=True)
+class DocumentFlags:
+    """How texts become ids, and how documents are split and shuffled."""
+
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
+    separator: SeparatorName = None
+    val_frac: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the documents for validation.  \\[default: as the budgets]", **ranges.VAL_FRAC.option()
+        ),
+    ] = None
+    shuffle_buffer: Annotated[
+        int | None,
+        typer.Option(
+            help="Documents of the shuffle buffer.  \\[default: keep the order]", **ranges.SHUFFLE_BUFFER.option()
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class CorpusFlags:
+    """Where the caches of public corpora are written, how their texts become ids, and which rows are left out."""
+
+    directory: Annotated[
+        Path,
+        typer.Option("--out", "--cache-dir", metavar="DIR", help="The directory of all caches. Also as --cache-dir."),
+    ] = Path("cache")
+    seed: Seed = SEED
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
+    separator: SeparatorName = None
+    val_frac: Annotated[
+        float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
+    ] = VAL_FRAC
+    max_bad_rows: MaxBadRows = "0"
 
 
 @dataclass(frozen=True)
@@ -164,17 +200,11 @@ def build_sft(
             loss_on=loss_on,
             default_system_text=rows.sentinel_system,
             token_dtype=token_dtype,
-            source_name=source.name,
-            source_config=config,
-            max_bad_rows=rows.max_bad_rows,
             allow_partial=rows.allow_partial,
             on_unsupported=rows.on_unsupported,
             max_message_bytes=rows.max_message_bytes,
             num_threads=executor.threads,
-            overwrite=overwrite,
-            executor=runner,
-            fraction_read=source.fraction_read,
-            progress=progress,
+            options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     _report(directory, as_json, tokenizer)
 
@@ -193,20 +223,7 @@ def build_pretrain(
     directory: OutDirectory,
     limits: PretrainFlags,
     executor: ExecutorFlags,
-    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
-    separator: SeparatorName = None,
-    val_frac: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the documents for validation.  \\[default: as the budgets]", **ranges.VAL_FRAC.option()
-        ),
-    ] = None,
-    shuffle_buffer: Annotated[
-        int | None,
-        typer.Option(
-            help="Documents of the shuffle buffer.  \\[default: keep the order]", **ranges.SHUFFLE_BUFFER.option()
-        ),
-    ] = None,
+    documents: DocumentFlags,
     seed: Seed = SEED,
     max_bad_rows: MaxBadRows = "0",
     overwrite: Overwrite = False,
@@ -224,29 +241,24 @@ def build_pretrain(
     from niels_gpt.builds.documents import document_encoder
     from niels_gpt.cache.build_cache import build_pretrain_cache
 
-    encoder = document_encoder(str(tokenizer), separator)
+    encoder = document_encoder(str(documents.tokenizer), documents.separator)
     with ShownProgress() as progress:
+        how = source_options(source, source.config(progress), runner, max_bad_rows, progress, overwrite=overwrite)
         build_pretrain_cache(
             source,
             str(directory),
             tokenizer=encoder,
             max_train_tokens=limits.max_train_tokens,
             max_val_tokens=limits.max_val_tokens,
-            val_frac=val_frac,
+            val_frac=documents.val_frac,
             shard_bytes=limits.most_bytes(encoder.vocab_size),
-            shuffle_buffer=shuffle_buffer,
+            shuffle_buffer=documents.shuffle_buffer,
             seed=seed,
             token_dtype=limits.token_dtype,
-            source_name=source.name,
-            source_config=source.config(progress),
-            max_bad_rows=max_bad_rows,
             num_threads=executor.threads,
-            overwrite=overwrite,
-            executor=runner,
-            fraction_read=source.fraction_read,
-            progress=progress,
+            options=how,
         )
-    _report(directory, as_json, tokenizer)
+    _report(directory, as_json, documents.tokenizer)
 
 
 @app.command("build-all")
@@ -255,17 +267,7 @@ def build_all_command(
     limits: PretrainFlags,
     corpora: CorporaFlags,
     executor: ExecutorFlags,
-    directory: Annotated[
-        Path,
-        typer.Option("--out", "--cache-dir", metavar="DIR", help="The directory of all caches. Also as --cache-dir."),
-    ] = Path("cache"),
-    seed: Seed = SEED,
-    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
-    separator: SeparatorName = None,
-    val_frac: Annotated[
-        float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
-    ] = VAL_FRAC,
-    max_bad_rows: MaxBadRows = "0",
+    texts: CorpusFlags,
     overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
@@ -280,35 +282,9 @@ def build_all_command(
     """
     limits.check()
     corpora.check()
-    from niels_gpt.cache.build_all import REPORT_NAME, Settings, build_all
+    from niels_gpt.cache.build_all import REPORT_NAME, build_all
 
-    # A path as it is: a SentencePiece model is copied from where it lies.
-    chosen = tokenizer if tokenizer.exists() else str(tokenizer)
-    # Only a shard's size in tokens needs the tokenizer, whose vocabulary decides how many bytes they have.
-    most_bytes = limits.most_bytes(_vocab_size(chosen) if limits.shard_size and not limits.token_dtype else 0)
-    settings = Settings(
-        cache_dir=directory,
-        seed=seed,
-        tokenizer=chosen,
-        separator=separator,
-        roam_dir=corpora.roam_dir,
-        datasets=corpora.datasets,
-        max_train_tokens=limits.max_train_tokens,
-        max_val_tokens=limits.max_val_tokens,
-        shuffle_buffer=corpora.shuffle_buffer,
-        order=corpora.order,
-        shard_bytes=most_bytes,
-        val_frac=val_frac,
-        token_dtype=limits.token_dtype,
-        english_only=corpora.english_only,
-        max_messages=corpora.max_messages,
-        max_bad_rows=max_bad_rows,
-        with_gutenberg=corpora.with_gutenberg,
-        threads=executor.threads,
-        overwrite=overwrite,
-        only=tuple(corpora.only or ()),
-        skip=tuple(corpora.skip or ()),
-    )
+    settings = _settings(limits, corpora, texts, executor.threads, overwrite=overwrite)
     if dry_run:
         print_plan(settings, as_json)
         return
@@ -318,9 +294,44 @@ def build_all_command(
         outcomes = build_all(
             settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(outcome_line(outcome))
         )
-    print_outcomes(outcomes, directory / REPORT_NAME, as_json=as_json)
+    print_outcomes(outcomes, settings.cache_dir / REPORT_NAME, as_json=as_json)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(3)
+
+
+def _settings(
+    limits: PretrainFlags, corpora: CorporaFlags, texts: CorpusFlags, threads: int | None, *, overwrite: bool
+) -> Settings:
+    """The options of `build-all` as one value."""
+    from niels_gpt.cache.build_all import Settings
+
+    # A path as it is: a SentencePiece model is copied from where it lies.
+    chosen = texts.tokenizer if texts.tokenizer.exists() else str(texts.tokenizer)
+    # Only a shard's size in tokens needs the tokenizer, whose vocabulary decides how many bytes they have.
+    most_bytes = limits.most_bytes(_vocab_size(chosen) if limits.shard_size and not limits.token_dtype else 0)
+    return Settings(
+        cache_dir=texts.directory,
+        seed=texts.seed,
+        tokenizer=chosen,
+        separator=texts.separator,
+        roam_dir=corpora.roam_dir,
+        datasets=corpora.datasets,
+        max_train_tokens=limits.max_train_tokens,
+        max_val_tokens=limits.max_val_tokens,
+        shuffle_buffer=corpora.shuffle_buffer,
+        order=corpora.order,
+        shard_bytes=most_bytes,
+        val_frac=texts.val_frac,
+        token_dtype=limits.token_dtype,
+        english_only=corpora.english_only,
+        max_messages=corpora.max_messages,
+        max_bad_rows=texts.max_bad_rows,
+        with_gutenberg=corpora.with_gutenberg,
+        threads=threads,
+        overwrite=overwrite,
+        only=tuple(corpora.only or ()),
+        skip=tuple(corpora.skip or ()),
+    )
 
 
 def _vocab_size(tokenizer: Path | str) -> int:
@@ -374,16 +385,10 @@ def _counts(meta: Meta) -> Table:
 def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
     """What a build wrote."""
     meta = open_meta(cache)
-    if as_json:
-        print_json({"cache": str(cache), **meta["totals"], "splits": meta["splits"], **left_out_of(meta)})
-        return
-    console = out()
-    console.print(_counts(meta))
     # Our own tokenizer is found beside the cache; that of a renderer, or another for texts, lies elsewhere.
     elsewhere = "mask_dtype" in meta or "separator_ids" in meta
-    look = f"niels-gpt show {cache} 0" + (f" --tokenizer {tokenizer}" if elsewhere else "")
-    console.print(Text(f"{cache} is complete. Look at it: {look}", style="green"), soft_wrap=True)
-    print_bad_rows(cache, meta)
+    named = {"cache": str(cache), **meta["totals"]}
+    print_built(cache, meta, named, _counts(meta), tokenizer=tokenizer if elsewhere else None, as_json=as_json)
 
 
 @app.command()
@@ -395,21 +400,12 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
     with ShownProgress() as progress:
         findings = list(verify_cache(cache, progress))
     meta = open_meta(cache)
-    files, not_checked = meta["files"], _not_checked(meta)
-    if as_json:
-        report = {"cache": str(cache), "ok": not findings, "files": len(files), "findings": findings}
-        print_json(report | {"not_judged": not_checked})
-    elif findings:
-        for finding in findings:
-            out().print(Text(finding, style="red"), soft_wrap=True)
-    else:
-        size = sum(record["bytes"] for record in files.values())
-        verdict = "all as they were written" if has_checksums(meta) else "whole"
-        out().print(Text(f"{cache}: {len(files)} files, {size:,} bytes, {verdict}", style="green"), soft_wrap=True)
-        for line in not_checked:
-            out().print(Text(f"not judged: {line}", style="yellow"), soft_wrap=True)
-    if findings:
-        raise typer.Exit(3)
+    files = meta["files"]
+    size = sum(record["bytes"] for record in files.values())
+    whole = f"{cache}: {len(files)} files, {size:,} bytes, "
+    whole += "all as they were written" if has_checksums(meta) else "whole"
+    named = {"cache": str(cache), "ok": not findings, "files": len(files)}
+    raise typer.Exit(print_verified(named, findings, _not_checked(meta), whole=whole, as_json=as_json))
 
 
 def _not_checked(meta: Meta) -> list[str]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from niels_gpt import ranges
 from niels_gpt.cache.formats import SPLITS
 from niels_gpt.cli.options import name_and_value
-from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, table_of
+from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import InputError
 from niels_gpt.sources.base import SHUFFLE_BUFFER
 
@@ -135,7 +135,7 @@ def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> N
         print_json([outcome.to_json() for outcome in outcomes])
         return
     out().print(_outcomes(outcomes))
-    out().print(Text(f"report: {report}", style="dim"), soft_wrap=True)
+    print_line(f"report: {report}", "dim")
     for outcome in outcomes:
         print_bad_rows(outcome.name, outcome.counts)
 

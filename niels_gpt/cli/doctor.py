@@ -39,6 +39,7 @@ from niels_gpt.storage.files import write_atomic
 if TYPE_CHECKING:
     from niels_gpt.doctor.options import DiagnoseOptions
     from niels_gpt.doctor.report import Report
+    from niels_gpt.renderers.choice import RendererOptions
 
 Level = Literal["not-judged", "warning", "error"]
 FINDINGS = 1  # the exit code where something was found
@@ -169,11 +170,10 @@ class RowFlags:
         )
 
 
-@grouped
-def doctor(
-    report: ReportFlags,
-    rows: RowFlags,
-    loss: LossFlags,
+@dataclass(frozen=True)
+class InputFlags:
+    """What is examined, and by which tokenizer and renderer."""
+
     source: Annotated[
         str | None,
         typer.Argument(
@@ -183,23 +183,63 @@ def doctor(
             show_default=False,
             autocompletion=completion.doctor_sources,
         ),
-    ] = None,
+    ] = None
     other: Annotated[
         str | None,
         typer.Argument(metavar="OTHER", help="A second tokenizer or template: compare the two.", show_default=False),
-    ] = None,
+    ] = None
     chats: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Conversations on which the two are compared, besides the built-in probes."),
-    ] = None,
+    ] = None
     tokenizer: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."),
-    ] = None,
-    template: Template = None,
-    renderer: RendererName = None,
-    renderer_option: RendererOption = None,
-    date: Date = None,
+    ] = None
+    template: Template = None
+    renderer: RendererName = None
+    renderer_option: RendererOption = None
+    date: Date = None
+
+    def check(self, script: str | None, validation: str | None) -> None:
+        """Refuse what can be refused before a library is loaded.
+
+        Args:
+            script: a training script, which is examined in place of a source.
+            validation: the validation data, which is looked up like the source.
+
+        Raises:
+            UsageError: neither or both of source and script. InputError: a path at which nothing is.
+        """
+        if self.source is None and script is None:
+            raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
+        if self.source is not None and script is not None:
+            raise UsageError(f"{self.source} and --script: one thing at a time; leave out one of them")
+        # Conversations without a second tokenizer are a wrong use, which `diagnose` explains.
+        for place in (self.source, None if self.other is None else self.chats, validation):
+            if place is not None:
+                existing_or_hub(place)
+        for place in (self.other, self.tokenizer):
+            if place is not None:
+                existing_tokenizer(place)
+
+    def by(self) -> dict[str, Any]:
+        """The tokenizer, template, renderer and date, as `diagnose` and `judge_script` take them."""
+        chosen = self.chosen()
+        own = chosen if self.renderer is not None or chosen.options else None
+        return {"tokenizer": self.tokenizer, "template": self.template, "renderer": own, "date": self.date}
+
+    def chosen(self) -> RendererOptions:
+        """The options about renderers as one value; see `renderer_options` for errors."""
+        return renderer_options(self.renderer, self.renderer_option, self.template, self.date)
+
+
+@grouped
+def doctor(
+    report: ReportFlags,
+    rows: RowFlags,
+    loss: LossFlags,
+    what: InputFlags,
     script: Annotated[
         str | None,
         typer.Option(
@@ -240,47 +280,25 @@ def doctor(
         return
     # Read first: these properties refuse options that exclude each other.
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
-    if source is None and script is None:
-        raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
-    if source is not None and script is not None:
-        raise UsageError(f"{source} and --script: one thing at a time; leave out one of them")
-    # Conversations without a second tokenizer are a wrong use, which `diagnose` explains.
-    for place in (source, None if other is None else chats, rows.validation):
-        if place is not None:
-            existing_or_hub(place)
-    for place in (other, tokenizer):
-        if place is not None:
-            existing_tokenizer(place)
-    command = _words(script)
-    chosen = renderer_options(renderer, renderer_option, template, date)
-    own = chosen if renderer is not None or chosen.options else None
-    from niels_gpt.doctor.run import diagnose
-
+    what.check(script, rows.validation)
+    command, by = _words(script), what.by()
+    judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
     if script is not None:
         from niels_gpt.doctor.live import judge_script
 
-        how = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence)
-        named = {"tokenizer": tokenizer, "template": template, "renderer": own, "date": date}
-        found = judge_script(command, options=how, **named)
-        _write(found, shape, report.file)
-        raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
-    with ShownProgress(quiet=shape != "text" and report.file is None) as progress:
-        how = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence, progress=progress)
-        found = diagnose(
-            source,
-            other,
-            chats=chats,
-            tokenizer=tokenizer,
-            template=template,
-            renderer=own,
-            date=date,
-            options=how,
-        )
-    # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
-    if shape == "text" and tokenizer is not None and other is None and found.source.get("kind") == "chats":
-        note_automatic(chosen, tokenizer)
+        found = judge_script(command, options=rows.options(**judged), **by)
+    else:
+        from niels_gpt.doctor.run import diagnose
+
+        with ShownProgress(quiet=shape != "text" and report.file is None) as progress:
+            how = rows.options(**judged, progress=progress)
+            found = diagnose(what.source, what.other, chats=what.chats, options=how, **by)
+        # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
+        rendered = what.other is None and found.source.get("kind") == "chats"
+        if shape == "text" and what.tokenizer is not None and rendered:
+            note_automatic(what.chosen(), what.tokenizer)
     _write(found, shape, report.file)
-    if found.repaired is not None and shape != "json":
+    if script is None and found.repaired is not None and shape != "json":
         note(repairs(found.repaired))
     raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
 

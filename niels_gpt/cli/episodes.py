@@ -6,17 +6,17 @@ need neither these nor torch.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cache.formats import SEED, VAL_FRAC
 from niels_gpt.cli.app import App
-from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, uses_renderer
+from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options, uses_renderer
 from niels_gpt.cli.options import (
     RENDERING,
     AnyTokenizer,
@@ -41,10 +41,11 @@ from niels_gpt.cli.terminal import (
     ShownProgress,
     add_left_out,
     key_values,
-    left_out_of,
     out,
-    print_bad_rows,
+    print_built,
     print_json,
+    print_line,
+    print_verified,
     table_of,
 )
 from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, kind_of, open_manifest, require_episodes
@@ -68,18 +69,13 @@ Dataset = Annotated[
 ]
 
 
-@app.command()
-@grouped
-def build(
-    files: ChatInputs,
-    directory: OutDirectory,
-    rows: ChatRowFlags,
-    renderer: RendererFlags,
-    loss: LossFlags,
-    executor: ExecutorFlags,
-    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
-    val_frac: ValFrac = VAL_FRAC,
-    seed: Seed = SEED,
+@dataclass(frozen=True)
+class EpisodeFlags:
+    """How conversations become episodes, and how these are stored."""
+
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
+    val_frac: ValFrac = VAL_FRAC
+    seed: Seed = SEED
     samples: Annotated[
         Literal["per-conversation", "per-turn", "auto"],
         typer.Option(
@@ -87,7 +83,7 @@ def build(
             "was produced, where the format drops reasoning from history.",
             rich_help_panel=RENDERING,
         ),
-    ] = "per-conversation",
+    ] = "per-conversation"
     images: Annotated[
         Path | None,
         typer.Option(
@@ -97,17 +93,29 @@ def build(
             rich_help_panel=RENDERING,
             **existing("the folder of the conversations' images", "directory"),
         ),
-    ] = None,
+    ] = None
     mask: Annotated[
         Literal["uint8", "float32", "none"],
         typer.Option(help="How the loss mask is stored: 0 and 1, weights, or no mask.bin at all."),
-    ] = "uint8",
-    shard_size: ShardSize = None,
-    shard_size_bytes: ShardBytes = None,
+    ] = "uint8"
+    shard_size: ShardSize = None
+    shard_size_bytes: ShardBytes = None
     metadata: Annotated[
         bool,
         typer.Option("--metadata", help="Store each row's type, source and weight, to sample by (needs pyarrow)."),
-    ] = False,
+    ] = False
+
+
+@app.command()
+@grouped
+def build(
+    files: ChatInputs,
+    directory: OutDirectory,
+    rows: ChatRowFlags,
+    renderer: RendererFlags,
+    loss: LossFlags,
+    executor: ExecutorFlags,
+    how: EpisodeFlags,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -120,11 +128,11 @@ def build(
     Other columns and roles: niels-gpt episodes build x.jsonl --columns messages=data.turns --roles bot=assistant ...
     """
     # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
-    mapping = rows.mapping(sentinels=not uses_renderer(tokenizer, renderer, loss))
+    mapping = rows.mapping(sentinels=not uses_renderer(how.tokenizer, renderer, loss))
     source, runner = chat_files(files, rows.form, mapping), executor.open()
-    most_bytes = shard_bytes(shard_size, shard_size_bytes)
+    most_bytes = shard_bytes(how.shard_size, how.shard_size_bytes)
     encoder = conversation_encoder(
-        tokenizer, renderer, loss, rows, executor.threads, samples=samples, images=images, quiet=as_json
+        how.tokenizer, renderer, loss, rows, executor.threads, samples=how.samples, images=how.images, quiet=as_json
     )
     from niels_gpt.episodes.build import build_episodes
 
@@ -135,27 +143,16 @@ def build(
             source,
             directory,
             encoder=encoder,
-            val_frac=val_frac,
-            seed=seed,
-            mask_dtype=None if mask == "none" else mask,
+            val_frac=how.val_frac,
+            seed=how.seed,
+            mask_dtype=None if how.mask == "none" else how.mask,
             shard_bytes=most_bytes,
-            metadata=metadata,
-            source_name=source.name,
-            source_config=config,
-            max_bad_rows=rows.max_bad_rows,
-            overwrite=overwrite,
-            executor=runner,
-            fraction_read=source.fraction_read,
-            progress=progress,
+            metadata=how.metadata,
+            options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     manifest = open_manifest(directory) or {}
-    if as_json:
-        print_json({"dataset": str(directory), "splits": manifest["splits"], **left_out_of(manifest)})
-        return
-    out().print(_counts(manifest))
-    look = f"niels-gpt show {directory} 0 --tokenizer {tokenizer}"
-    out().print(Text(f"{directory} is complete. Look at it: {look}", style="green"), soft_wrap=True)
-    print_bad_rows(directory, manifest)
+    named = {"dataset": str(directory)}
+    print_built(directory, manifest, named, _counts(manifest), tokenizer=how.tokenizer, as_json=as_json)
 
 
 def conversation_encoder(
@@ -222,8 +219,7 @@ def pack(
         print_json({"dataset": str(directory), "splits": manifest["splits"]})
         return
     out().print(_counts(manifest))
-    line = f"{directory} is complete: read it with block_size {length}, without packing"
-    out().print(Text(line, style="green"), soft_wrap=True)
+    print_line(f"{directory} is complete: read it with block_size {length}, without packing")
 
 
 def _counts(manifest: dict[str, Any]) -> Table:
@@ -322,17 +318,9 @@ def verify(
     manifest = open_manifest(dataset)
     # Manifests of earlier versions have no checksum of themselves.
     not_checked = [] if manifest is None or HASH_KEY in manifest else [f"{MANIFEST_NAME} itself: {NO_HASH}"]
-    if as_json:
-        print_json({"dataset": str(dataset), "ok": not findings, "findings": findings, "not_judged": not_checked})
-    for finding in findings if not as_json else ():
-        out().print(Text(finding, style="red"), soft_wrap=True)
-    if findings:
-        raise typer.Exit(3)
-    if not as_json:
-        recorded = "all as they were written" if manifest else "whole; no manifest to compare them with"
-        out().print(Text(f"{dataset}: {recorded}", style="green"), soft_wrap=True)
-        for line in not_checked:
-            out().print(Text(f"not judged: {line}", style="yellow"), soft_wrap=True)
+    whole = f"{dataset}: " + ("all as they were written" if manifest else "whole; no manifest to compare them with")
+    named = {"dataset": str(dataset), "ok": not findings}
+    raise typer.Exit(print_verified(named, findings, not_checked, whole=whole, as_json=as_json))
 
 
 # The name before `niels-gpt show` opened every dataset; documents and scripts use it.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
@@ -26,7 +25,7 @@ from niels_gpt.cli.options import (
     shard_bytes,
     too_long,
 )
-from niels_gpt.cli.terminal import ShownProgress, out, print_json, table_of
+from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
 from niels_gpt.errors import without_passwords
 from niels_gpt.export.formats import SHARD_TOKENS, Format
 from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
@@ -73,37 +72,20 @@ class ArrangementFlags:
     ] = None
 
 
-@grouped
-def export_command(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATASET",
-            help="A cache, episodes or preferences.",
-            show_default=False,
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help=f"{', '.join(EXPORTS)}; `niels-gpt formats` describes them.",
-            **one_of("--to", EXPORTS),
-        ),
-    ],
-    directory: OutDirectory,
-    rows: ArrangementFlags,
-    binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False,
+@dataclass(frozen=True)
+class FormatFlags:
+    """What some formats can hold, and how large their files are."""
+
+    binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False
     pad_multiple: Annotated[
         int | None,
         typer.Option(
             help="megatron-bridge: pad every text, as 2*CP needs; with --pad-id.", **ranges.PAD_MULTIPLE.option()
         ),
-    ] = None,
+    ] = None
     pad_id: Annotated[
         int | None, typer.Option(help="The id to pad with: its tokenizer's eos.", **ranges.TOKEN_ID.option("--pad-id"))
-    ] = None,
+    ] = None
     shard_size: Annotated[
         int,
         typer.Option(
@@ -113,7 +95,7 @@ def export_command(
             help="About so many tokens in a file. Also as --shard-tokens.",
             **ranges.SHARD_TOKENS.option("--shard-size"),
         ),
-    ] = SHARD_TOKENS,
+    ] = SHARD_TOKENS
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -121,7 +103,43 @@ def export_command(
             help=f"An option that one format alone has ({_OPTIONS}); repeat for more.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
+
+    def own_options(self, to: str) -> dict[str, Any]:
+        """The options that only this format has, as keywords of `export`.
+
+        Raises:
+            UsageError: an --option without `=`; the message lists the options of the format.
+        """
+        names = ", ".join(EXPORTS[to].options)
+        expected = f"NAME=VALUE; options of {to}: {names}" if names else f"none, because {to} has no options of its own"
+        named = (name_and_value("--option", text, expected) for text in self.option or ())
+        # They are options of one format, with flags of their own because Megatron's users look for them.
+        padding = {"pad_multiple": self.pad_multiple, "pad_id": self.pad_id}
+        given = {name: value for name, value in padding.items() if value is not None}
+        return {name: _value(text) for name, text in named} | given
+
+
+ExportFormat = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="FORMAT",
+        help=f"{', '.join(EXPORTS)}; `niels-gpt formats` describes them.",
+        **one_of("--to", EXPORTS),
+    ),
+]
+
+
+@grouped
+def export_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="A cache, episodes or preferences.", show_default=False)
+    ],
+    to: ExportFormat,
+    directory: OutDirectory,
+    rows: ArrangementFlags,
+    form: FormatFlags,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -129,9 +147,7 @@ def export_command(
 
     Example: niels-gpt export episodes/chats --to trl --packing --sequence-length 4096 --out exports/chats-trl
     """
-    # They are options of one format, with flags of their own because Megatron's users look for them.
-    padding = {"pad_multiple": pad_multiple, "pad_id": pad_id}
-    options = _options_of(to, option or ()) | {name: value for name, value in padding.items() if value is not None}
+    options = form.own_options(to)
     if not source.exists():
         raise no_such_directory(source, "a cache, episodes or preferences")
     from niels_gpt.export.run import export
@@ -147,8 +163,8 @@ def export_command(
             too_long=rows.policy,
             packing=rows.packing,
             shuffle=rows.seed,
-            binary=binary,
-            shard_tokens=shard_size,
+            binary=form.binary,
+            shard_tokens=form.shard_size,
             overwrite=overwrite,
             progress=progress,
             **options,
@@ -158,19 +174,8 @@ def export_command(
         return
     out().print(_counts(manifest["splits"]))
     for line in manifest["use"]:
-        out().print(Text(f"* {line}"), soft_wrap=True)
-    out().print(Text(f"{directory} is complete; its README.md repeats this, with more", style="green"), soft_wrap=True)
-
-
-def _options_of(to: str, texts: Sequence[str]) -> dict[str, Any]:
-    """`--option NAME=VALUE` as the keywords of one format.
-
-    Raises:
-        UsageError: no `=`; the message lists the options of the format.
-    """
-    names = ", ".join(EXPORTS[to].options)
-    expected = f"NAME=VALUE; options of {to}: {names}" if names else f"none, because {to} has no options of its own"
-    return {name: _value(text) for name, text in (name_and_value("--option", text, expected) for text in texts)}
+        print_line(f"* {line}", "")
+    print_line(f"{directory} is complete; its README.md repeats this, with more")
 
 
 def _value(text: str) -> Any:
@@ -237,7 +242,7 @@ def import_command(
         numbers = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items())
         out().print(f"{split}: {numbers}")
     line = f"{directory} is complete. Look at it: niels-gpt episodes info {directory}"
-    out().print(Text(line, style="green"), soft_wrap=True)
+    print_line(line)
 
 
 def publish(
@@ -263,7 +268,7 @@ def publish(
     line = f"{url}: {done.files} files, {done.uploaded} sent ({done.uploaded_bytes:,} bytes), {done.skipped} were there"
     if done.resumed_bytes:
         line += f"; {done.resumed_bytes:,} bytes had been sent before"
-    out().print(Text(line, style="green"), soft_wrap=True)
+    print_line(line)
 
 
 def fetch(

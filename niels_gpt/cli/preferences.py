@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from niels_gpt.cache.formats import SEED, VAL_FRAC
 from niels_gpt.cli.app import App
-from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags
+from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options
 from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
 from niels_gpt.cli.options import (
     EXISTING,
@@ -33,9 +32,8 @@ from niels_gpt.cli.options import (
 from niels_gpt.cli.terminal import (
     ShownProgress,
     add_left_out,
-    left_out_of,
     out,
-    print_bad_rows,
+    print_built,
     print_json,
     table_of,
 )
@@ -111,23 +109,11 @@ def build(
             val_frac=val_frac,
             seed=seed,
             shard_bytes=most_bytes,
-            source_name=source.name,
-            source_config=config,
-            max_bad_rows=rows.max_bad_rows,
-            overwrite=overwrite,
-            executor=runner,
-            fraction_read=source.fraction_read,
-            progress=progress,
+            options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     manifest = open_manifest(directory) or {}
-    if as_json:
-        result = {"dataset": str(directory), "form": manifest["form"], "splits": manifest["splits"]}
-        print_json(result | left_out_of(manifest))
-        return
-    out().print(_counts(manifest))
-    look = f"niels-gpt show {directory} 0 --tokenizer {tokenizer}"
-    out().print(Text(f"{directory} is complete. Look at it: {look}", style="green"), soft_wrap=True)
-    print_bad_rows(directory, manifest)
+    named = {"dataset": str(directory), "form": manifest["form"]}
+    print_built(directory, manifest, named, _counts(manifest), tokenizer=tokenizer, as_json=as_json)
 
 
 def _counts(manifest: dict[str, Any]) -> Table:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from niels_gpt.cli.build_options import ExecutorFlags
 from niels_gpt.cli.options import EXISTING_TOKENIZER, ChatInputs, Json, Overwrite, existing, grouped
-from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, table_of
+from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import OutputExists
 
 if TYPE_CHECKING:
@@ -105,18 +104,17 @@ def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
     for each in plan.sources:
         for reason, count in each.left_out.items():
             line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} rows looked at"
-            out().print(Text(line, style="yellow"), soft_wrap=True)
+            print_line(line, "yellow")
         if each.stops:
             line = (
                 f"{each.name}: the build would stop: {each.bad_rows:,} of {each.sampled:,} rows looked at are unusable "
                 f"(rows.max_bad_rows is {plan.max_bad_rows}); raise it to leave such rows out"
             )
-            out().print(Text(line, style="red"), soft_wrap=True)
+            print_line(line, "red")
     if plan.phases:
         rows = {each.name: (each.training_rows, each.tokens) for each in plan.sources}
         out().print(_phases(plan.phases, rows, "estimated"))
-    line = f"Nothing was built. To build into {plan.out}: niels-gpt build {recipe}"
-    out().print(Text(line, style="green"), soft_wrap=True)
+    print_line(f"Nothing was built. To build into {plan.out}: niels-gpt build {recipe}")
 
 
 def _amounts(plan: Plan) -> Table:
@@ -158,7 +156,7 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
     out().print(table)
     for name, reasons in dropped.items():
         for reason, count in reasons.items():
-            out().print(Text(f"{name}: left out for {reason}: {count:,}", style="yellow"), soft_wrap=True)
+            print_line(f"{name}: left out for {reason}: {count:,}", "yellow")
     mixture = built.mixture
     rows = {part.name: (part.rows, part.tokens) for part in mixture.parts}
     out().print(_phases(mixture.phases, rows, f"rows of {mixture.sequence_length:,}"))
@@ -167,7 +165,7 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
     else:
         note("all inputs and all files that were made are those of the lock")
     load = f'ng.loader("{built.out}", batch_size=8)'
-    out().print(Text(f"{built.out} is complete. Read it: {load}", style="green"), soft_wrap=True)
+    print_line(f"{built.out} is complete. Read it: {load}")
     for name, manifest in built.manifests.items():
         print_bad_rows(name, manifest)
 
@@ -223,5 +221,4 @@ def init(
 
     text = propose(files, tokenizer, base=recipe.resolve().parent)
     write_atomic(recipe, text.encode())
-    line = f"{recipe} is written. Look at it, then: niels-gpt build {recipe} --dry-run"
-    out().print(Text(line, style="green"), soft_wrap=True)
+    print_line(f"{recipe} is written. Look at it, then: niels-gpt build {recipe} --dry-run")

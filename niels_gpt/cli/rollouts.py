@@ -26,7 +26,7 @@ from niels_gpt.cli.options import (
     existing_tokenizer,
     grouped,
 )
-from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
+from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, print_line, table_of
 from niels_gpt.episodes.format import require_episodes
 from niels_gpt.errors import UsageError
 
@@ -38,6 +38,30 @@ app = App(
     help="Import, inspect and verify rollouts: sampled ids with log-probabilities, rewards and versions.",
     no_args_is_help=True,
 )
+
+
+RolloutFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILES",
+        help="Lines of JSON with prompt_ids, completion_ids, logprobs and reward, or with turns of these: .jsonl; "
+        ".gz and .zst too.",
+        **EXISTING,
+    ),
+]
+RolloutTokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="PATH",
+        help="The tokenizer of these ids: recorded, and ids outside its vocabulary are refused.",
+        parser=existing_tokenizer,
+    ),
+]
+NoLogprobs = Annotated[bool, typer.Option("--no-logprobs", help="Store no log-probabilities; rows need none then.")]
+TokenVersions = Annotated[
+    bool, typer.Option("--token-versions", help="Store which version of the policy sampled each token.")
+]
 
 
 @app.command()
@@ -129,32 +153,12 @@ def _token_table(columns: dict[str, Any], texts: list[str] | None) -> Any:
 @app.command("import")
 @grouped
 def import_(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILES",
-            help="Lines of JSON with prompt_ids, completion_ids, logprobs and reward, or with turns of these: .jsonl; "
-            ".gz and .zst too.",
-            **EXISTING,
-        ),
-    ],
+    files: RolloutFiles,
     directory: OutDirectory,
     renderer: RendererFlags,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="PATH",
-            help="The tokenizer of these ids: recorded, and ids outside its vocabulary are refused.",
-            parser=existing_tokenizer,
-        ),
-    ] = None,
-    no_logprobs: Annotated[
-        bool, typer.Option("--no-logprobs", help="Store no log-probabilities; rows need none then.")
-    ] = False,
-    token_versions: Annotated[
-        bool, typer.Option("--token-versions", help="Store which version of the policy sampled each token.")
-    ] = False,
+    tokenizer: RolloutTokenizer = None,
+    no_logprobs: NoLogprobs = False,
+    token_versions: TokenVersions = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -189,7 +193,7 @@ def import_(
         return
     counted = f"{found['rollouts']:,} rollouts of {found['groups']:,} groups, {found['tokens']:,} tokens"
     look = f"niels-gpt rollouts show {directory} 0"
-    out().print(Text(f"{directory} is complete: {counted}. Look at it: {look}", style="green"), soft_wrap=True)
+    print_line(f"{directory} is complete: {counted}. Look at it: {look}")
 
 
 # The same files as episodes, and the same command.

@@ -29,13 +29,27 @@ from niels_gpt.cli.options import (
     grouped,
     must_exist,
 )
-from niels_gpt.cli.terminal import out, print_json
+from niels_gpt.cli.terminal import out, print_json, print_line
 from niels_gpt.errors import UsageError
 from niels_gpt.storage.manifests import no_such_directory
 from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
 
 if TYPE_CHECKING:
     from niels_gpt.explorer.example import ExampleView
+
+
+RowLength = Annotated[
+    int | None,
+    typer.Option(
+        "--sequence-length",
+        "--T",
+        "--block-size",
+        metavar="TOKENS",
+        help="Inputs of a row. Also as --T and --block-size.  \\[default: the whole example; 64 of a stream of text, "
+        "1024 of packed episodes]",
+        **ranges.LENGTH.option("--sequence-length"),
+    ),
+]
 
 
 @grouped
@@ -53,18 +67,7 @@ def show(
     loss: LossFlags,
     number: RowNumber = 0,
     split: OneSplit = "train",
-    length: Annotated[
-        int | None,
-        typer.Option(
-            "--sequence-length",
-            "--T",
-            "--block-size",
-            metavar="TOKENS",
-            help="Inputs of a row. Also as --T and --block-size.  \\[default: the whole example; 64 of a stream of "
-            "text, 1024 of packed episodes]",
-            **ranges.LENGTH.option("--sequence-length"),
-        ),
-    ] = None,
+    length: RowLength = None,
     packed: Annotated[bool, typer.Option("--packed", help="Episodes: a row of several, as packing makes it.")] = False,
     tokenizer: DatasetTokenizer = None,
     table: TokenTable = True,
@@ -82,29 +85,30 @@ def show(
     Example: niels-gpt show chats.jsonl 17 --tokenizer ~/models/Qwen3-8B
     """
     path = as_file(source)
+    rendering = renderer.named or loss.loss_on is not None
     # A file without one of these suffixes is treated as a misspelt dataset, whose error says what was expected.
     if isinstance(path, RemoteFile) or (path.suffix in CHAT_SUFFIXES and not path.is_dir()):
         if packed or length is not None:
             raise UsageError(f"{path}: a file of conversations; --packed and --sequence-length are for datasets")
+        if tokenizer is None and rendering:
+            raise UsageError(f"{path}: rendering needs a tokenizer; pass --tokenizer")
         if tokenizer is None:
-            if renderer.named or loss.loss_on is not None:
-                raise UsageError(f"{path}: rendering needs a tokenizer; pass --tokenizer")
             _print_messages(path, number, as_json)
             return
         must_exist(source)
         view = _rendered(path, number, tokenizer, renderer, loss, quiet=as_json)
-        _print(view, as_json=as_json, table=table)
-        return
-    if renderer.named or loss.loss_on is not None:
+    elif rendering:
         raise UsageError(f"{path}: its rows were rendered when it was built; rendering options are for conversations")
-    if not path.exists():
+    elif not path.exists():
         raise no_such_directory(path, "a cache, episodes or a file of conversations")
-    from niels_gpt.explorer.example_view import view_episode, view_example
-
-    if packed:
-        view = view_episode(path, number, split=split, T=length, packed=True, tokenizer=tokenizer)
     else:
-        view = view_example(path, number, split=split, T=length, tokenizer=tokenizer)
+        from niels_gpt.explorer.example_view import view_episode, view_example
+
+        view = (
+            view_episode(path, number, split=split, T=length, packed=True, tokenizer=tokenizer)
+            if packed
+            else view_example(path, number, split=split, T=length, tokenizer=tokenizer)
+        )
     _print(view, as_json=as_json, table=table)
 
 
@@ -175,8 +179,7 @@ def _print_messages(file: AnyFile, number: int, as_json: bool) -> None:
                 label = "" if name == "content" else f"{name}: "
                 safe = "".join(c if c == "\n" else printable(c) for c in text)  # data cannot steer the terminal
                 console.print(Text(label + safe), soft_wrap=True)
-    line = "Its tokens: add --tokenizer with the directory or hub name of a tokenizer"
-    console.print(Text(line, style="dim"), soft_wrap=True)
+    print_line("Its tokens: add --tokenizer with the directory or hub name of a tokenizer", "dim")
 
 
 def _json_line(value: Any) -> str:

@@ -16,6 +16,8 @@ from niels_gpt.errors import EXTRA_OF_LIBRARY, STORAGE_REMEDIES, MissingExtra, N
 from niels_gpt.progress import Progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.progress import Progress as Bar
     from rich.table import Table
@@ -50,6 +52,13 @@ def note(text: str) -> None:
     from rich.text import Text
 
     err().print(Text(text, style="dim"), soft_wrap=True)
+
+
+def print_line(text: str, style: str = "green") -> None:
+    """Print a line of a result; it is not broken, so that paths and commands in it can be copied."""
+    from rich.text import Text
+
+    out().print(Text(text, style=style), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -123,13 +132,61 @@ def add_left_out(table: Table, manifest: Mapping[str, Any]) -> None:
 
 def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
     """Say when a build left out more than `WARN_OF_BAD_ROWS` of its rows as unusable; for its last line."""
-    from rich.text import Text
-
     bad = manifest.get("bad_rows") or {"left_out": 0, "of": 0}
     if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:
         share = f"{bad['left_out'] / bad['of']:.1%}"
         line = f"{where}: {bad['left_out']:,} of {bad['of']:,} rows ({share}) were unusable and are not in it"
-        out().print(Text(f"{line}; rejected.jsonl lists them", style="bold yellow"), soft_wrap=True)
+        print_line(f"{line}; rejected.jsonl lists them", "bold yellow")
+
+
+def print_built(
+    place: Path,
+    manifest: Mapping[str, Any],
+    named: Mapping[str, Any],
+    counts: Table,
+    *,
+    tokenizer: Path | None,
+    as_json: bool,
+) -> None:
+    """Print what a build wrote.
+
+    Args:
+        named: what JSON has besides the counts.
+        tokenizer: what `niels-gpt show` needs to show a row; `None` if it finds the dataset's own.
+    """
+    if as_json:
+        print_json({**named, "splits": manifest["splits"], **left_out_of(manifest)})
+        return
+    out().print(counts)
+    look = f"niels-gpt show {place} 0" + (f" --tokenizer {tokenizer}" if tokenizer else "")
+    print_line(f"{place} is complete. Look at it: {look}")
+    print_bad_rows(place, manifest)
+
+
+def print_verified(
+    named: Mapping[str, Any], findings: list[str], not_judged: list[str], *, whole: str, as_json: bool
+) -> int:
+    """Print what a verification found.
+
+    Args:
+        named: what JSON has besides the findings.
+        not_judged: what it could not judge.
+        whole: the line where nothing is wrong.
+
+    Returns:
+        The exit code: 3 if anything is wrong.
+    """
+    if as_json:
+        print_json({**named, "findings": findings, "not_judged": not_judged})
+        return 3 if findings else 0
+    for finding in findings:
+        print_line(finding, "red")
+    if findings:
+        return 3
+    print_line(whole)
+    for line in not_judged:
+        print_line(f"not judged: {line}", "yellow")
+    return 0
 
 
 PLAIN_SECONDS = 5.0

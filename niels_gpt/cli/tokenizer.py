@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -58,59 +58,44 @@ def train(
 
     For any tool: niels-gpt tokenizer train notes/ --kind byte-bpe --out tokenizer
     """
-    if kind == "byte-bpe":
-        if model_type is not None or character_coverage is not None:
-            raise UsageError("--model-type and --character-coverage are for --kind sentencepiece; leave them out")
-        _train_byte_bpe(inputs, directory, vocab_size, seed, max_lines, overwrite=overwrite, as_json=as_json)
-        return
+    if kind == "byte-bpe" and (model_type is not None or character_coverage is not None):
+        raise UsageError("--model-type and --character-coverage are for --kind sentencepiece; leave them out")
+    how: dict[str, Any] = {"vocab_size": vocab_size, "seed": seed, "max_lines": max_lines, "overwrite": overwrite}
+    with ShownProgress() as progress:
+        if kind == "byte-bpe":
+            trained = _train_byte_bpe(inputs, directory, progress=progress, **how)
+        else:
+            how["model_type"] = model_type or "unigram"
+            how["character_coverage"] = 1.0 if character_coverage is None else character_coverage
+            trained = _train_sentencepiece(inputs, directory, progress=progress, **how)
+    if as_json:
+        print_json(trained)
+    else:
+        unit = "ids" if kind == "byte-bpe" else "pieces"
+        out().print(f"{trained['model']}: {trained['vocab_size']:,} {unit}, sha256 {trained['sha256'][:12]}")
+
+
+def _train_sentencepiece(inputs: list[str], directory: Path, **how: Any) -> dict[str, Any]:
+    """What was trained, as --json prints it."""
     from niels_gpt.tokenizer import train_tokenizer
 
-    with ShownProgress() as progress:
-        tokenizer = train_tokenizer(
-            inputs,
-            directory,
-            vocab_size=vocab_size,
-            model_type=model_type or "unigram",
-            character_coverage=1.0 if character_coverage is None else character_coverage,
-            seed=seed,
-            max_lines=max_lines,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    result = {
+    tokenizer = train_tokenizer(inputs, directory, **how)
+    return {
         "model": tokenizer.model_path,
         "vocab_size": tokenizer.vocab_size,
         "special_token_ids": tokenizer.special_token_ids(),
         "sha256": tokenizer.sha256,
     }
-    if as_json:
-        print_json(result)
-    else:
-        out().print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
 
 
-def _train_byte_bpe(
-    inputs: list[str], directory: Path, vocab_size: int, seed: int, max_lines: int, *, overwrite: bool, as_json: bool
-) -> None:
+def _train_byte_bpe(inputs: list[str], directory: Path, **how: Any) -> dict[str, Any]:
+    """What was trained, as --json prints it."""
     from niels_gpt.tokenizer.byte_bpe import train_byte_bpe
 
-    with ShownProgress() as progress:
-        tokenizer = train_byte_bpe(
-            inputs,
-            directory,
-            vocab_size=vocab_size,
-            seed=seed,
-            max_lines=max_lines,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    result = {
+    tokenizer = train_byte_bpe(inputs, directory, **how)
+    return {
         "model": str(directory),
         "vocab_size": tokenizer.vocab_size,
         "special_token_ids": {name[:3]: tokenizer.added_ids[text] for name, text in tokenizer.special_tokens.items()},
         "sha256": tokenizer.fingerprints["tokenizer"],
     }
-    if as_json:
-        print_json(result)
-    else:
-        out().print(f"{directory}: {tokenizer.vocab_size:,} ids, sha256 {tokenizer.fingerprints['tokenizer'][:12]}")
