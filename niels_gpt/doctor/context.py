@@ -22,7 +22,7 @@ from niels_gpt.doctor.examine import Examination
 from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
 from niels_gpt.doctor.layout_inference import NO_TEMPLATE, AnyRenderer, infer_layout, layout_without_template
 from niels_gpt.doctor.open_input import Opened
-from niels_gpt.doctor.rules import calls, contents, data, documents, masks, preferences, tokenizers, turns, vocabulary
+from niels_gpt.doctor.rules import calls, data, documents, masks, preferences, shares, tokenizers, turns, vocabulary
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
@@ -144,7 +144,7 @@ class Context:
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)
-        contents.finish(counters)
+        shares.finish(counters)
         data.duplicates(counters, opened.name)
         if opened.holds_preferences and opened.dataset is not None:
             if sampled:

@@ -57,6 +57,7 @@ class Counters:
     Attributes:
         hits: by rule id.
         sums: numbers that rules add up over the whole input, by name.
+        remarks: rules whose hits are too few for their own severity; they are reported as remarks (info).
         hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
         minhashes: of conversations, 512 bytes each; `Copies.take` moves them to a file slice by slice.
         samples: by name, at most `SAMPLED_ROWS` rows of all that were passed to `sample`.
@@ -69,6 +70,7 @@ class Counters:
         self.max_evidence = max_evidence
         self.hits: dict[str, Hits] = {}
         self.sums: Counter[str] = Counter()
+        self.remarks: set[str] = set()
         self.hashes: list[npt.NDArray[np.uint64]] = []
         self.numbers: list[npt.NDArray[np.int64]] = []
         self.minhashes: list[npt.NDArray[np.uint32]] = []

@@ -37,6 +37,7 @@ from niels_gpt.doctor.rules import (
     masks,
     packing,
     preferences,
+    shares,
     turns,
     vocabulary,
 )
@@ -198,8 +199,9 @@ class Examination:
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
         calls.check(usable, counters, self.bad_forms)
         contents.check(usable, counters)
+        shares.check(usable, counters)
         if "py3langid" in self.libraries:
-            contents.check_languages(usable, counters)
+            shares.check_languages(usable, counters)
         for rule in CHAT_RULES:
             for chat in usable:
                 for message, note in rule.check_chat(chat):

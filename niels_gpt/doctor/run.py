@@ -19,7 +19,7 @@ from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, SEED, DiagnoseOptions
 from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import SEVERITIES, Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, contents, data, masks, tokenizers, vocabulary
+from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, vocabulary
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
@@ -209,7 +209,7 @@ def _report(
     findings = [
         Finding(
             rule=rule.id,
-            severity=rule.severity,
+            severity="info" if rule.id in counters.remarks else rule.severity,
             title=rule.title,
             count=hits.count,
             rows=hits.rows,
@@ -257,7 +257,7 @@ def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
         return f"{share:.1%} of {hits.count:,} tokens are trained"
     if rule.id == "format-not-understood":
         return "the turns of the built-in probes were not found where the template writes them"
-    share_of_answers = contents.share_of(rule.id, hits.count, counters)
+    share_of_answers = shares.share_of(rule.id, hits.count, counters)
     if share_of_answers:
         return share_of_answers
     # Findings about a tokenizer are in no row.

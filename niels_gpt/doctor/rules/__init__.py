@@ -9,6 +9,7 @@
     untrained.py  turns that no row trains   documents.py    caches of plain text
     packing.py    several texts in a row     preferences.py  chosen and rejected, labels, ranks
     contents.py   what messages say          vocabulary.py  ids of another tokenizer
+    shares.py     how many answers do
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::
@@ -35,6 +36,7 @@ from niels_gpt.doctor.rules import (
     masks,
     packing,
     preferences,
+    shares,
     tokenizers,
     turns,
     untrained,
@@ -56,6 +58,7 @@ RULES: Final[dict[str, Rule]] = {
         documents.RULES,
         chats.RULES,
         contents.RULES,
+        shares.RULES,
         calls.RULES,
         preferences.RULES,
         tokenizers.RULES,

@@ -1,19 +1,17 @@
-"""Rules on what messages say, whatever the format: damaged text, repetition, secrets, answers that break off.
+"""Rules on what messages say, whatever the format: damaged text, repetition, tags of reasoning, secrets.
 
-Rules on a share (refusals, cut answers, one-word answers, languages) count every place while rows are read. `finish`
-keeps them only where the share of the whole input is large enough, because single ones belong to ordinary data.
+Those on shares of all answers are in `shares`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.rows import ChatRow, texts_of
-from niels_gpt.doctor.rules.rule import Need, Rule
+from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.messages import Message, reasoning_of
 
 SHOWN: Final = 30  # characters of a message on each side of what was found
@@ -201,40 +199,6 @@ def _own_prompt(chat: ChatRow) -> int | None:
     return None
 
 
-# ---- shares of all answers
-
-_SORRY: Final = r"(?:I['’]m|I am|We['’]re|My) (?:\w+ )?(?:sorry|apologies)|Sorry|Apologies|I apologi[sz]e|Unfortunately"
-_NOT: Final = r" can['’]?t| cannot| can not| won['’]t| will not|(?:['’]m| am) (?:unable|not able) to"
-REFUSAL: Final = re.compile(
-    rf"\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I(?:{_NOT}) (?:\w+ )?"
-    r"(?:assist|help|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage|do that|share)\b"
-    r"|\s*As an AI(?: language)? (?:model|assistant)\b"
-)
-_SENTENCE: Final = re.compile(r"[.!?。！？]['\"”’)\]]*(?:\s|$)")  # full stops of other scripts
-_LIST_OR_CODE: Final = re.compile(r"\s*(?:[-*•#|>]|\d+[.)]|[A-Za-z][.)]\s|`)|.*(?:[{}$\\=;<>|`]|https?:)")
-LAST_WORDS: Final = 8
-
-
-def is_cut(text: str) -> str | None:
-    """Why an answer seems to end too early: in an open code block or inside a sentence; `None` where it does not."""
-    if (text.count("\n```") + text.startswith("```")) % 2:
-        return "the last code block is not closed"
-    text = text.rstrip()
-    last = text[text.rfind("\n") + 1 :]
-    # The paragraph must be prose: a list, a formula or a signature may end without a full stop.
-    if not last or len(last.split()) < LAST_WORDS or _LIST_OR_CODE.match(last):
-        return None
-    if not (last[-1] == "," or (last[-1].isalpha() and last[-1].islower())):
-        return None
-    # Writers who leave out the last full stop only leave out others, too.
-    return f"ends with {last[-2 * SHOWN :]!r}" if _SENTENCE.search(text) else None
-
-
-# Rule -> the smallest share of all answers that is a finding.
-SHARES: Final = {"refusals": 0.05, "answer-cut": 0.02, "one-word-answers": 0.05, "language-mismatch": 0.02}
-ANSWERS: Final = "answers with a text"
-
-
 # Rule, whether a text of many messages may hold such a fault, and the fault of one text. Searching some hundred
 # conversations at once costs a small part of searching each of their messages, and most hold none of these.
 FAULTS: Final[tuple[tuple[str, Callable[[str], object], Callable[[Message, str], str | None]], ...]] = (
@@ -272,124 +236,10 @@ def check(chats: Sequence[ChatRow], counters: Counters) -> None:
         if leak is not None:
             evidence = chat.evidence(leak, "the answer repeats the system message word for word")
             counters.add("system-prompt-leaked", [evidence])
-        _check_answers(chat, counters)
 
 
-def _check_answers(chat: ChatRow, counters: Counters) -> None:
-    """Count answers that refuse, break off, or have one word."""
-    for index, message in enumerate(chat.messages):
-        if message["role"] != "assistant":
-            continue
-        text = "".join(texts_of(message))
-        # A call follows a word or two, or none.
-        if not text.strip() or message.get("tool_calls"):
-            continue
-        counters.sums[ANSWERS] += 1
-        for rule, note in _answer_faults(text):
-            counters.add(rule, [chat.evidence(index, note)])
-
-
-def _answer_faults(text: str) -> Iterator[tuple[str, str]]:
-    if REFUSAL.match(text):
-        yield "refusals", f"begins with {text.strip()[: 2 * SHOWN]!r}"
-    cut = is_cut(text)
-    if cut:
-        yield "answer-cut", cut
-    words = text[: 4 * SHOWN].split(maxsplit=1)
-    # Scripts without spaces write a sentence as one word; a block of code or a formula is an answer.
-    if (
-        len(words) == 1
-        and len(words[0]) <= SHOWN
-        and words[0].isascii()
-        and not words[0].startswith(("`", "$", "http"))
-    ):
-        yield "one-word-answers", f"the answer is {words[0]!r}"
-
-
-# ---- languages
-
-LETTERS: Final = 60  # of a text; fewer do not tell its language reliably
-READ: Final = 400  # characters of a text
-# The first rows, and then each 20th: telling the language of a text takes as long as all other rules together.
-FIRST_ROWS: Final = 500
-EACH: Final = 20
-COMPARED: Final = "questions and answers whose languages were told"
-# Words of a task whose answer is in another language than its question.
-OTHER_LANGUAGE: Final = re.compile(
-    r"translat|transcri|übersetz|tradu|перев[её]д|перевод|翻译|翻譯|翻訳|번역|ترجم|अनुवाद|languages?\b|"
-    r"\b(?:in|into|to|auf|en|in het|på) (?:english|german|french|spanish|italian|portuguese|dutch|russian|chinese"
-    r"|mandarin|japanese|korean|arabic|hindi|turkish|polish|englisch|deutsch|anglais|fran[cç]ais|ingl[eé]s|espa[nñ]ol)",
-    re.I,
-)
-_CODE: Final = re.compile(r"```.*?(?:```|$)|`[^`]*`|https?://\S+", re.S)
-
-
-def check_languages(chats: Iterable[ChatRow], counters: Counters) -> None:
-    """Count first answers in another language than their question."""
-    for chat in chats:
-        if chat.number >= FIRST_ROWS and chat.number % EACH:
-            continue
-        pair = _first_pair(chat.messages)
-        if pair is None or OTHER_LANGUAGE.search(pair[1][: 10 * READ]):
-            continue
-        index, question, answer = pair[0], _prose(pair[1]), _prose(pair[2])
-        if min(_letters(question), _letters(answer)) < LETTERS:
-            continue
-        counters.sums[COMPARED] += 1
-        asked, answered = languages(question), languages(answer)
-        # Close relatives are taken for each other; these are second or third.
-        if asked[0] not in answered and answered[0] not in asked:
-            note = f"the question is in {asked[0]!r}, the answer in {answered[0]!r}: {answer[: 2 * SHOWN]!r}"
-            counters.add("language-mismatch", [chat.evidence(index, note)])
-
-
-def _first_pair(messages: list[Message]) -> tuple[int, str, str] | None:
-    """The first answer that directly follows a question: its index, the question and the answer."""
-    for index, (before, message) in enumerate(pairwise(messages), 1):
-        if (before["role"], message["role"]) == ("user", "assistant") and not message.get("tool_calls"):
-            return index, "\n".join(texts_of(before)), "\n".join(texts_of(message))
-    return None
-
-
-def _prose(text: str) -> str:
-    return _CODE.sub(" ", text[: 10 * READ])[:READ]
-
-
-def _letters(text: str) -> int:
-    return sum(map(str.isalpha, text))
-
-
-def languages(text: str) -> list[str]:
-    """The three likeliest languages of a text, as ISO 639-1 codes, by the library py3langid."""
-    import py3langid
-
-    return [code for code, _ in py3langid.rank(text)[:3]]
-
-
-def finish(counters: Counters) -> None:
-    """Keep what is frequent enough."""
-    counters.sums["refusals"] = counters.hits["refusals"].count if "refusals" in counters.hits else 0
-    for rule, share in SHARES.items():
-        hits = counters.hits.get(rule)
-        # One of few answers is no share that could be judged.
-        if hits is not None and hits.count < max(2, share * counters.sums[_all_of(rule)]):
-            counters.drop(rule)
-
-
-def _all_of(rule: str) -> str:
-    return COMPARED if rule == "language-mismatch" else ANSWERS
-
-
-def share_of(rule: str, count: int, counters: Counters) -> str | None:
-    """The share of answers, for the summary of a rule on shares; `None` for other rules."""
-    if rule not in SHARES:
-        return None
-    total = counters.sums[_all_of(rule)]
-    return f"{count:,} of {total:,} answers ({count / total:.1%})"
-
-
-def _rule(name: str, title: str, meaning: str, cause: str, fix: str, needs: tuple[Need, ...] = ()) -> Rule:
-    return Rule(name, "warning", title, meaning, cause, fix, applies=("chats",), needs=needs)
+def _rule(name: str, title: str, meaning: str, cause: str, fix: str) -> Rule:
+    return Rule(name, "warning", title, meaning, cause, fix, applies=("chats",))
 
 
 RULES: Final = (
@@ -427,34 +277,5 @@ RULES: Final = (
         "The model learns to tell its instructions, or to take itself for another model.",
         "Answers were collected from a served model, whose instructions it repeated.",
         "Drop the rows.",
-    ),
-    _rule(
-        "refusals",
-        "many answers are refusals",
-        "Few percent are enough for a model that refuses harmless questions.",
-        "Answers were generated by a model with other limits than yours.",
-        "Filter them (match and exclude in a recipe), or silence this rule where the data is meant to teach refusing.",
-    ),
-    _rule(
-        "answer-cut",
-        "answers break off",
-        "The end-of-turn is trained after half a sentence, so the model learns to stop anywhere.",
-        "Answers were generated with a token limit (finish_reason length), and kept.",
-        "Drop answers whose finish_reason is length, or train them without their end-of-turn.",
-    ),
-    _rule(
-        "one-word-answers",
-        "many answers are one word",
-        "Each such answer trains its word and the end-of-turn: the model becomes terse everywhere.",
-        "Labels of a classification set were used as answers.",
-        "Write answers out, or mix them with others; silence this rule where one word is what you want.",
-    ),
-    _rule(
-        "language-mismatch",
-        "answers are in another language than their questions",
-        "The model learns to change the language in the middle of a conversation.",
-        "Questions were translated and answers were not, or a model answered in its own language.",
-        "Drop the rows, or write the wanted language into the question or the system message.",
-        needs=("language",),
     ),
 )
