@@ -4,7 +4,8 @@
  *   _kernel_json.c       writes and recognises JSON                     (renderers/conversation.py)
  *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
  *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
- *   _kernel_rows.c       gathers the rows of batches from files         (format/gather.py)
+ *   _kernel_rows.c       checks which rows of files a batch has         (format/gather.py)
+ *   _kernel_fill.c       fills these rows
  *
  * For each function there is one in Python or numpy with equal results, which is used where the kernel was not built
  * and is the reference in the tests; `niels_gpt/kernel.py` chooses.
@@ -87,14 +88,11 @@ static PyMethodDef methods[] = {
     {"plain_roles", plain_roles, METH_VARARGS, plain_roles_doc},
     {"json_text", json_text, METH_O, json_text_doc},
     {"is_json", is_json, METH_O, is_json_doc},
-    {"gather_ids", gather_ids, METH_VARARGS, gather_ids_doc},
-    {"gather_mask", gather_mask, METH_VARARGS, gather_mask_doc},
-    {"text_starts", text_starts, METH_VARARGS, text_starts_doc},
-    {"number_texts", number_texts, METH_VARARGS, number_texts_doc},
+    {"gather_rows", gather_rows, METH_VARARGS, gather_rows_doc},
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 3 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
+#define VERSION 4 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
 
 static int set_version(PyObject *module)
 {

@@ -46,10 +46,7 @@ PyObject *attribute(PyObject *module, PyObject *args);
 PyObject *make_attribution(PyObject *const *arguments);
 
 /* _kernel_rows.c */
-extern const char gather_ids_doc[], gather_mask_doc[], text_starts_doc[], number_texts_doc[];
-PyObject *gather_ids(PyObject *module, PyObject *args);
-PyObject *gather_mask(PyObject *module, PyObject *args);
-PyObject *text_starts(PyObject *module, PyObject *args);
-PyObject *number_texts(PyObject *module, PyObject *args);
+extern const char gather_rows_doc[];
+PyObject *gather_rows(PyObject *module, PyObject *args);
 
 #endif

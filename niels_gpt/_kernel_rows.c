@@ -1,26 +1,21 @@
-/* Rows of a batch, gathered from mapped files.
+/* Rows of a batch, gathered from mapped files: the arguments are checked here, `_kernel_fill.c` fills the rows.
  *
- *   gather_ids    the ids of spans -> inputs and targets as int64, padded
- *   gather_mask   the masks of spans -> the mask of the targets as float32, and trained targets of each row
- *   text_starts   where texts begin in the rows
- *   number_texts  where texts begin -> segment ids, positions and the bounds of the sequences
- *
- * Example. Two rows of 4 tokens (`width`), which give 3 inputs and 3 targets; P is the padding.
+ * Example. Two rows of 4 tokens, which give T = 3 inputs and targets; P is the padding.
  *
  *     files    a b c d e | f g h       the files 0 and 1
  *     spans    row 0 0 1   shard 0 1 0   start 0 1 3   length 2 1 2
- *     rows     a b g P     d e P P     text starts 0 2 4
+ *     rows     a b g P     d e P P     texts begin at 0 2 4
  *     x        a b g       d e P       numbers     1 1 2   1 1 0      positions  0 1 0   0 1 0
- *     y        b g P       e P P       cu_seqlens  0 2 3 5 6
+ *     y        b g P       e P P       bounds      0 2 3 5 6
  *
- * A span is opened as it comes: of a dataset with thousands of files, a batch touches few.
+ * Everything is checked before anything is written: that spans are inside their files and rows, and that arrays have
+ * room for what the spans hold. A batch touches few of a dataset's thousands of files, so only those are opened.
  */
 
-#include "_kernel.h"
-#include <stdint.h>
+#include "_kernel_rows.h"
 #include <string.h>
 
-#define MOST_AXES 2
+enum { MOST_AXES = 3, LARGE = 1 << 17 }; /* values; while more are gathered, other threads may run */
 
 /* Open a writable or readable array of `axes` axes in C order, of items of `width` bytes with a format among `letters`.
  * -1 is an error, with nothing held; else the caller releases `view`. */
@@ -41,495 +36,393 @@ static int open_array(PyObject *array, Py_buffer *view, int axes, Py_ssize_t wid
     return 0;
 }
 
-/* ------------------------------------------------------------------ spans and their files */
+/* Arrays of a tuple, of which some may be None. */
+typedef struct {
+    const char *name;
+    int axes;
+    Py_ssize_t width;
+    const char *letters;
+    int optional;
+} Kind;
 
-enum { ROW, SHARD, START, LENGTH, COLUMNS };
+enum { MOST_ARRAYS = 10 };
 
 typedef struct {
-    Py_buffer views[COLUMNS];
-    int opened;
-    const int64_t *of[COLUMNS];
-    Py_ssize_t n;
-} Spans;
+    Py_buffer views[MOST_ARRAYS];
+    int held[MOST_ARRAYS], n;
+} Arrays;
 
-static void close_spans(Spans *spans)
+static void close_arrays(Arrays *arrays)
 {
-    while (spans->opened > 0)
-        PyBuffer_Release(&spans->views[--spans->opened]);
+    for (int at = 0; at < arrays->n; at++) {
+        if (arrays->held[at])
+            PyBuffer_Release(&arrays->views[at]);
+    }
+    arrays->n = 0;
 }
 
-/* Open `tuple` and check that rows ascend from 0 to rows - 1, that lengths are at least 1, and that no row's spans are
- * longer than `width`. -1 is an error; `close_spans` is due in any case. */
-static int open_spans(PyObject *tuple, Spans *spans, Py_ssize_t rows, Py_ssize_t width)
+/* -1 is an error; `close_arrays` is due in any case. */
+static int open_arrays(PyObject *tuple, Arrays *arrays, const Kind *kinds, int n, int writable, const char *name)
 {
-    static const char *const names[COLUMNS] = {"row", "shard", "start", "length"};
-    spans->opened = 0;
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != COLUMNS) {
-        PyErr_SetString(PyExc_TypeError, "spans must be a tuple of the arrays row, shard, start and length");
+    arrays->n = 0;
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple of %d", name, n);
         return -1;
     }
-    for (; spans->opened < COLUMNS; spans->opened++) {
-        const int at = spans->opened;
-        if (open_array(PyTuple_GetItem(tuple, at), &spans->views[at], 1, 8, "lq", 0, names[at]) < 0)
+    for (; arrays->n < n; arrays->n++) {
+        const Kind *const kind = kinds + arrays->n;
+        PyObject *const array = PyTuple_GetItem(tuple, arrays->n);
+        arrays->held[arrays->n] = 0;
+        if (kind->optional && array == Py_None)
+            continue;
+        if (open_array(array, &arrays->views[arrays->n], kind->axes, kind->width, kind->letters, writable, kind->name) < 0)
             return -1;
-        spans->of[at] = spans->views[at].buf;
-        const Py_ssize_t n = spans->views[at].len / 8;
-        if (at > 0 && n != spans->n) {
-            PyErr_SetString(PyExc_ValueError, "the arrays of spans must have one length");
-            spans->opened++;
-            return -1;
-        }
-        spans->n = n;
-    }
-    int64_t used = 0, row = 0;
-    for (Py_ssize_t at = 0; at < spans->n; at++) {
-        const int64_t length = spans->of[LENGTH][at];
-        if (spans->of[ROW][at] != row) {
-            used = 0;
-            if (spans->of[ROW][at] < row) {
-                PyErr_SetString(PyExc_ValueError, "the rows of spans must be 0 or more and must not descend");
-                return -1;
-            }
-            row = spans->of[ROW][at];
-        }
-        if (length < 1 || length > width - used || row >= rows) {
-            PyErr_Format(PyExc_ValueError, "span %zd: row %lld of %zd, %lld values after %lld of %zd", at,
-                         (long long)row, rows, (long long)length, (long long)used, width);
-            return -1;
-        }
-        used += length;
+        arrays->held[arrays->n] = 1;
     }
     return 0;
 }
 
-/* The file of the span that is read now. It stays open while the next spans are of the same file. */
-typedef struct {
-    PyObject *files; /* borrowed; a sequence of arrays of one axis, uint8, uint16 or uint32, or None */
-    Py_buffer view;
-    int64_t shard;    /* -1: none is open */
-    Py_ssize_t width; /* bytes of a value; 0: the item is None, and nothing is open */
-} File;
-
-static void close_file(File *file)
+static void *values_of(const Arrays *arrays, int at)
 {
-    if (file->shard >= 0 && file->width > 0)
-        PyBuffer_Release(&file->view);
-    file->shard = -1;
+    return arrays->held[at] ? arrays->views[at].buf : NULL;
 }
 
-static int open_file(File *file, int64_t shard)
+/* ------------------------------------------------------------------ files */
+
+enum { IDS_FILE, MASK_FILE, SEGMENTS_FILE, FILES };
+
+/* The files of a shard that spans are in. */
+typedef struct {
+    int64_t number;
+    Py_buffer views[FILES];
+    int held[FILES];
+} Shard;
+
+typedef struct {
+    PyObject *files[FILES]; /* borrowed; sequences of arrays of one axis, or None: not read */
+    Shard *shards;
+    Py_ssize_t n;
+    Py_ssize_t *found; /* a hash table of numbers in `shards` plus 1; 0 is a free place */
+    size_t last;       /* its last place: the size, a power of 2, less 1 */
+} Shards;
+
+static void close_shards(Shards *shards)
 {
-    close_file(file);
-    PyObject *const array = PySequence_GetItem(file->files, (Py_ssize_t)shard);
+    for (Py_ssize_t at = 0; at < shards->n; at++) {
+        for (int kind = 0; kind < FILES; kind++) {
+            if (shards->shards[at].held[kind])
+                PyBuffer_Release(&shards->shards[at].views[kind]);
+        }
+    }
+    PyMem_Free(shards->shards);
+    PyMem_Free(shards->found);
+}
+
+/* Room for the shards of `spans` spans; -1 is an error. */
+static int make_shards(Shards *shards, Py_ssize_t spans)
+{
+    size_t places = 8;
+    while (places < 2 * (size_t)spans)
+        places *= 2;
+    shards->last = places - 1;
+    shards->shards = PyMem_Calloc((size_t)spans + 1, sizeof(Shard));
+    shards->found = PyMem_Calloc(places, sizeof(Py_ssize_t));
+    if (shards->shards != NULL && shards->found != NULL)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+static int open_file(PyObject *files, int kind, Shard *shard)
+{
+    static const char *const names[FILES] = {"ids", "masks", "segment ids"};
+    PyObject *const array = PySequence_GetItem(files, (Py_ssize_t)shard->number);
     if (array == NULL)
         return -1;
-    const int is_none = array == Py_None;
-    const int failed = !is_none && PyObject_GetBuffer(array, &file->view, PyBUF_ND | PyBUF_FORMAT) < 0;
+    const int is_none = array == Py_None && kind == SEGMENTS_FILE; /* of a shard whose spans are one text each */
+    const int failed = !is_none && PyObject_GetBuffer(array, &shard->views[kind], PyBUF_ND | PyBUF_FORMAT) < 0;
     Py_DECREF(array); /* the view holds the array */
     if (failed)
         return -1;
-    file->shard = shard;
-    file->width = is_none ? 0 : file->view.itemsize;
     if (is_none)
         return 0;
-    const char *const format = file->view.format ? file->view.format : "B";
+    shard->held[kind] = 1;
+    const Py_buffer *const view = &shard->views[kind];
+    const char *const format = view->format ? view->format : "B";
     const int unsigned_ = format[0] && !format[1] && strchr("BHIL", format[0]) != NULL;
-    const int size = file->width == 1 || file->width == 2 || file->width == 4;
-    if (file->view.ndim != 1 || !unsigned_ || !size || (uintptr_t)file->view.buf % (uintptr_t)file->width != 0) {
-        PyErr_Format(PyExc_TypeError, "shard %lld must be an aligned array of one axis of uint8, uint16 or uint32",
-                     (long long)shard);
-        PyBuffer_Release(&file->view);
-        file->shard = -1;
-        return -1;
+    const int size = view->itemsize == 1 || (kind != MASK_FILE && (view->itemsize == 2 || view->itemsize == 4));
+    if (view->ndim == 1 && unsigned_ && size && (uintptr_t)view->buf % (uintptr_t)view->itemsize == 0)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s of shard %lld must be an aligned array of one axis of uint8%s", names[kind],
+                 (long long)shard->number, kind == MASK_FILE ? "" : ", uint16 or uint32");
+    return -1;
+}
+
+/* The shard with a number, which is opened when it is first asked for; NULL with an error set. */
+static const Shard *shard_of(Shards *shards, int64_t number)
+{
+    size_t place = (size_t)((uint64_t)number * 0x9E3779B97F4A7C15u >> 32) & shards->last;
+    for (; shards->found[place] > 0; place = (place + 1) & shards->last) {
+        const Shard *const shard = shards->shards + shards->found[place] - 1;
+        if (shard->number == number)
+            return shard;
     }
+    Shard *const shard = shards->shards + shards->n++; /* there are no more shards than spans, see `make_shards` */
+    shards->found[place] = shards->n;
+    shard->number = number;
+    for (int kind = 0; kind < FILES; kind++) {
+        if (shards->files[kind] != Py_None && open_file(shards->files[kind], kind, shard) < 0)
+            return NULL;
+    }
+    return shard;
+}
+
+/* ------------------------------------------------------------------ spans */
+
+enum { ROW, SHARD, START, LENGTH, BEGINS, COPIED, SEES, COLUMNS };
+
+static const Kind span_kinds[COLUMNS] = {
+    {"row", 1, 8, "lq", 0},     {"shard", 1, 8, "lq", 0},  {"start", 1, 8, "lq", 0}, {"length", 1, 8, "lq", 0},
+    {"begins", 1, 1, "?Bb", 1}, {"copied", 1, 1, "?Bb", 1}, {"sees", 1, 8, "lq", 1},
+};
+
+/* Spans as they are given. */
+typedef struct {
+    const int64_t *row, *shard, *start, *length, *sees;
+    const uint8_t *begins, *copied;
+    Py_ssize_t n;
+} Given;
+
+static int given_spans(const Arrays *arrays, Given *given)
+{
+    given->n = arrays->views[ROW].shape[0];
+    for (int at = 0; at < COLUMNS; at++) {
+        if (arrays->held[at] && arrays->views[at].shape[0] != given->n) {
+            PyErr_SetString(PyExc_ValueError, "the arrays of spans must have one length");
+            return -1;
+        }
+    }
+    given->row = values_of(arrays, ROW);
+    given->shard = values_of(arrays, SHARD);
+    given->start = values_of(arrays, START);
+    given->length = values_of(arrays, LENGTH);
+    given->sees = values_of(arrays, SEES);
+    given->begins = values_of(arrays, BEGINS);
+    given->copied = values_of(arrays, COPIED);
     return 0;
 }
 
-/* The first value of a span, of `file->width` bytes; NULL with an error set. */
-static const void *open_span(File *file, const Spans *spans, Py_ssize_t at)
+/* Rows ascend from 0 to rows - 1, lengths are at least 1, no row's spans are longer than T + 1 together, and spans see
+ * no more than that. How many values all spans have, or -1 with an error set. */
+static Py_ssize_t check_spans(const Given *given, Py_ssize_t rows, Py_ssize_t T)
 {
-    const int64_t shard = spans->of[SHARD][at], start = spans->of[START][at], length = spans->of[LENGTH][at];
-    if (shard < 0 || shard > PY_SSIZE_T_MAX) {
-        PyErr_Format(PyExc_ValueError, "span %zd: no shard %lld", at, (long long)shard);
-        return NULL;
+    const int64_t width = T + 1;
+    int64_t used = 0, row = 0, all = 0;
+    for (Py_ssize_t at = 0; at < given->n; at++) {
+        const int64_t length = given->length[at], sees = given->sees == NULL ? 0 : given->sees[at];
+        if (given->row[at] != row) {
+            used = 0;
+            if (given->row[at] < row) {
+                PyErr_SetString(PyExc_ValueError, "the rows of spans must be 0 or more and must not descend");
+                return -1;
+            }
+            row = given->row[at];
+        }
+        if (length < 1 || length > width - used || row >= rows) {
+            PyErr_Format(PyExc_ValueError, "span %zd: row %lld of %zd, %lld values after %lld of %lld", at,
+                         (long long)row, rows, (long long)length, (long long)used, (long long)width);
+            return -1;
+        }
+        if (sees < 0 || sees > width) {
+            PyErr_Format(PyExc_ValueError, "span %zd sees %lld values of a row of %lld", at, (long long)sees,
+                         (long long)width);
+            return -1;
+        }
+        used += length;
+        all += length; /* no overflow: at most rows * (T + 1) */
     }
-    if (shard != file->shard && open_file(file, shard) < 0)
-        return NULL;
-    if (file->width == 0)
-        return ""; /* a file of nothing, which is not read */
-    const int64_t items = file->view.len / file->width;
+    return (Py_ssize_t)all;
+}
+
+/* The values of a span in a file; -1 if they are not in it, with an error set. */
+static int find_values(const Shard *shard, int kind, const Given *given, Py_ssize_t at, Values *values)
+{
+    if (!shard->held[kind])
+        return 0;
+    const int64_t start = given->start[at], length = given->length[at];
+    const int64_t items = shard->views[kind].shape[0];
     if (start < 0 || start > items - length) {
         PyErr_Format(PyExc_ValueError, "span %zd: %lld values from %lld on of a shard of %lld", at, (long long)length,
                      (long long)start, (long long)items);
-        return NULL;
+        return -1;
     }
-    return (const char *)file->view.buf + start * file->width;
+    values->width = shard->views[kind].itemsize;
+    values->at = (const char *)shard->views[kind].buf + start * values->width;
+    return 0;
 }
 
-/* ------------------------------------------------------------------ ids */
-
-/* Processors of the last ten years have wider vectors than every x86-64; the dynamic linker chooses the function. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define WIDE_VECTORS __attribute__((target_clones("avx2", "default")))
-#else
-#define WIDE_VECTORS
-#endif
-
-/* Copy `n` unsigned values as int64. The result is negative if one of them is above `most`. */
-#define WIDEN(name, type)                                                                                              \
-    WIDE_VECTORS static int64_t name(const type *restrict from, Py_ssize_t n, int64_t *restrict to, int64_t most)      \
-    {                                                                                                                  \
-        int64_t sign = 0;                                                                                              \
-        for (Py_ssize_t k = 0; k < n; k++) {                                                                           \
-            const int64_t value = (int64_t)from[k];                                                                    \
-            to[k] = value;                                                                                             \
-            sign |= most - value; /* no comparison: vector units of every processor subtract 64-bit numbers */         \
-        }                                                                                                              \
-        return sign;                                                                                                   \
-    }
-WIDEN(widen_8, uint8_t)
-WIDEN(widen_16, uint16_t)
-WIDEN(widen_32, uint32_t)
-
-static int64_t widen(const void *from, Py_ssize_t width, Py_ssize_t skip, Py_ssize_t n, int64_t *to, int64_t most)
+/* New memory with the spans, whose values are proven to be in their files; NULL with an error set. */
+static Span *make_spans(const Given *given, Shards *shards)
 {
-    if (n <= 0)
+    Span *const spans = PyMem_Calloc((size_t)given->n + 1, sizeof(Span));
+    if (spans == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t at = 0; at < given->n; at++) {
+        Span *const span = spans + at;
+        const int64_t number = given->shard[at];
+        if (number < 0 || number > PY_SSIZE_T_MAX) {
+            PyErr_Format(PyExc_ValueError, "span %zd: no shard %lld", at, (long long)number);
+            goto failed;
+        }
+        const Shard *const shard = shard_of(shards, number);
+        if (shard == NULL || find_values(shard, IDS_FILE, given, at, &span->ids) < 0 ||
+            find_values(shard, MASK_FILE, given, at, &span->mask) < 0 ||
+            find_values(shard, SEGMENTS_FILE, given, at, &span->segments) < 0)
+            goto failed;
+        span->row = (Py_ssize_t)given->row[at];
+        span->length = (Py_ssize_t)given->length[at];
+        span->sees = given->sees == NULL ? 0 : (Py_ssize_t)given->sees[at];
+        span->begins = given->begins == NULL || given->begins[at] || at == 0 || given->row[at] != given->row[at - 1];
+        span->copied = given->copied != NULL && given->copied[at];
+    }
+    return spans;
+failed:
+    PyMem_Free(spans);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ rows */
+
+enum { X, Y, MASK, NUMBERS, POSITIONS, PAIRS, PLACES, BOUNDS, TRAINED_OF, TOTALS_OF, OUTPUTS };
+
+static const Kind output_kinds[OUTPUTS] = {
+    {"x", 2, 8, "lq", 1},       {"y", 2, 8, "lq", 1},      {"mask", 2, 4, "f", 1},     {"numbers", 2, 4, "il", 1},
+    {"positions", 2, 8, "lq", 1}, {"columns", 3, 4, "il", 1}, {"places", 1, 8, "lq", 1}, {"bounds", 1, 4, "il", 1},
+    {"trained", 1, 8, "lq", 1}, {"totals", 2, 8, "lq", 1},
+};
+
+/* Whether the outputs have the shapes that `rows` says, and room for `texts` texts; 0 with an error set if not. */
+static int outputs_fit(const Arrays *outputs, const Rows *rows, Py_ssize_t texts)
+{
+    const Py_ssize_t batches = rows->rows / rows->rows_of_batch;
+    for (int at = 0; at < OUTPUTS; at++) {
+        const Py_ssize_t *const shape = outputs->views[at].shape;
+        int fits = 1;
+        if (!outputs->held[at])
+            continue;
+        if (at <= PAIRS)
+            fits = shape[0] == rows->rows && shape[1] == rows->T && (at < PAIRS || shape[2] == 2);
+        else if (at == PLACES)
+            fits = shape[0] >= texts;
+        else if (at == BOUNDS)
+            fits = shape[0] - rows->rows - batches >= texts;
+        else
+            fits = at == TRAINED_OF ? shape[0] == rows->rows : shape[0] == batches && shape[1] == TOTALS;
+        if (!fits) {
+            PyErr_Format(PyExc_ValueError, "%s has another shape than %zd rows of %zd with up to %zd texts need",
+                         output_kinds[at].name, rows->rows, rows->T, texts);
+            return 0;
+        }
+    }
+    if (outputs->held[X] == outputs->held[Y] && outputs->held[NUMBERS] == outputs->held[POSITIONS])
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "x and y, and numbers and positions, are wanted both or not at all");
+    return 0;
+}
+
+/* Whether no size of `rows` can overflow; 0 with an error set if one can. */
+static int sizes_fit(const Rows *rows)
+{
+    if (rows->rows < 0 || rows->T < 0 || rows->T >= INT32_MAX || rows->rows > PY_SSIZE_T_MAX / 16 / (rows->T + 1) ||
+        rows->rows_of_batch < 1 || rows->rows % rows->rows_of_batch != 0 ||
+        rows->rows_of_batch > INT32_MAX / (rows->T + 1) || rows->most < 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "%zd rows of %zd values in batches of %zd with ids up to %lld: expected batches of less than 2^31 "
+                     "values, rows for whole batches, and 0 or more", rows->rows, rows->T, rows->rows_of_batch,
+                     (long long)rows->most);
         return 0;
-    if (width == 4)
-        return widen_32((const uint32_t *)from + skip, n, to, most);
-    if (width == 2)
-        return widen_16((const uint16_t *)from + skip, n, to, most);
-    return widen_8((const uint8_t *)from + skip, n, to, most);
+    }
+    return 1;
 }
 
-static void fill_ids(int64_t *to, Py_ssize_t n, int64_t value)
+static void set_outputs(Rows *rows, const Arrays *outputs)
 {
-    for (Py_ssize_t k = 0; k < n; k++)
-        to[k] = value;
+    rows->x = values_of(outputs, X);
+    rows->y = values_of(outputs, Y);
+    rows->mask = values_of(outputs, MASK);
+    rows->numbers = values_of(outputs, NUMBERS);
+    rows->positions = values_of(outputs, POSITIONS);
+    rows->columns = values_of(outputs, PAIRS);
+    rows->places = values_of(outputs, PLACES);
+    rows->bounds = values_of(outputs, BOUNDS);
+    rows->trained = values_of(outputs, TRAINED_OF);
+    rows->totals = values_of(outputs, TOTALS_OF);
 }
 
-const char gather_ids_doc[] = "gather_ids(files, spans, pad_id, most, x, y)\n--\n\n"
-             "Write the spans' ids, shifted and padded, to `x` and `y`; whether all ids are `most` or less.\n\n"
-             "See `niels_gpt.format.gather`.";
-
-PyObject *gather_ids(PyObject *Py_UNUSED(module), PyObject *args)
+static void fill(Rows *rows)
 {
-    PyObject *span_arrays, *x_array, *y_array, *result = NULL;
+    if (rows->rows * rows->T < LARGE) {
+        fill_rows(rows); /* a thread that lets others run may wait for milliseconds until it can go on */
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    fill_rows(rows);
+    Py_END_ALLOW_THREADS
+}
+
+const char gather_rows_doc[] = "gather_rows(spans, files, sizes, pad_id, most, outputs)\n--\n\n"
+             "Write the rows of `spans` to `outputs`; `(ids, masks, places, bounds)`: whether all ids are `most` or less,\n"
+             "whether all masks are 0 or 1 and no trained token lacks a context, and how many places and bounds there\n"
+             "are.\n\n"
+             "spans: row, shard, start, length, begins, copied, sees; files: sequences of ids, masks and segment ids;\n"
+             "sizes: rows, T and rows of a batch. See `niels_gpt.format.gather`.";
+
+PyObject *gather_rows(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *span_tuple, *files, *output_tuple, *result = NULL;
     long long pad, most;
-    Py_buffer x_view, y_view;
-    Spans spans = {.opened = 0};
-    File file = {.shard = -1};
-    if (!PyArg_ParseTuple(args, "OOLLOO:gather_ids", &file.files, &span_arrays, &pad, &most, &x_array, &y_array))
+    Arrays span_arrays = {.n = 0}, outputs = {.n = 0};
+    Shards shards = {.n = 0};
+    Given given;
+    Rows rows = {.n = 0};
+    Span *spans = NULL;
+    if (!PyArg_ParseTuple(args, "OO!(nnn)LLO:gather_rows", &span_tuple, &PyTuple_Type, &files, &rows.rows, &rows.T,
+                          &rows.rows_of_batch, &pad, &most, &output_tuple))
         return NULL;
-    if (most < 0) {
-        PyErr_SetString(PyExc_ValueError, "most must be 0 or more");
-        return NULL;
-    }
-    if (open_array(x_array, &x_view, MOST_AXES, 8, "lq", 1, "x") < 0)
-        return NULL;
-    if (open_array(y_array, &y_view, MOST_AXES, 8, "lq", 1, "y") < 0) {
-        PyBuffer_Release(&x_view);
+    if (PyTuple_Size(files) != FILES) {
+        PyErr_SetString(PyExc_ValueError, "files must be those of ids, masks and segment ids");
         return NULL;
     }
-    const Py_ssize_t rows = x_view.shape[0], T = x_view.shape[1];
-    if (y_view.shape[0] != rows || y_view.shape[1] != T) {
-        PyErr_SetString(PyExc_ValueError, "x and y must have one shape");
+    for (int kind = 0; kind < FILES; kind++)
+        shards.files[kind] = PyTuple_GetItem(files, kind);
+    rows.pad = pad;
+    rows.most = most;
+    if (!sizes_fit(&rows) || open_arrays(span_tuple, &span_arrays, span_kinds, COLUMNS, 0, "spans") < 0 ||
+        open_arrays(output_tuple, &outputs, output_kinds, OUTPUTS, 1, "outputs") < 0 ||
+        given_spans(&span_arrays, &given) < 0)
+        goto done;
+    const Py_ssize_t values = check_spans(&given, rows.rows, rows.T);
+    if (values < 0 || !outputs_fit(&outputs, &rows, shards.files[SEGMENTS_FILE] == Py_None ? given.n : values) ||
+        make_shards(&shards, given.n) < 0 || (spans = make_spans(&given, &shards)) == NULL)
+        goto done;
+    set_outputs(&rows, &outputs);
+    if (rows.x != NULL && given.n > 0 && shards.files[IDS_FILE] == Py_None) {
+        PyErr_SetString(PyExc_ValueError, "x and y need files of ids");
         goto done;
     }
-    if (open_spans(span_arrays, &spans, rows, T + 1) < 0)
-        goto done;
-    int64_t *const x = x_view.buf, *const y = y_view.buf;
-    int64_t sign = 0;
-    Py_ssize_t at = 0;
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        int64_t *const own_x = x + row * T, *const own_y = y + row * T;
-        Py_ssize_t column = 0; /* tokens of the row so far; token c is x[c] and y[c - 1] */
-        for (; at < spans.n && spans.of[ROW][at] == row; at++) {
-            const void *const values = open_span(&file, &spans, at);
-            if (values == NULL)
-                goto done;
-            if (file.width == 0) {
-                PyErr_SetString(PyExc_TypeError, "a shard of ids is None");
-                goto done;
-            }
-            const Py_ssize_t length = (Py_ssize_t)spans.of[LENGTH][at], first = column == 0;
-            const Py_ssize_t inputs = length < T - column ? length : T - column;
-            sign |= widen(values, file.width, 0, inputs, own_x + column, most);
-            sign |= widen(values, file.width, first, length - first, own_y + column + first - 1, most);
-            column += length;
-        }
-        if (column < T)
-            fill_ids(own_x + column, T - column, pad);
-        const Py_ssize_t targets = column > 0 ? column - 1 : 0;
-        fill_ids(own_y + targets, T - targets, pad);
-    }
-    result = PyBool_FromLong(sign >= 0);
+    rows.spans = spans;
+    rows.n = given.n;
+    rows.shares = given.sees != NULL;
+    rows.counts = rows.mask != NULL || rows.trained != NULL;
+    fill(&rows);
+    result = Py_BuildValue("(NNnn)", PyBool_FromLong(rows.sign >= 0), PyBool_FromLong(rows.bits <= 1 && !rows.lost),
+                           rows.n_places, rows.n_bounds);
 done:
-    close_file(&file);
-    close_spans(&spans);
-    PyBuffer_Release(&x_view);
-    PyBuffer_Release(&y_view);
-    return result;
-}
-
-/* ------------------------------------------------------------------ masks */
-
-/* Copy `n` mask values as float32, add them to `sum`; the result is above 1 if one of them is. */
-WIDE_VECTORS static uint8_t copy_mask(const uint8_t *restrict from, Py_ssize_t n, float *restrict to, int64_t *sum)
-{
-    uint8_t bits = 0;
-    int64_t own = 0;
-    while (n > 0) {
-        const Py_ssize_t block = n < 128 ? n : 128; /* so that a vector of bytes holds the sum of a block */
-        uint32_t part = 0;
-        for (Py_ssize_t k = 0; k < block; k++) {
-            to[k] = (float)from[k];
-            bits |= from[k];
-            part += from[k];
-        }
-        own += part;
-        from += block;
-        to += block;
-        n -= block;
-    }
-    *sum += own;
-    return bits;
-}
-
-const char gather_mask_doc[] = "gather_mask(files, spans, places, mask, trained)\n--\n\n"
-             "Write the mask of the targets to `mask` and the trained targets of each row to `trained`; whether all\n"
-             "values are 0 or 1. Without files (`None`) every value of a span is 1.\n\n"
-             "See `niels_gpt.format.gather`.";
-
-PyObject *gather_mask(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *span_arrays, *place_array, *mask_array, *trained_array, *result = NULL;
-    Py_buffer views[3]; /* places, mask, trained */
-    int opened = 0;
-    Spans spans = {.opened = 0};
-    File file = {.shard = -1};
-    if (!PyArg_ParseTuple(args, "OOOOO:gather_mask", &file.files, &span_arrays, &place_array, &mask_array,
-                          &trained_array))
-        return NULL;
-    if (open_array(place_array, &views[0], 1, 8, "lq", 0, "places") < 0)
-        goto done;
-    opened++;
-    if (open_array(mask_array, &views[1], MOST_AXES, 4, "f", 1, "mask") < 0)
-        goto done;
-    opened++;
-    if (open_array(trained_array, &views[2], 1, 8, "lq", 1, "trained") < 0)
-        goto done;
-    opened++;
-    const Py_ssize_t rows = views[1].shape[0], T = views[1].shape[1];
-    if (views[2].shape[0] != rows) {
-        PyErr_SetString(PyExc_ValueError, "trained must have one number for each row of the mask");
-        goto done;
-    }
-    if (open_spans(span_arrays, &spans, rows, T + 1) < 0)
-        goto done;
-    float *const mask = views[1].buf;
-    int64_t *const trained = views[2].buf;
-    uint8_t bits = 0;
-    Py_ssize_t at = 0;
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        float *const own = mask + row * T;
-        Py_ssize_t column = 0; /* tokens of the row so far; token c is the target c - 1 */
-        trained[row] = 0;
-        for (; at < spans.n && spans.of[ROW][at] == row; at++) {
-            const Py_ssize_t length = (Py_ssize_t)spans.of[LENGTH][at], first = column == 0;
-            if (file.files == Py_None) {
-                for (Py_ssize_t k = first; k < length; k++)
-                    own[column + k - 1] = 1;
-                trained[row] += length - first;
-            } else {
-                const uint8_t *const values = open_span(&file, &spans, at);
-                if (values == NULL)
-                    goto done;
-                if (file.width != 1) {
-                    PyErr_SetString(PyExc_TypeError, "masks must be uint8");
-                    goto done;
-                }
-                bits |= first ? values[0] : 0; /* no target, but it must be a mask value, too */
-                bits |= copy_mask(values + first, length - first, own + column + first - 1, &trained[row]);
-            }
-            column += length;
-        }
-        const Py_ssize_t targets = column > 0 ? column - 1 : 0;
-        memset(own + targets, 0, (size_t)(T - targets) * sizeof(float));
-    }
-    /* Nothing in a text predicts its first token. */
-    const int64_t *const places = views[0].buf;
-    for (Py_ssize_t k = 0; k < views[0].shape[0]; k++) {
-        const int64_t row = places[k] / (T + 1), column = places[k] % (T + 1);
-        if (places[k] < 0 || row >= rows) {
-            PyErr_Format(PyExc_ValueError, "place %lld is outside of %zd rows of %zd tokens", (long long)places[k], rows,
-                         T + 1);
-            goto done;
-        }
-        if (column > 0 && mask[row * T + column - 1] != 0) {
-            mask[row * T + column - 1] = 0;
-            trained[row]--;
-        }
-    }
-    result = PyBool_FromLong(bits <= 1);
-done:
-    close_file(&file);
-    close_spans(&spans);
-    while (opened > 0)
-        PyBuffer_Release(&views[--opened]);
-    return result;
-}
-
-/* ------------------------------------------------------------------ texts */
-
-/* The index of the first of `n` values of `width` bytes, from `at` on, that differs from the one before it, or `n`. */
-static Py_ssize_t next_change(const char *values, Py_ssize_t width, Py_ssize_t at, Py_ssize_t n)
-{
-    const Py_ssize_t block = 8 / width; /* values that are compared at once: few differ */
-    for (; at + block <= n; at += block) {
-        uint64_t these, before;
-        memcpy(&these, values + at * width, 8);
-        memcpy(&before, values + (at - 1) * width, 8);
-        if (these != before)
-            break;
-    }
-    while (at < n && memcmp(values + at * width, values + (at - 1) * width, (size_t)width) == 0)
-        at++;
-    return at;
-}
-
-const char text_starts_doc[] = "text_starts(files, spans, width, places)\n--\n\n"
-             "Write where texts begin in the flattened rows to `places`, ascending; how many there are.\n\n"
-             "A text begins with each span, and inside a span where the segment ids of `files` change. `files` may be\n"
-             "None, and so may each of its items: such spans are one text. See `niels_gpt.format.gather`.";
-
-PyObject *text_starts(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *files, *span_arrays, *place_array, *result = NULL;
-    Py_ssize_t width;
-    Py_buffer view;
-    Spans spans = {.opened = 0};
-    File file = {.shard = -1};
-    if (!PyArg_ParseTuple(args, "OOnO:text_starts", &files, &span_arrays, &width, &place_array))
-        return NULL;
-    file.files = files;
-    if (open_array(place_array, &view, 1, 8, "lq", 1, "places") < 0)
-        return NULL;
-    if (width < 1 || open_spans(span_arrays, &spans, PY_SSIZE_T_MAX / width, width) < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "width must be 1 or more");
-        goto done;
-    }
-    int64_t *const places = view.buf;
-    Py_ssize_t found = 0, column = 0;
-    for (Py_ssize_t at = 0; at < spans.n; at++) {
-        if (at > 0 && spans.of[ROW][at] != spans.of[ROW][at - 1])
-            column = 0;
-        const int64_t begin = spans.of[ROW][at] * width + column;
-        const Py_ssize_t length = (Py_ssize_t)spans.of[LENGTH][at];
-        Py_ssize_t k = 0;
-        const char *values = NULL;
-        if (files != Py_None) {
-            values = open_span(&file, &spans, at);
-            if (values == NULL)
-                goto done;
-            if (file.width == 0)
-                values = NULL; /* a shard without segment ids */
-        }
-        do {
-            if (found == view.shape[0]) {
-                PyErr_SetString(PyExc_ValueError, "there are more texts than places");
-                goto done;
-            }
-            places[found++] = begin + k;
-            k = values == NULL ? length : next_change(values, file.width, k + 1, length);
-        } while (k < length);
-        column += length;
-    }
-    result = PyLong_FromSsize_t(found);
-done:
-    close_file(&file);
-    close_spans(&spans);
-    PyBuffer_Release(&view);
-    return result;
-}
-
-const char number_texts_doc[] = "number_texts(places, used, numbers, positions, bounds)\n--\n\n"
-             "Number the texts of each row from 1 and their tokens from 0; padding is a text with the number 0.\n\n"
-             "Writes the bounds of all texts that have an input to `bounds`, with the end; how many there are.\n\n"
-             "See `niels_gpt.format.gather`.";
-
-PyObject *number_texts(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    enum { PLACES, USED, NUMBERS, POSITIONS, BOUNDS, VIEWS };
-    static const char *const names[VIEWS] = {"places", "used", "numbers", "positions", "bounds"};
-    static const int axes[VIEWS] = {1, 1, 2, 2, 1};
-    static const Py_ssize_t widths[VIEWS] = {8, 8, 4, 8, 4};
-    PyObject *arrays[VIEWS], *result = NULL;
-    Py_buffer views[VIEWS];
-    int opened = 0;
-    if (!PyArg_ParseTuple(args, "OOOOO:number_texts", &arrays[PLACES], &arrays[USED], &arrays[NUMBERS],
-                          &arrays[POSITIONS], &arrays[BOUNDS]))
-        return NULL;
-    for (; opened < VIEWS; opened++) {
-        if (open_array(arrays[opened], &views[opened], axes[opened], widths[opened], widths[opened] == 8 ? "lq" : "il",
-                       opened >= NUMBERS, names[opened]) < 0)
-            goto done;
-    }
-    const int64_t *const places = views[PLACES].buf, *const used = views[USED].buf;
-    int32_t *const numbers = views[NUMBERS].buf, *const bounds = views[BOUNDS].buf;
-    int64_t *const positions = views[POSITIONS].buf;
-    const Py_ssize_t rows = views[NUMBERS].shape[0], T = views[NUMBERS].shape[1], texts = views[PLACES].shape[0];
-    if (views[POSITIONS].shape[0] != rows || views[POSITIONS].shape[1] != T || views[USED].shape[0] != rows ||
-        views[BOUNDS].shape[0] < texts + rows + 1 || (T > 0 && rows > INT32_MAX / T)) {
-        PyErr_SetString(PyExc_ValueError, "numbers and positions must have one shape of less than 2^31 places, used one "
-                                          "number for each row, and bounds one place for each text and row and the end");
-        goto done;
-    }
-    Py_ssize_t at = 0, found = 0;
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        const int64_t begin = row * (T + 1);
-        const Py_ssize_t end = used[row] < T ? (Py_ssize_t)used[row] : T;
-        Py_ssize_t column = 0;
-        int32_t number = 0;
-        while (column < T) {
-            /* From here to `stop`: the padding, or a text that ends where the next one or the padding begins. */
-            Py_ssize_t stop = T;
-            int32_t own = 0;
-            if (column < end) {
-                if (at == texts || places[at] != begin + column) {
-                    PyErr_Format(PyExc_ValueError, "no text begins at column %zd of row %zd", column, row);
-                    goto done;
-                }
-                at++;
-                own = ++number;
-                if (at < texts && places[at] <= begin + column) {
-                    PyErr_SetString(PyExc_ValueError, "places must ascend");
-                    goto done;
-                }
-                stop = at < texts && places[at] < begin + end ? (Py_ssize_t)(places[at] - begin) : end;
-            } else if (used[row] < 0) {
-                PyErr_SetString(PyExc_ValueError, "used must be 0 or more");
-                goto done;
-            }
-            bounds[found++] = (int32_t)(row * T + column);
-            for (Py_ssize_t k = column; k < stop; k++)
-                numbers[row * T + k] = own;
-            for (Py_ssize_t k = column; k < stop; k++)
-                positions[row * T + k] = k - column;
-            column = stop;
-        }
-        while (at < texts && places[at] == begin + T) /* a text whose only token is the row's last target */
-            at++;
-    }
-    if (at != texts) {
-        PyErr_Format(PyExc_ValueError, "text %zd begins outside of the tokens of the rows", at);
-        goto done;
-    }
-    bounds[found++] = (int32_t)(rows * T);
-    result = PyLong_FromSsize_t(found);
-done:
-    while (opened > 0)
-        PyBuffer_Release(&views[--opened]);
+    PyMem_Free(spans);
+    close_shards(&shards);
+    close_arrays(&outputs);
+    close_arrays(&span_arrays);
     return result;
 }

@@ -263,17 +263,24 @@ def rows(kernel: ModuleType, rng: random.Random) -> bool:
     likely = [sorted(rng.randrange(max(B, 1)) for _ in range(n)), [rng.randrange(2) for _ in range(n)]]
     likely += [[rng.randrange(5) for _ in range(n)], [rng.randint(1, 3) for _ in range(n)]]
     spans: list[Any] = [np.array(values, np.int64) for values in likely]
+    spans += [rng.choice((None, np.array([rng.random() < 0.5 for _ in range(n)], np.bool_))) for _ in range(2)]
+    spans.append(rng.choice((None, np.array([rng.randint(0, T + 1) for _ in range(n)], np.int64))))
+    batches = rng.choice((1, 1, max(B, 1)))
     own: dict[str, Any] = {
         "x": np.empty((B, T), np.int64),
         "y": np.empty((B, T), np.int64),
         "mask": np.empty((B, T), np.float32),
-        "trained": np.empty(B, np.int64),
         "numbers": np.empty((B, T), np.int32),
-        "places": np.empty(rng.randint(0, 20), np.int64),
-        "used": np.array([rng.randint(0, T + 1) for _ in range(B)], np.int64),
-        "bounds": np.empty(rng.randint(0, 30), np.int32),
-        "begins": np.array(sorted(rng.randrange(B * (T + 1) + 1) for _ in range(rng.randint(0, 6))), np.int64),
+        "positions": np.empty((B, T), np.int64),
+        "columns": np.empty((B, T, 2), np.int32),
+        "places": np.empty(rng.choice((0, 3, 40)), np.int64),
+        "bounds": np.empty(rng.choice((0, 9, 60)), np.int32),
+        "trained": np.empty(B, np.int64),
+        "totals": np.empty((batches, 5), np.int64),
     }
+    for name in own:
+        if rng.random() < 0.15:
+            own[name] = None
     for _ in range(rng.choice((0, 0, 1, 2))):
         held: Any = rng.choice((spans, files, own))
         key: Any = rng.choice(list(held)) if held is own else rng.randrange(len(held))
@@ -283,18 +290,15 @@ def rows(kernel: ModuleType, rng: random.Random) -> bool:
             held[key] = rng.choice((None, b"xx", held[key].T, held[key][::-1], np.zeros(held[key].shape, "i2"), 5))
             if held is own and isinstance(held[key], np.ndarray) and rng.random() < 0.3:
                 held[key].flags.writeable = False
-    calls: tuple[Callable[[], Any], ...] = (
-        lambda: kernel.gather_ids(files, tuple(spans), 7, rng.choice((0, 5, 2**63 - 1)), own["x"], own["y"]),
-        lambda: kernel.gather_mask(rng.choice((None, files)), tuple(spans), own["begins"], own["mask"], own["trained"]),
-        lambda: kernel.text_starts(rng.choice((None, files)), tuple(spans), T + 1, own["places"]),
-        lambda: kernel.number_texts(own["begins"], own["used"], own["numbers"], own["x"], own["bounds"]),
-    )
-    accepted = 0
-    for call in calls:
-        with contextlib.suppress(*REFUSED, AttributeError):
-            call()
-            accepted += 1
-    return accepted > 0
+    sizes: list[Any] = [B, T, max(B, 1) // batches]
+    if rng.random() < 0.1:
+        sizes[rng.randrange(3)] = rng.choice((-1, 0, 1, 7, 2**31, 2**62))
+    chosen = tuple(rng.choice((None, files, files)) for _ in range(3))
+    most = rng.choice((0, 5, 2**63 - 1))
+    with contextlib.suppress(*REFUSED, AttributeError):
+        kernel.gather_rows(tuple(spans), chosen, tuple(sizes), 7, most, tuple(own.values()))
+        return True
+    return False
 
 
 def _numbers(rng: random.Random, size: int, width: int) -> Any:

@@ -26,7 +26,7 @@ from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import joined
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
-from niels_gpt.episodes.rows import EpisodeReader, TextStarts
+from niels_gpt.episodes.rows import BatchSums, EpisodeReader, TrainingRows
 from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
 from niels_gpt.episodes.schedule import EveryRow, Schedule, ShardWindows
 from niels_gpt.episodes.settings import ensure_log_output, flag
@@ -147,30 +147,27 @@ class BatchSource(Batches[EpisodeBatch]):
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
         spans = self._locator.of_rows(np.concatenate([rows[self.own_rows] for rows, _ in drawn]))
         reader = self._reader_of(spans, self.starting_place(place))
-        texts = reader.texts(spans)
-        targets = reader.target_mask(spans, texts)
-        x, y = reader.inputs_and_targets(spans, o.pad_id)
-        layouts = self._layouts(reader, texts, spans, len(drawn))
-        # Rows 0 0 1 | 2 3 3 in batches of 2 rows: batch i has episodes [0, 3, 6][i] to [0, 3, 6][i + 1].
-        episodes, rows_of = spans.episode[spans.begins], spans.row[spans.begins]
-        bounds = rows_of.searchsorted(np.arange(0, spans.B + 1, o.batch_size)).tolist()
-        tokens = spans.used.reshape(-1, o.batch_size).sum(axis=1).tolist()
+        made = reader.training_rows(spans, o.pad_id, batches=len(drawn), with_layout=self._separates_texts)
+        layouts = self._layouts(made)
+        episodes, first = spans.of_episodes(spans.episode), 0
         batches = []
-        for i, ((rows, after), sums) in enumerate(zip(drawn, targets.totals(len(drawn)), strict=True)):
+        for i, ((rows, after), sums) in enumerate(zip(drawn, made.sums, strict=True)):
             own = slice(i * o.batch_size, (i + 1) * o.batch_size)
             global_trained, global_sum = self._global_sums(rows, sums, self.starting_place(place))
+            of_batch = episodes[first : first + sums.episodes]
+            first += sums.episodes
             batch = EpisodeBatch(
-                x=torch.from_numpy(x[own]),
-                y=torch.from_numpy(y[own]),
-                mask=torch.from_numpy(targets.values[own]),
-                episodes=episodes[bounds[i] : bounds[i + 1]],
-                num_trained_tokens=sums[0],
-                mask_sum=sums[1],
+                x=torch.from_numpy(made.x[own]),
+                y=torch.from_numpy(made.y[own]),
+                mask=torch.from_numpy(made.mask[own]),
+                episodes=of_batch,
+                num_trained_tokens=sums.trained,
+                mask_sum=sums.weight,
                 global_num_trained_tokens=global_trained,
                 global_mask_sum=global_sum,
-                num_tokens=tokens[i],
+                num_tokens=sums.tokens,
                 lengths=spans.used[own],
-                media=self._media(episodes[bounds[i] : bounds[i + 1]]),
+                media=self._media(of_batch),
                 state=self.state(after),
                 **layouts[i],
             )
@@ -193,49 +190,47 @@ class BatchSource(Batches[EpisodeBatch]):
         arrays = joined(self.split.images_of(episodes), self.options.images)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def _global_sums(self, rows: Int64s, own: tuple[int, float], place: Place) -> tuple[int | None, float | None]:
+    def _global_sums(self, rows: Int64s, own: BatchSums, place: Place) -> tuple[int | None, float | None]:
         """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""
         o = self.options
         if o.world_size == 1:
-            return own
+            return own.trained, own.weight
         if not o.global_counts:
             return None, None
         if self.counts:
             return self.counts.of(self._locator.positions(rows))
         spans = self._locator.of_rows(rows)
-        reader = self._reader_of(spans, place)
-        return reader.target_mask(spans, reader.texts(spans)).totals()[0]
+        trained, sums = self._reader_of(spans, place).trained_targets(spans)
+        return int(trained.sum()), float(sums.sum())
 
-    def _layouts(self, reader: EpisodeReader, texts: TextStarts, spans: RowSpans, n: int) -> list[dict[str, Any]]:
-        """For each of `n` batches the fields that separate the texts of a row; empty if each row has one text.
+    @property
+    def _separates_texts(self) -> bool:
+        """Rows may hold several texts."""
+        return self.plan is not None or self.split.has_segments
 
-        Two batches of 8 inputs: sequences that start at 0 3 8 12, and the end 16, become 0 3 8 and 0 4 8.
-        """
-        B, T = self.options.batch_size, self.options.block_size
-        if self.plan is None and not self.split.has_segments:
-            return [{}] * n
-        segment_ids, position_ids, starts = reader.numbered(spans, texts)
-        # Every row begins a sequence, so every batch begins exactly at one.
-        at = starts.searchsorted(np.arange(0, (n + 1) * B * T, B * T)).tolist()
-        # The longest sequence of each batch, for attention kernels that size their blocks by it.
-        longest = np.maximum.reduceat(starts[1:] - starts[:-1], at[:-1]).tolist()
-        if spans.sees is not None:
-            # A branch goes on at the position after the tokens that it sees. Attention by sequences cannot express it.
-            prefixes = spans.prefix_columns()[:, :T]
-            position_ids += prefixes[..., 1] - prefixes[..., 0]
-            batches = [slice(i * B, (i + 1) * B) for i in range(n)]
-            named: dict[str, npt.NDArray[Any]] = {"segment_ids": segment_ids, "position_ids": position_ids}
-            named["prefixes"] = prefixes
-            return [{name: torch.from_numpy(values[own]) for name, values in named.items()} for own in batches]
-        return [
-            {
-                "segment_ids": torch.from_numpy(segment_ids[i * B : (i + 1) * B]),
-                "position_ids": torch.from_numpy(position_ids[i * B : (i + 1) * B]),
-                "cu_seqlens": torch.from_numpy(starts[at[i] : at[i + 1] + 1] - i * B * T),
-                "max_seqlen": longest[i],
+    def _layouts(self, made: TrainingRows) -> list[dict[str, Any]]:
+        """For each batch the fields that separate the texts of a row; empty if each row has one text."""
+        layout, B = made.layout, self.options.batch_size
+        if layout is None:
+            return [{}] * len(made.sums)
+        layouts: list[dict[str, Any]] = []
+        first = 0
+        for i, sums in enumerate(made.sums):
+            own = slice(i * B, (i + 1) * B)
+            fields: dict[str, npt.NDArray[Any]] = {
+                "segment_ids": layout.segment_ids[own],
+                "position_ids": layout.position_ids[own],
             }
-            for i in range(n)
-        ]
+            if layout.prefixes is not None:  # attention by sequences cannot express them
+                fields["prefixes"] = layout.prefixes[own]
+            elif layout.cu_seqlens is not None:
+                # A copy: what was gathered has room for many more texts.
+                fields["cu_seqlens"] = layout.cu_seqlens[first : first + sums.sequences + 1].copy()
+                first += sums.sequences + 1
+            tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in fields.items()}
+            longest = {} if layout.cu_seqlens is None else {"max_seqlen": sums.longest}
+            layouts.append(tensors | longest)
+        return layouts
 
     def flat_rows(self, rows: Int64s) -> tuple[npt.NDArray[np.uint32], Int64s, npt.NDArray[Any], Int64s]:
         """Rows without padding, one after another: ids, lengths of the rows, weights, and each token's text number.
@@ -279,9 +274,8 @@ class BatchSource(Batches[EpisodeBatch]):
     def _count(self, positions: Int64s) -> tuple[Int64s, npt.NDArray[np.float64]]:
         """Trained targets of the episodes at these positions, and the sums of their masks."""
         spans = self._locator.of_positions(positions)
-        reader = self._reader_of(spans)
-        targets = reader.target_mask(spans, reader.texts(spans))
-        return targets.trained, targets.sums.astype(np.float64)
+        trained, sums = self._reader_of(spans).trained_targets(spans)
+        return trained, sums.astype(np.float64)
 
     def log_epoch(self, epoch: int) -> None:
         """Log the beginning of an epoch; rank 0 only."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,24 +98,54 @@ class TextStarts:
     width: int
 
 
-@dataclass(frozen=True, eq=False)
-class TargetMask:
-    """The loss weights of the targets of `B` rows.
+class BatchSums(NamedTuple):
+    """What is counted of the rows of one batch.
 
     Attributes:
-        values: float32, shape (B, T).
-        trained: int64, shape (B,): how many targets of each row have a weight above 0.
-        sums: shape (B,), the sum of each row's weights: int64 if the weights are 0 and 1, else float64.
+        trained: targets with a weight above 0.
+        weight: the sum of the weights.
+        tokens, episodes: how many the rows hold.
+        sequences, longest: with a layout: how many texts have an input, and rows padding; and the longest of these.
     """
 
-    values: npt.NDArray[np.float32]
-    trained: Int64s
-    sums: npt.NDArray[Any]
+    trained: int
+    weight: float
+    tokens: int
+    episodes: int
+    sequences: int
+    longest: int
 
-    def totals(self, batches: int = 1) -> list[tuple[int, float]]:
-        """Of each of several batches of as many rows: its trained targets, and the sum of its weights."""
-        counts, sums = (values.reshape(batches, -1).sum(axis=1).tolist() for values in (self.trained, self.sums))
-        return [(count, float(weight)) for count, weight in zip(counts, sums, strict=True)]
+
+class Layout(NamedTuple):
+    """What separates the texts of rows.
+
+    Attributes:
+        segment_ids, position_ids: int32 and int64, shape (B, T), see `packing.Layout`.
+        cu_seqlens: int32, of each batch one after the other; `None` where texts see others.
+        prefixes: int32, shape (B, T, 2), see `RowSpans.prefix_columns`; `None` where texts see no others.
+    """
+
+    segment_ids: npt.NDArray[np.int32]
+    position_ids: Int64s
+    cu_seqlens: npt.NDArray[np.int32] | None
+    prefixes: npt.NDArray[np.int32] | None
+
+
+class TrainingRows(NamedTuple):
+    """The rows of one or several batches of one size, batch after batch.
+
+    Attributes:
+        x, y: int64, shape (B, T).
+        mask: the loss weights of the targets, float32, shape (B, T).
+        sums: of each batch.
+        layout: `None` where it was not asked for.
+    """
+
+    x: Int64s
+    y: Int64s
+    mask: npt.NDArray[np.float32]
+    sums: list[BatchSums]
+    layout: Layout | None
 
 
 class EpisodeReader:
@@ -153,49 +184,122 @@ class EpisodeReader:
             # The token after the row shows whether the cut went through a turn.
             self._masks = Column(masks, width + self._by_turn)
         self._segments = Column([_segments(shard) for shard in shards], width) if split.has_segments else None
-        self._segment_files = [shard.segments for shard in shards] if split.has_segments else None
+        self._files = gather.Files(
+            ids=self._tokens.files,
+            # The kernel reads masks of 0 and 1 alone, see `_weighs_in_kernel`.
+            masks=None if self._masks is None else self._masks.files,
+            segments=[shard.segments for shard in shards] if split.has_segments else None,
+        )
 
     @property
     def has_segments(self) -> bool:
         """Episodes may hold several texts."""
         return self._segments is not None
 
-    def inputs_and_targets(self, spans: RowSpans, pad_id: int) -> tuple[Int64s, Int64s]:
-        """`x` and `y`, int64 of shape (B, width - 1), with `pad_id` on padding.
+    def training_rows(
+        self, spans: RowSpans, pad_id: int, *, batches: int = 1, with_layout: bool = False
+    ) -> TrainingRows:
+        """Inputs, targets, weights and sums of rows, and with `with_layout` what separates their texts.
+
+        Args:
+            pad_id: fills `x` and `y` on padding.
+            batches: the rows are those of so many batches of one size.
 
         Raises:
-            CacheError: an id is outside the vocabulary (file, record and token named).
+            CacheError: an id is outside the vocabulary, or a mask value is not a weight (file, record and token named).
         """
-        kernel, limit, T = native(), self._vocab_size, self._width - 1
+        kernel, limit = native(), self._vocab_size
         if kernel is not None and (limit is None or pad_id < limit):
-            files = self._tokens.files
-            found = gather.inputs_and_targets(
-                kernel, self.buffers, files, spans.for_kernel, B=spans.B, T=T, pad_id=pad_id, limit=limit
-            )
+            found = self._gathered(kernel, spans, pad_id, batches, with_layout)
             if found is not None:
                 return found
-        return shifted(self.ids(spans, pad_id))  # also to name an id that the kernel found outside the vocabulary
+        return self._by_numpy(spans, pad_id, batches, with_layout)  # also to name a value that the kernel found wrong
 
-    def target_mask(self, spans: RowSpans, texts: TextStarts) -> TargetMask:
-        """The loss weights of the targets, see `weights`.
+    def _gathered(
+        self, kernel: ModuleType, spans: RowSpans, pad_id: int, batches: int, with_layout: bool
+    ) -> TrainingRows | None:
+        """See `training_rows`; `None` if a value is wrong."""
+        with_mask = self._weighs_in_kernel(spans)
+        found = gather.training_rows(
+            kernel,
+            self.buffers,
+            self._files if with_mask else self._files._replace(masks=None),
+            spans.for_kernel,
+            batches=batches,
+            B=spans.B,
+            T=self._width - 1,
+            pad_id=pad_id,
+            limit=self._vocab_size,
+            with_mask=with_mask,
+            with_layout=with_layout,
+        )
+        if found is None:
+            return None
+        sums = [BatchSums(own[0], float(own[0]), *own[1:]) for own in found.totals.tolist()]
+        mask = found.mask
+        if mask is None:
+            weights = targets_of(self.weights(spans, self.texts(spans)))
+            mask, sums = weights.astype(np.float32, order="C"), _with_weights(sums, weights)
+        layout = None
+        if found.numbers is not None and found.positions is not None:
+            layout = Layout(found.numbers, found.positions, found.bounds, found.columns)
+        return TrainingRows(found.x, found.y, mask, sums, layout)
+
+    def _by_numpy(self, spans: RowSpans, pad_id: int, batches: int, with_layout: bool) -> TrainingRows:
+        """See `training_rows`."""
+        texts = self.texts(spans)
+        weights = targets_of(self.weights(spans, texts))
+        x, y = shifted(self.ids(spans, pad_id))
+        tokens = spans.used.reshape(batches, -1).sum(axis=1).tolist()
+        rows = spans.B // batches
+        episodes = np.bincount(spans.of_episodes(spans.row) // rows, minlength=batches).tolist()
+        sums = [BatchSums(0, 0.0, n, own, 0, 0) for n, own in zip(tokens, episodes, strict=True)]
+        sums, layout = _with_weights(sums, weights), None
+        if with_layout:
+            sums, layout = self._layout(spans, texts, sums)
+        return TrainingRows(x, y, weights.astype(np.float32, order="C"), sums, layout)
+
+    def _layout(self, spans: RowSpans, texts: TextStarts, sums: list[BatchSums]) -> tuple[list[BatchSums], Layout]:
+        """What separates the texts of rows, and the sums with those of sequences."""
+        T = self._width - 1
+        found = layout_of(texts.places, spans.used, T=T)
+        starts, size = found.cu_seqlens, spans.B // len(sums) * T
+        # Two batches of 8 inputs: sequences that start at 0 3 8 12, and the end 16, become 0 3 8 and 0 4 8. Every row
+        # begins a sequence, so every batch begins exactly at one.
+        at = starts.searchsorted(np.arange(0, size * len(sums) + 1, size)).tolist()
+        bounds = [starts[at[i] : at[i + 1] + 1] - i * size for i in range(len(sums))]
+        counted = [
+            own._replace(sequences=len(of) - 1, longest=int(np.diff(of).max()))
+            for own, of in zip(sums, bounds, strict=True)
+        ]
+        if spans.sees is None:
+            return counted, Layout(found.segment_ids, found.position_ids, np.concatenate(bounds), None)
+        # A branch goes on at the position after the tokens that it sees.
+        prefixes = spans.prefix_columns()[:, :T]
+        position_ids = found.position_ids + prefixes[..., 1] - prefixes[..., 0]
+        return counted, Layout(found.segment_ids, position_ids, None, prefixes)
+
+    def _weighs_in_kernel(self, spans: RowSpans) -> bool:
+        """The kernel knows masks of 0 and 1, and no policy that looks at what was cut."""
+        by_value = self._by_turn and bool(spans.cut.any())
+        return not by_value and (self._masks is None or self._masks.dtype == np.uint8)
+
+    def trained_targets(self, spans: RowSpans) -> tuple[Int64s, npt.NDArray[Any]]:
+        """How many targets of each row have a weight above 0, int64 of shape (B,), and the sum of each row's weights.
+
+        The sums are int64 if the weights are 0 and 1, else float64.
 
         Raises:
             CacheError: a mask value is not a weight (file, record and token named).
         """
-        kernel, masks = native(), self._masks
-        by_value = self._by_turn and bool(spans.cut.any())
-        whole = spans.is_prefix is None  # the kernel takes each span for a text of its own
-        if kernel is not None and whole and not by_value and (masks is None or masks.dtype == np.uint8):
-            files = None if masks is None else masks.files
-            found = gather.target_mask(
-                kernel, self.buffers, files, spans.for_kernel, texts.places, B=spans.B, T=self._width - 1
-            )
+        kernel = native()
+        if kernel is not None and self._weighs_in_kernel(spans):
+            found = gather.trained_targets(kernel, self._files, spans.for_kernel, B=spans.B, T=self._width - 1)
             if found is not None:
-                return TargetMask(*found, found[1])
-        weights = targets_of(self.weights(spans, texts))
+                return found, found
+        weights = targets_of(self.weights(spans, self.texts(spans)))
         trained = np.count_nonzero(weights, axis=1)
-        sums = trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64)
-        return TargetMask(weights.astype(np.float32, order="C"), trained, sums)
+        return trained, trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64)
 
     def ids(self, spans: RowSpans, pad_id: int) -> npt.NDArray[np.uint32]:
         """The ids, shape (B, width), with `pad_id` on padding.
@@ -222,13 +326,12 @@ class EpisodeReader:
 
             spans       a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
         """
-        if (kernel := native()) and spans.is_prefix is None:
-            files, B = self._segment_files, spans.B
-            places = gather.text_starts(kernel, self.buffers, files, spans.for_kernel, B=B, width=self._width)
-            return TextStarts(places, self._width)
+        if kernel := native():
+            files, given, T = self._files.segments, spans.for_kernel, self._width - 1
+            return TextStarts(gather.text_starts(kernel, self.buffers, files, given, B=spans.B, T=T), self._width)
         begins = spans.row * self._width + spans.column
         if spans.sees is None:  # else each sample of an item is a text of its own
-            begins = begins[spans.begins]
+            begins = spans.of_episodes(begins)
         if self._segments is None:
             return TextStarts(begins, self._width)
         segments = self._segments.unfilled(spans).reshape(-1)
@@ -242,18 +345,6 @@ class EpisodeReader:
             row = places // self._width
             places = places[places - row * self._width < spans.used[row]]
         return TextStarts(places, self._width)
-
-    def numbered(
-        self, spans: RowSpans, texts: TextStarts
-    ) -> tuple[npt.NDArray[np.int32], Int64s, npt.NDArray[np.int32]]:
-        """`(segment_ids, position_ids, cu_seqlens)` of the inputs; the first two of shape (B, width - 1).
-
-        See `packing.layout_of`.
-        """
-        if kernel := native():
-            return gather.number_texts(kernel, self.buffers, texts.places, spans.used, T=self._width - 1)
-        layout = layout_of(texts.places, spans.used, T=self._width - 1)
-        return layout.segment_ids, layout.position_ids, layout.cu_seqlens
 
     def weights(self, spans: RowSpans, texts: TextStarts) -> Array:
         """The loss weight of every token, uint8 or float32, shape (B, width); 0 on padding.
@@ -322,6 +413,15 @@ class EpisodeReader:
         hit = int(np.flatnonzero((ranges.start <= place) & (place < ranges.start + ranges.length))[-1])
         token = int(ranges.length[:hit].sum()) + place - int(ranges.start[hit])
         return f"{self._split.describe(int(spans.episode[at]))}: token {token:,}"
+
+
+def _with_weights(sums: list[BatchSums], weights: Array) -> list[BatchSums]:
+    """The sums with those of weights, shape (B, T), of the rows of all batches."""
+    shape = (len(sums), -1)
+    trained = np.count_nonzero(weights.reshape(shape), axis=1).tolist()
+    kind = np.int64 if weights.dtype == np.uint8 else np.float64
+    weight = weights.sum(axis=1, dtype=kind).reshape(shape).sum(axis=1).tolist()
+    return [own._replace(trained=n, weight=float(w)) for own, n, w in zip(sums, trained, weight, strict=True)]
 
 
 def check_binary_masks(shards: Sequence[Shard]) -> None:

@@ -101,7 +101,7 @@ class SpanLocator:
             length=length[keep],
             cut=((whole > self._width)[of] & last)[keep],
             is_prefix=is_prefix[keep],
-            begins=np.flatnonzero(np.diff(of[keep], prepend=-1)),
+            begins=np.diff(of[keep], prepend=-1) > 0,
             sees=None if sees is None else sees[keep],
         )
 
@@ -116,13 +116,12 @@ class RowSpans:
         cut: bool: the episode has tokens after the span, none of them in the row.
         is_prefix: bool: the span is the prefix of its episode, so nothing in it is trained; `None` where no episode has
             a prefix.
-        begins: the spans with which episodes begin, int64, ascending: without prefixes all of them.
+        begins: bool: an episode begins with the span; `None` where all do, because no episode has a prefix.
         sees: with `share_prefixes`: how many tokens of its item's first span come before each span, which is a text of
             its own; else `None`.
         filled: how many rows have a span.
         one_per_row: no row has two spans.
         used: how many values each row holds, int64, shape (B,).
-        shortest: the smallest of these.
     """
 
     def __init__(
@@ -137,11 +136,10 @@ class RowSpans:
         length: Int64s,
         cut: Bools,
         is_prefix: Bools | None = None,
-        begins: Int64s | None = None,
+        begins: Bools | None = None,
         sees: Int64s | None = None,
     ) -> None:
-        self.B, self.width, self.is_prefix, self.sees = B, width, is_prefix, sees
-        self.begins = np.arange(len(row)) if begins is None else begins
+        self.B, self.width, self.is_prefix, self.begins, self.sees = B, width, is_prefix, begins, sees
         self.row, self.episode, self.shard, self.start, self.length, self.cut = row, episode, shard, start, length, cut
         # `row` never falls, so the last span is in the last row that has one.
         self.filled = int(row[-1]) + 1 if len(row) else 0
@@ -151,7 +149,11 @@ class RowSpans:
             self.used = length
         else:
             self.used = np.bincount(row, weights=length, minlength=B).astype(np.int64)
-        self.shortest = int(self.used.min())
+
+    @cached_property
+    def shortest(self) -> int:
+        """The smallest of `used`."""
+        return int(self.used.min())
 
     @property
     def full(self) -> bool:
@@ -162,7 +164,12 @@ class RowSpans:
     def for_kernel(self) -> Spans:
         """The same spans for `format.gather`."""
         arrays = (self.row, self.shard, self.start, self.length)
-        return Spans(*(np.ascontiguousarray(array, dtype=np.int64) for array in arrays))
+        row, shard, start, length = (np.ascontiguousarray(array, dtype=np.int64) for array in arrays)
+        return Spans(row, shard, start, length, self.begins, self.is_prefix, self.sees)
+
+    def of_episodes(self, values: Int64s) -> Int64s:
+        """Those of one value a span that are of the spans with which episodes begin."""
+        return values if self.begins is None else values[self.begins]
 
     @property
     def column(self) -> Int64s:
@@ -249,7 +256,8 @@ class RowSpans:
         if self.sees is None:
             return columns
         # Of spans 0 1 2 | 3 that begin episodes at 0 and 3, the first ones are 0 0 0 3.
-        first = self.begins[self.begins.searchsorted(np.arange(len(self.row)), side="right") - 1]
+        begins = np.arange(len(self.row)) if self.begins is None else np.flatnonzero(self.begins)
+        first = begins[begins.searchsorted(np.arange(len(self.row)), side="right") - 1]
         begin = np.where(self.sees > 0, self.column[first], 0)
         columns[self.own] = np.stack([begin, begin + self.sees], axis=1).repeat(self.length, axis=0)
         return columns

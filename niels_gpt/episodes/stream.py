@@ -146,11 +146,10 @@ class GPTDataLoader:
         first = self._positions[split] + self.rank * B
         self._positions[split] += B * self.world_size
         spans = windows.draw(first, first + B)
-        arrays: tuple[Array, ...] = windows.inputs_and_targets(spans)
-        if windows.masks is None or self.config.use_loss_mask is False:
+        masks = None if self.config.use_loss_mask is False else windows.masks
+        if masks is None:
             self._warn_once(split, windows)
-        else:
-            arrays += (windows.target_mask(windows.masks, spans),)
+        arrays = windows.arrays(spans, masks)
         return tuple(to_device(torch.from_numpy(array), self.config.device) for array in arrays)
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
@@ -256,24 +255,40 @@ class _Windows:
             cut=np.zeros(n, dtype=np.bool_),
         )
 
-    def inputs_and_targets(self, spans: RowSpans) -> tuple[Array, Array]:
-        """`x` and `y` of these windows, int64 of shape (windows, width - 1)."""
+    def arrays(self, spans: RowSpans, masks: Column | None) -> tuple[Array, ...]:
+        """`x` and `y` of these windows, int64 of shape (windows, width - 1), and with `masks` the mask of `y`, float32.
+
+        The mask of a target is that of its own token, so the first token's is left out.
+        """
+        kernel = native()
+        if kernel is not None and masks is not None and masks.dtype == np.uint8:
+            found = gather.training_rows(
+                kernel,
+                self._buffers,
+                gather.Files(self.tokens.files, masks.files),
+                spans.for_kernel,
+                batches=1,
+                B=spans.B,
+                T=self.width - 1,
+                pad_id=0,  # a window has no padding
+                limit=None,
+                with_mask=True,
+                with_layout=False,
+            )
+            if found is not None and found.mask is not None:
+                return found.x, found.y, found.mask
+        x_and_y = self._inputs_and_targets(spans)
+        if masks is None:
+            return x_and_y
+        return *x_and_y, gather.targets_of(masks.rows(spans, 0)).astype(np.float32, order="C")
+
+    def _inputs_and_targets(self, spans: RowSpans) -> tuple[Array, Array]:
         if kernel := native():
             T, files = self.width - 1, self.tokens.files
             gathered = gather.inputs_and_targets(kernel, self._buffers, files, spans.for_kernel, B=spans.B, T=T)
             assert gathered is not None  # no id is above the limit, as there is none
             return gathered
         return gather.shifted(self.tokens.rows(spans, 0))
-
-    def target_mask(self, masks: Column, spans: RowSpans) -> Array:
-        """The mask of `y`, float32: a target's is that of its own token, so the first token's is left out."""
-        kernel = native()
-        if kernel is not None and masks.dtype == np.uint8:
-            T, nowhere = self.width - 1, np.empty(0, np.int64)
-            found = gather.target_mask(kernel, self._buffers, masks.files, spans.for_kernel, nowhere, B=spans.B, T=T)
-            if found is not None:
-                return found[0]
-        return masks.rows(spans, 0)[:, 1:].astype(np.float32, order="C")
 
 
 def _find(split: Path) -> list[_File]:

@@ -11,9 +11,9 @@ files, one after the other, and padding. For each function there is a slower one
 caller uses where the kernel was not built (`kernel.native`)::
 
     gather.inputs_and_targets   shifted of the gathered ids
-    gather.target_mask          episodes.rows.EpisodeReader.weights without its first column
+    gather.training_rows        the same; EpisodeReader.weights (episodes.rows) without its first column; layout_of
+    gather.trained_targets      how many of those weights are not 0
     gather.text_starts          episodes.rows.EpisodeReader.texts
-    gather.number_texts         packing.layout_of
 
 The results lie in memory of the caller's `Buffers`, which is used again: new memory must be mapped page by page, which
 takes longer than filling it.
@@ -33,9 +33,26 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Float32s = npt.NDArray[np.float32]
-Files = Sequence[npt.NDArray[Any]]
+Bools = npt.NDArray[np.bool_]
+ValueFiles = Sequence[npt.NDArray[Any]]
 
 MOST_ID = (1 << 63) - 1
+TOTALS = 5  # of a batch: trained targets, tokens, episodes, sequences, and the length of the longest one
+
+
+class Files(NamedTuple):
+    """The files of all shards, arrays of shape (tokens,); `None`: not read.
+
+    Attributes:
+        ids: uint8, uint16 or uint32.
+        masks: uint8.
+        segments: uint8, uint16 or uint32; or `None` for a shard whose episodes are one text each.
+    """
+
+    ids: ValueFiles | None = None
+    masks: ValueFiles | None = None
+    segments: Sequence[npt.NDArray[Any] | None] | None = None
+
 
 SMALLEST = 1 << 16  # bytes; the allocator keeps smaller arrays mapped by itself
 ARRAYS_PER_SHAPE = 4  # for batches that are used, being used and made ahead; more are not retained
@@ -50,12 +67,58 @@ class Spans(NamedTuple):
         row: the row of each span, never descending.
         shard: the number of its file.
         start, length: the first value in the file, and how many (at least 1).
+        begins: bool: an episode begins with the span, and so does a text; `None`: with every span.
+        copied: bool: nothing in the span is trained; `None`: all is trained that the masks say.
+        sees: how many tokens of its episode's first span each span sees besides its own; each is then a text.
     """
 
     row: Int64s
     shard: Int64s
     start: Int64s
     length: Int64s
+    begins: Bools | None = None
+    copied: Bools | None = None
+    sees: Int64s | None = None
+
+
+class Outputs(NamedTuple):
+    """Arrays that the kernel fills, for `B` rows of `T` inputs and targets; `None`: not wanted.
+
+    Attributes:
+        x, y: int64, shape (B, T).
+        mask: of the targets, float32, shape (B, T). The first token of a text is never trained.
+        numbers, positions: int32 and int64, shape (B, T): the number of each input's text in its row, from 1, and its
+            position in it, from 0; padding is a text with the number 0. A text that sees others begins after them.
+        columns: int32, shape (B, T, 2): the columns, begin and end, that an input sees besides its own text.
+        places: int64, one for each text: where it begins in the flattened rows of T + 1 tokens.
+        bounds: int32: of each batch where its sequences (texts, padding) begin in its flattened inputs, and its size.
+        trained: int64, shape (B,): how many targets of each row are trained.
+        totals: int64, shape (batches, TOTALS).
+    """
+
+    x: Int64s | None = None
+    y: Int64s | None = None
+    mask: Float32s | None = None
+    numbers: Int32s | None = None
+    positions: Int64s | None = None
+    columns: Int32s | None = None
+    places: Int64s | None = None
+    bounds: Int32s | None = None
+    trained: Int64s | None = None
+    totals: Int64s | None = None
+
+
+class Gathered(NamedTuple):
+    """What `training_rows` has filled; see `Outputs`."""
+
+    x: Int64s
+    y: Int64s
+    mask: Float32s | None
+    numbers: Int32s | None
+    positions: Int64s | None
+    columns: Int32s | None
+    bounds: Int32s | None
+    totals: Int64s
 
 
 def shifted(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -73,7 +136,7 @@ def targets_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def inputs_and_targets(
     kernel: ModuleType,
     buffers: Buffers,
-    files: Files,
+    files: ValueFiles,
     spans: Spans,
     *,
     B: int,
@@ -88,49 +151,89 @@ def inputs_and_targets(
         pad_id: fills `x` after a row's tokens, and `y` from the target of its last token on.
     """
     x, y = buffers.empty((B, T), np.int64), buffers.empty((B, T), np.int64)
-    inside = kernel.gather_ids(files, spans, pad_id, MOST_ID if limit is None else limit - 1, x, y)
+    most = MOST_ID if limit is None else limit - 1
+    inside, _, _, _ = kernel.gather_rows(spans, (files, None, None), (B, T, B), pad_id, most, Outputs(x, y))
     return (x, y) if inside else None
 
 
-def target_mask(
-    kernel: ModuleType, buffers: Buffers, files: Files | None, spans: Spans, places: Int64s, *, B: int, T: int
-) -> tuple[Float32s, Int64s] | None:
-    """The mask of the targets, float32 of shape (B, T), and the trained targets of each row, int64 of shape (B,).
+def training_rows(
+    kernel: ModuleType,
+    buffers: Buffers,
+    files: Files,
+    spans: Spans,
+    *,
+    batches: int,
+    B: int,
+    T: int,
+    pad_id: int,
+    limit: int | None,
+    with_mask: bool,
+    with_layout: bool,
+) -> Gathered | None:
+    """Everything of `B` rows that are divided among `batches`; `None` if an id is `limit` or above, or a mask above 1.
 
-    The first token of a text is never trained. `None` if a value of the files is neither 0 nor 1.
+    `None` too if a text that sees others would lose a trained token: its first one, which nothing predicts.
 
     Args:
-        files: masks, uint8 of shape (tokens,); `None`: every token of a span counts.
-        places: where texts begin, see `text_starts`.
+        files: `masks` may be `None`: then every token of a span counts.
+        with_mask: fill `mask`, and count trained targets in `totals`.
+        with_layout: fill `numbers`, `positions` and `bounds`, or in place of `bounds` `columns` if spans see others.
     """
-    mask, trained = buffers.empty((B, T), np.float32), np.empty(B, np.int64)
-    return (mask, trained) if kernel.gather_mask(files, spans, places, mask, trained) else None
+    shape, shared = (B, T), spans.sees is not None
+    made = Gathered(
+        buffers.empty(shape, np.int64),
+        buffers.empty(shape, np.int64),
+        buffers.empty(shape, np.float32) if with_mask else None,
+        buffers.empty(shape, np.int32) if with_layout else None,
+        buffers.empty(shape, np.int64) if with_layout else None,
+        buffers.empty((B, T, 2), np.int32) if with_layout and shared else None,
+        _bounds(buffers, files, spans, B, T, batches) if with_layout and not shared else None,
+        np.empty((batches, TOTALS), np.int64),
+    )
+    x, y, mask, numbers, positions, columns, bounds, totals = made
+    wanted = Outputs(x, y, mask, numbers, positions, columns, None, bounds, None, totals)
+    most = MOST_ID if limit is None else limit - 1
+    inside, weighted, _, _ = kernel.gather_rows(spans, files, (B, T, B // batches), pad_id, most, wanted)
+    return made if inside and weighted else None
+
+
+def trained_targets(kernel: ModuleType, files: Files, spans: Spans, *, B: int, T: int) -> Int64s | None:
+    """How many targets of each row are trained, int64 of shape (B,); `None` as `training_rows`, of masks.
+
+    Args:
+        files: masks and segments; `ids` is not read.
+    """
+    trained = np.empty(B, np.int64)
+    _, weighted, _, _ = kernel.gather_rows(
+        spans, (None, files.masks, files.segments), (B, T, B), 0, 0, Outputs(trained=trained)
+    )
+    return trained if weighted else None
 
 
 def text_starts(
     kernel: ModuleType,
     buffers: Buffers,
-    files: Sequence[npt.NDArray[Any] | None] | None,
+    segments: Sequence[npt.NDArray[Any] | None] | None,
     spans: Spans,
     *,
     B: int,
-    width: int,
+    T: int,
 ) -> Int64s:
-    """Where texts begin: ascending indices into the flattened rows of `width` tokens, int64 of shape (texts,).
+    """Where texts begin: ascending indices into the flattened rows of T + 1 tokens, int64 of shape (texts,).
 
-    A text begins with each span, and where the segment ids in `files` change inside one.
+    A text begins with each span that begins an episode, and where the segment ids in the files change.
     """
-    places = np.empty(len(spans.row), np.int64) if files is None else buffers.empty((B * width,), np.int64)
-    return places[: kernel.text_starts(files, spans, width, places)]
+    n = len(spans.row)
+    places = np.empty(n, np.int64) if segments is None else buffers.empty((B * (T + 1),), np.int64)
+    _, _, found, _ = kernel.gather_rows(spans, (None, None, segments), (B, T, B), 0, 0, Outputs(places=places))
+    return places[:found]
 
 
-def number_texts(
-    kernel: ModuleType, buffers: Buffers, places: Int64s, used: Int64s, *, T: int
-) -> tuple[Int32s, Int64s, Int32s]:
-    """`(segment_ids, position_ids, cu_seqlens)`, the first two of shape (len(used), T); see `packing.layout_of`."""
-    numbers, positions = buffers.empty((len(used), T), np.int32), buffers.empty((len(used), T), np.int64)
-    bounds = np.empty(len(places) + len(used) + 1, np.int32)
-    return numbers, positions, bounds[: kernel.number_texts(places, used, numbers, positions, bounds)]
+def _bounds(buffers: Buffers, files: Files, spans: Spans, B: int, T: int, batches: int) -> Int32s:
+    """Room for all sequences: with segment ids each token may be a text of its own."""
+    if files.segments is None:
+        return np.empty(len(spans.row) + B + batches, np.int32)
+    return buffers.empty((B * (T + 2) + batches,), np.int32)
 
 
 class Buffers:

@@ -145,11 +145,9 @@ class RolloutSource(Batches[RolloutBatch]):
 
     def _batch(self, drawn: Int64s, after: Place) -> RolloutBatch:
         spans = self._locator.of_rows(self.parts.rows_of(drawn[self.own_rows]))
-        texts = self._reader.texts(spans)
-        targets = self._reader.target_mask(spans, texts)
-        x, y = self._reader.inputs_and_targets(spans, self.options.pad_id)
-        segment_ids, position_ids, starts = self._reader.numbered(spans, texts)
-        mask, trained = targets.values, int(targets.trained.sum())
+        x, y, mask, (sums,), layout = self._reader.training_rows(spans, self.options.pad_id, with_layout=True)
+        assert layout is not None
+        assert layout.cu_seqlens is not None
         rollouts = spans.episode
         groups, group = np.unique(self.dataset.groups[rollouts], return_inverse=True)
         arrays = {
@@ -157,21 +155,21 @@ class RolloutSource(Batches[RolloutBatch]):
             "labels": np.where(mask > 0, y, IGNORE_INDEX),
             "mask": mask,
             **self._of_targets(spans, mask > 0),
-            "segment_ids": segment_ids,
-            "position_ids": position_ids,
-            "cu_seqlens": starts,
+            "segment_ids": layout.segment_ids,
+            "position_ids": layout.position_ids,
+            "cu_seqlens": layout.cu_seqlens[: sums.sequences + 1],
             "rewards": self.dataset.rewards[rollouts].astype(np.float32),
             "group": group.astype(np.int64),
         }
         tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return RolloutBatch(
             **{"logprobs": None, **tensors},
-            max_seqlen=int(np.diff(starts).max()),
+            max_seqlen=sums.longest,
             rollouts=rollouts,
             groups=groups,
-            num_tokens=int(spans.used.sum()),
-            num_trained_tokens=trained,
-            global_num_trained_tokens=self._global_trained(drawn, trained),
+            num_tokens=sums.tokens,
+            num_trained_tokens=sums.trained,
+            global_num_trained_tokens=self._global_trained(drawn, sums.trained),
             state=self.state(after),
         )
 
@@ -210,7 +208,7 @@ class RolloutSource(Batches[RolloutBatch]):
         counts = [np.empty(0, np.int64)]
         for numbers in in_chunks(np.arange(len(self.dataset)), COUNTED):
             spans = self._locator.of_positions(numbers)
-            counts.append(self._reader.target_mask(spans, self._reader.texts(spans)).trained)
+            counts.append(self._reader.trained_targets(spans)[0])
         return np.concatenate(counts)
 
     def in_order(self) -> RolloutSource:

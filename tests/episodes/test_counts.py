@@ -65,14 +65,17 @@ def test_only_the_own_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     dataset = make(tmp_path / "data", "uint8")
     open_loader(dataset, block_size=8).keep_counts()
     batch_source = both(dataset)[1].batch_source("train")
-    reader = batch_source._reader
-    real, seen = reader.target_mask, []
+    reader, seen = batch_source._reader, []
 
-    def spy(spans: Any, *more: Any) -> Any:
-        seen.append(spans.B)
-        return real(spans, *more)
+    def spied(real: Any) -> Any:
+        def spy(spans: Any, *more: Any, **options: Any) -> Any:
+            seen.append(spans.B)
+            return real(spans, *more, **options)
 
-    monkeypatch.setattr(reader, "target_mask", spy)
+        return spy
+
+    for name in ("training_rows", "trained_targets"):
+        monkeypatch.setattr(reader, name, spied(getattr(reader, name)))
     batch_source.batch(Place())
     assert seen == [3]
 
