@@ -1,7 +1,8 @@
 """Every family beside tml-renderers and Transformers' template: conversations per second, and equal ids.
 
-`python -m benchmarks.beside [FAMILY...]` writes docs/families_beside.json, of the families named, the others stay; from
-it `python -m docs.families` makes its table. The `renderers` package takes part where it is installed.
+`python -m benchmarks.beside [FAMILY...]` writes docs/families_beside.json, of the families named, the others stay (the
+table then says when and at which load those were measured); from it `python -m docs.families` makes its table. The
+`renderers` package takes part where it is installed.
 Chats without tools, real texts that no way has met, processor time on one core, one run. Ours are ids and mask of
 batches (`render_many`); tml-renderers' are `render_for_sft` with the conversion from OpenAI's messages; those of the
 `renderers` package are `render`; Transformers' are the ids of `apply_chat_template`, without a mask.
@@ -99,22 +100,29 @@ def _known_package(name: str, model: Path) -> dict[str, Callable[[Block], Any]]:
 def main() -> None:
     """Measure the families and write the file."""
     corpus = Corpus()
-    rows = json.loads(FILE.read_text(encoding="utf-8"))["families"] if FILE.is_file() else {}
-    for name in sys.argv[1:] or FAMILIES:
+    known = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {"families": {}}
+    rows, chosen = known["families"], sys.argv[1:]
+    about = known["about"] if chosen else _about()
+    for name in chosen or FAMILIES:
         rows[name] = measured(name, corpus)
+        if chosen:
+            rows[name]["later"] = {"date": _about()["date"], "load": _about()["load"]}
         print(name, rows[name], flush=True)
-        _write({known: rows[known] for known in FAMILIES if known in rows})
+        _write(about, {known: rows[known] for known in FAMILIES if known in rows})
 
 
-def _write(rows: dict[str, Any]) -> None:
+def _about() -> dict[str, Any]:
     packages = ("tml-renderers", "transformers", *(["renderers"] if find_spec("renderers") else []))
-    about = {
+    return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": platform.machine(),
         "load": round(os.getloadavg()[0], 1),
         "conversations": SIZE,
         "versions": {package: version(package) for package in packages},
     }
+
+
+def _write(about: dict[str, Any], rows: dict[str, Any]) -> None:
     FILE.write_text(json.dumps({"about": about, "families": rows}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -96,8 +96,9 @@ BESIDE = (
     "which have the model's own tokenizer or one of 32,000 tokens. `not compared` concerns this run: the tests of "
     "a family compare it with copies of its template where there are any."
 )
-# Families that tml-renderers knows, with its class, and that the tests do not compare with it.
-_NOT_JUDGED = {"deepseek-r1": "DeepSeekR1", "inkling": "v0.Renderer"}
+_LESS = {
+    "inkling": "; it also takes images and audio, which ours refuses"
+}  # what tml-renderers does, and ours does not
 _OTHERS = ("transformers' template", "`renderers`", "tml-renderers")
 _RIGHT = ("ours", "theirs", "a convention")
 
@@ -229,7 +230,11 @@ def beside() -> str:
     document = json.loads((HERE / "families_beside.json").read_text(encoding="utf-8"))
     about, rows = document["about"], document["families"]
     versions = ", ".join(f"{package} {number}" for package, number in about["versions"].items())
-    text = BESIDE.format(**(about | {"versions": versions}))
+    text = BESIDE.format(**(about | {"versions": versions})) + "".join(
+        f" `{name}` was measured in a run of its own ({row['later']['date']}, load {row['later']['load']})."
+        for name, row in rows.items()
+        if "later" in row
+    )
     lines = [
         f"| {name} | {' | '.join(_compared(name, rows[name], about['conversations']))} |"
         for name in FAMILIES
@@ -254,12 +259,10 @@ def _compared(name: str, row: dict[str, Any], size: int) -> list[str]:
 
     own = f"{rate('ours')}{' (tiny)' if row['tokenizer'] == 'tiny' else ''}"
     cells = [own, equal("transformers"), equal("renderers")]
-    if name in _NOT_JUDGED:
-        return [*cells, f"`{_NOT_JUDGED[name]}`, not compared by the tests", "[deviations](deviations.md)"]
     if row["tml"] is None:
         return [*cells, "does not know it", ""]
     listed = _listed(name)
-    state = f"`{row['tml']}`, {listed.total()} differences listed, {rate('tml-renderers')}"
+    state = f"`{row['tml']}`, {listed.total()} differences listed, {rate('tml-renderers')}{_LESS.get(name, '')}"
     return [*cells, state, ", ".join(f"{right}: {listed[right]}" for right in _RIGHT if listed[right])]
 
 
@@ -268,9 +271,13 @@ def _listed(family: str) -> Counter[str]:
     page = (HERE / "deviations.md").read_text(encoding="utf-8")
     table = page.partition("## From tml-renderers")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    return Counter(
-        row[-1].removesuffix(" |") for row in rows if family in (each.split(" ")[0] for each in row[1].split(", "))
-    )
+    return Counter(row[-1].removesuffix(" |") for row in rows if _concerns(row[1], family))
+
+
+def _concerns(families: str, family: str) -> bool:
+    """A cell of families, "qwen3 with thinking, inkling" or "all but qwen3, inkling", names this one."""
+    named = {each.split(" ")[0] for each in families.removeprefix("all but ").split(", ")}
+    return (family in named) != families.startswith("all but ")
 
 
 def pages() -> dict[str, str]:

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -31,6 +32,12 @@ def tidied(messages: Messages) -> Messages:
     """Letters at the ends of all texts: they join no token with the markup beside them."""
     texts = ("content", "reasoning_content")
     return [{key: f"x{held or ''}x" if key in texts else held for key, held in m.items()} for m in messages]
+
+
+def tidied_texts(messages: Messages) -> Messages:
+    """The same of texts that are not empty."""
+    texts = ("content", "reasoning_content")
+    return [{key: f"x{held}x" if key in texts and held else held for key, held in m.items()} for m in messages]
 
 
 def recent_reasoning(messages: Messages) -> Messages:
@@ -216,7 +223,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=tidied,
     ),
     "several messages of one user": Difference(
-        tuple(name for name in tml.JUDGED if not name.startswith("deepseek")),
+        tuple(name for name in tml.JUDGED if not name.startswith(("deepseek", "inkling"))),
         "ours",
         "they join them to one turn, without anything between; templates write a turn for each message",
         [SYSTEM, user("u1"), user("u2"), assistant("y", reasoning_content="r")],
@@ -334,21 +341,22 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=without_calls,
     ),
     "a text beside calls of DeepSeek": Difference(
-        ("deepseek-v3",),
-        "either",
-        "they write two turns, though after the first the model has stopped; the template leaves the calls out",
+        of("deepseek-v3", "deepseek-r1"),
+        "ours",
+        "they write two turns, though after the first the model has stopped; these templates leave the calls out, "
+        "those of V3-0324 and R1-0528 write one turn",
         calling("t"),
         "t<｜tool▁calls▁begin｜>",
         "t<｜end▁of▁sentence｜><｜Assistant｜><｜tool▁calls▁begin｜>",
         avoid=without_texts_beside_calls,
     ),
     "an answer to results of DeepSeek": Difference(
-        ("deepseek-v3",),
+        of("deepseek-v3", "deepseek-r1"),
         "ours",
         "they write an assistant's header behind results; the template has none there, in the prompt neither",
         ANSWERED,
-        "<｜tool▁outputs▁end｜>⟦y",
-        "<｜tool▁outputs▁end｜><｜Assistant｜>⟦y",
+        "<｜tool▁outputs▁end｜>⟦",
+        "<｜tool▁outputs▁end｜><｜Assistant｜>",
         avoid=until_results,
     ),
     "a text beside calls of DeepSeek V3.1": Difference(
@@ -467,8 +475,62 @@ DIFFERENCES: dict[str, Difference] = {
         None,
         "<|call|><|start|>assistant to=functions.put",
     ),
+    "the end of reasoning of DeepSeek R1": Difference(
+        of("deepseek-r1"),
+        "ours",
+        "they write the closing tag right behind it, and the answer right behind that; the model card quotes an empty "
+        "block as `<think>\\n\\n</think>`, and a blank line follows it",
+        [SYSTEM, user(), assistant("y", reasoning_content="r")],
+        "<think>\n⟦r\n</think>\n\ny",
+        "<think>\n⟦r</think>y",
+        avoid=tidied_texts,
+    ),
+    "no reasoning of DeepSeek R1": Difference(
+        of("deepseek-r1"),
+        "ours",
+        "they write the answer into the block that the prompt opens and close none; the template writes no block",
+        [SYSTEM, user(), assistant("y")],
+        "<｜Assistant｜>⟦y",
+        "<think>\n⟦y",
+        avoid=all_reasoning,
+    ),
+    "empty reasoning of Inkling": Difference(
+        of("inkling"),
+        "either",
+        "they write a message without a text; ours none, as where a message has no reasoning",
+        [SYSTEM, user(), assistant("y", reasoning_content="")],
+        "⟦<|message_model|><|content_text|>y",
+        "<|content_thinking|><|end_message|>",
+        avoid=without_empty_reasoning,
+    ),
+    "objects as arguments of Inkling": Difference(
+        of("inkling"),
+        "ours",
+        "they sort the names of arguments and leave objects in them as they are; the template sorts at every level",
+        calling(a={"z": 1, "b": 2}),
+        '{"b":2,"z":1}',
+        '{"z":1,"b":2}',
+        avoid=plain_arguments,
+    ),
+    "large and small numbers as arguments of Inkling": Difference(
+        of("inkling"),
+        "ours",
+        "they read numbers as floats and write them as Rust does: the integer has lost its digits",
+        calling(a=10**30 + 1, b=-1e-7),
+        "1000000000000000000000000000001",
+        '"a":1e30',
+        avoid=plain_arguments,
+    ),
+    "a result of Inkling without a name": Difference(
+        of("inkling"),
+        "ours",
+        "they head it by nothing; the template by the function that was called",
+        ANSWERED,
+        "<|message_tool|>get<|content_text|>",
+        "<|message_tool|><|content_text|>",
+    ),
     "tools of DeepSeek": Difference(
-        ("deepseek-v3",),
+        of("deepseek-v3", "deepseek-r1"),
         "either",
         "they refuse tools; the template leaves them out",
         [SYSTEM, user(), assistant("y")],
@@ -515,6 +577,14 @@ DIFFERENCES: dict[str, Difference] = {
         )
         for family, opened in (("qwen3", "assistant\n⟦<think>\nr"), ("qwen3.5", "<think>\n⟦r"))
     },
+    "think tags in a content, deepseek-r1": Difference(
+        of("deepseek-r1"),
+        "ours",
+        "they are text to them, within the opened block; the template takes what is behind the last as the content",
+        [SYSTEM, user(), assistant("<think>\nr\n</think>\n\ny")],
+        "<think>\n⟦r\n</think>\n\ny",
+        "<think>\n⟦<think>\nr",
+    ),
 }
 
 
@@ -531,7 +601,8 @@ def texts(name: str, chat: Chat, *, tokens: bool) -> tuple[str | None, str | Non
         shown = [tml.tokens(name, turn.ids) if tokens else tml.told(name, turn) for turn in turns]
         return "\n".join([*shown, tml.tokens(name, ids) if tokens else tml.theirs(name).tokenizer.decode(ids)])
 
-    return written(tml.our_samples, tml.our_prompt), written(tml.their_samples, tml.their_prompt)
+    as_they_are = partial(tml.their_samples, respelled=False)
+    return written(tml.our_samples, tml.our_prompt), written(as_they_are, tml.their_prompt)
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)

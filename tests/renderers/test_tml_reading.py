@@ -66,6 +66,12 @@ READ: dict[str, tuple[str, str, tml.Read, tml.Read | None]] = {
         tml.Read("y", "r", []),
         tml.Read("y", "\n\nr\n", []),
     ),
+    "newlines around the end of R1's reasoning": (
+        "deepseek-r1",
+        "r\n</think>\n\ny<｜end▁of▁sentence｜>",
+        tml.Read("y", "r", []),
+        tml.Read("\n\ny", "r\n", []),
+    ),
     "spaces around reasoning": (
         "glm-5.2",
         " r\t</think>y<|user|>",
@@ -116,12 +122,29 @@ def test_all_else_is_read_alike(name: str, number: int) -> None:
         theirs = tml.read_by_them(name, messages[:-1], said, tools)
         if theirs.calls and name.startswith("qwen"):
             theirs = theirs._replace(content=theirs.content.rstrip("\n"))
-        if name.startswith(("kimi", "deepseek-v4")):
+        if name.startswith(("kimi", "deepseek-v4", "deepseek-r1")):
             theirs = theirs._replace(reasoning=theirs.reasoning.strip("\n"))
+        if name == "deepseek-r1":
+            theirs = theirs._replace(content=theirs.content.lstrip("\n"))
         ours = tml.read_by_us(name, said, tools)
         if name.startswith("glm"):
             ours = ours._replace(reasoning=ours.reasoning.strip())
         assert ours == theirs
+
+
+# ---- efforts
+
+
+@pytest.mark.parametrize("effort", [0, 0.2, 0.55, 0.9, 0.99])
+def test_prompts_of_inkling_with_an_effort(effort: float) -> None:
+    """Their samples have none; the prompts are equal."""
+    rng = random.Random(str(effort))
+    renderer = FAMILIES["inkling"](tml.encoder_of("v0.Renderer"), thinking_effort=effort, sampled_header=True)
+    for _ in range(20):
+        messages, tools = random_chat(rng, "inkling")
+        given = tml.as_tml(messages[:-1], tools, inkling=True)
+        spans, _ = tml.theirs("inkling").render_for_completion_with_effort(given, effort)
+        assert renderer.render_ids(messages[:-1], tools=tools, add_generation_prompt=True) == tml.ids_of(spans)
 
 
 # ---- images
@@ -154,10 +177,20 @@ def test_images_have_as_many_placeholders(name: str) -> None:
 
 
 def test_the_page_lists_every_difference() -> None:
+    """Each with the families that it concerns and who is right; nothing else."""
     text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
     table = text[text.index("## From tml-renderers") :].split("\n## ")[0]
-    listed = {line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")}
-    assert listed - {"what a conversation holds"} == set(DIFFERENCES)
+    rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table.splitlines() if line[:2] == "| "]
+    assert [row[0] for row in rows[1:]] == [*DIFFERENCES]
+    for title, families, why, right in rows[1:]:
+        listed = DIFFERENCES[title]
+        concerned = {tml.JUDGED[name].family for name in listed.names}
+        named = {each.split(" ")[0] for each in families.removeprefix("all but ").split(", ")} & set(FAMILIES)
+        if families.startswith("all but "):
+            named = {case.family for case in tml.JUDGED.values()} - named
+        assert named == concerned, title
+        assert right == {"either": "a convention"}.get(listed.right, listed.right), title
+        assert why.replace("`", "").replace("\\|", "|") == listed.why.replace("`", "").replace("\\|", "|"), title
 
 
 def test_faults_are_as_the_page_shows_them() -> None:

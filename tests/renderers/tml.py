@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from tml_renderers import chat, renderers
+from tml_renderers import chat, renderers, tokenizers, v0
 
 from niels_gpt.renderers.base import build_training_samples
 from niels_gpt.renderers.engine import Family
@@ -35,6 +35,7 @@ class Judged:
         tools: it can declare tools.
         thinks: it has a place for reasoning.
         ignored: markup of theirs that stands for another model's format and is left out of the comparison.
+        respelled: markup of theirs, and what ours writes in its place, by a difference that is listed.
     """
 
     family: str
@@ -44,6 +45,7 @@ class Judged:
     tools: bool = True
     thinks: bool = True
     ignored: tuple[str, ...] = ()
+    respelled: Mapping[str, str] = field(default_factory=dict)
 
 
 _KEPT = {"strip_thinking_from_history": False}
@@ -114,7 +116,16 @@ JUDGED: dict[str, Judged] = {
     "glm-5.3": Judged("glm-5.3", "Glm53", {"clear_thinking": False}, _ENDS),
     "glm-5.3, low effort": Judged("glm-5.3", "Glm53", {"clear_thinking": False, **_LOW}, {**_ENDS, **_LOW}),
     "glm-5.3-flash": Judged("glm-5.3", "Glm53Flash", {"clear_thinking": False}, _ENDS),
+    "deepseek-r1": Judged("deepseek-r1", "DeepSeekR1", tools=False, respelled={"</think>": "\n</think>\n\n"}),
+    "inkling": Judged("inkling", "v0.Renderer", options={"thinking_effort": None, "sampled_header": True}),
 }
+
+
+def _inkling() -> Any:
+    return v0.Renderer(tokenizers.O200kBaseChatTokenizer())
+
+
+KINDS: dict[str, Any] = {"v0.Renderer": _inkling}  # those that are not in `tml_renderers.renderers`
 
 
 # ---- the two renderers
@@ -124,13 +135,17 @@ JUDGED: dict[str, Judged] = {
 def theirs(name: str) -> Any:
     """The renderer of tml-renderers."""
     case = JUDGED[name]
-    return getattr(renderers, case.kind)(**case.arguments)
+    return _kind(case.kind)(**case.arguments)
+
+
+def _kind(name: str) -> Any:
+    return KINDS.get(name) or getattr(renderers, name)
 
 
 @shared
 def encoder_of(kind: str) -> PieceEncoder:
     """The vocabulary of a class of tml-renderers, opened for us: loading takes some seconds."""
-    return open_encoder(getattr(renderers, kind)().tokenizer)
+    return open_encoder(_kind(kind)().tokenizer)
 
 
 def ours(name: str) -> Family:
@@ -150,36 +165,44 @@ _ROLES = {
 }
 
 
-def as_tml(messages: Messages, tools: Any = None) -> Any:
-    """A conversation as native messages: one for each reasoning, text and call, and one that ends an answer."""
-    made = [_declared(tools)] if tools else []
+def as_tml(messages: Messages, tools: Any = None, *, inkling: bool = False) -> Any:
+    """A conversation as native messages: one for each reasoning, text and call, and one that ends an answer.
+
+    For Inkling, as their conversion of OpenAI's messages has it: tools are declared by an author with a name, and there
+    is no message for the empty text behind a reasoning.
+    """
+    made = [_declared(tools, "tool_declare" if inkling else None)] if tools else []
     for message in messages:
         author = chat.Author(_ROLES[message["role"]], message.get("name") if message["role"] == "tool" else None)
         known = message.get("tool_call_id")
         metadata = None if known is None else chat.MessageMetadata(tool_call_id=known)
-        contents = _contents(message)
+        contents = _contents(message, inkling)
         made += [chat.Message(content, author, message_metadata=metadata) for content in contents]
     return chat.MessageList(made)
 
 
-def _declared(tools: Any) -> Any:
+def _declared(tools: Any, author: str | None) -> Any:
     specs = [
         chat.ToolSpecJson(tool["type"], function["name"], function["description"], function["parameters"])
         for tool in tools
         for function in [tool["function"]]
     ]
-    return chat.Message(chat.ToolDeclareJson(specs), chat.Author(chat.AuthorKind.System))
+    return chat.Message(chat.ToolDeclareJson(specs), chat.Author(chat.AuthorKind.System, author))
 
 
-def _contents(message: Mapping[str, Any]) -> list[Any]:
+def _contents(message: Mapping[str, Any], inkling: bool) -> list[Any]:
     text = plain_text(message["content"])
     if message["role"] != "assistant":
         return [chat.Text(text)]
     calls = message.get("tool_calls") or []
     reasoning = message.get("reasoning_content")
     found: list[Any] = [] if reasoning is None else [chat.Thinking(reasoning)]
-    found += [chat.Text(text)] if text or not calls else []
+    found += [chat.Text(text)] if text or not (calls or (inkling and reasoning)) else []
     return [*found, *map(_call, calls), chat.ModelEndSampling()]
+
+
+def _messages(name: str, messages: Messages, tools: Any) -> Any:
+    return as_tml(messages, tools, inkling=JUDGED[name].kind == "v0.Renderer")
 
 
 def _call(call: Mapping[str, Any]) -> Any:
@@ -209,22 +232,26 @@ def ids_of(spans: Sequence[Any]) -> list[int]:
     return [token for span in spans for token in span.span.tokens]
 
 
-def their_samples(name: str, messages: Messages, tools: Any = None) -> list[Sample]:
-    """Their training examples, the weights as a mask."""
-    examples = theirs(name).render_for_sft(as_tml(messages, tools))
+def their_samples(name: str, messages: Messages, tools: Any = None, *, respelled: bool = True) -> list[Sample]:
+    """Their training examples, the weights as a mask; `respelled` as `Judged` says."""
+    examples = theirs(name).render_for_sft(_messages(name, messages, tools))
     samples = [
         Sample(ids_of(example.input_token_spans), [weight > 0 for weight in example.per_token_loss_weight_unshifted])
         for example in examples
     ]
-    return [_kept(name, sample) for sample in samples]
+    return [_kept(name, sample, respelled=respelled) for sample in samples]
 
 
-def _kept(name: str, sample: Sample) -> Sample:
-    """A sample without what is ignored."""
-    if not JUDGED[name].ignored:
+def _kept(name: str, sample: Sample, *, respelled: bool = False) -> Sample:
+    """A sample without what is ignored, and with what is spelled otherwise as we spell it."""
+    case = JUDGED[name]
+    spelled = dict.fromkeys(case.ignored, "") | (dict(case.respelled) if respelled else {})
+    if not spelled:
         return sample
-    ignored = {encoder_of(JUDGED[name].kind).control_ids[text] for text in JUDGED[name].ignored}
-    kept = [(token, trained) for token, trained in zip(*sample, strict=True) if token not in ignored]
+    encoder = encoder_of(case.kind)
+    known = {encoder.added_ids[text]: text for text in spelled}
+    ids = {token: encoder.encode_pieces([spelled[text]], [True])[0].tolist() for token, text in known.items()}
+    kept = [(one, trained) for token, trained in zip(*sample, strict=True) for one in ids.get(token, [token])]
     return Sample([token for token, _ in kept], [trained for _, trained in kept])
 
 
@@ -253,7 +280,7 @@ def turns_of(samples: Sequence[Sample]) -> list[Turn]:
 
 def their_prompt(name: str, messages: Messages, tools: Any = None) -> list[int]:
     """The ids of the generation prompt."""
-    spans, _ = theirs(name).render_for_completion(as_tml(messages, tools))
+    spans, _ = theirs(name).render_for_completion(_messages(name, messages, tools))
     ids = ids_of(spans)
     return _kept(name, Sample(ids, [False] * len(ids))).ids
 
@@ -273,7 +300,7 @@ class Read(NamedTuple):
 
 def read_by_them(name: str, messages: Messages, completion: Sequence[int], tools: Any = None) -> Read:
     """What their parser of the prompt before makes of a completion."""
-    _, parser = theirs(name).render_for_completion(as_tml(messages, tools))
+    _, parser = theirs(name).render_for_completion(_messages(name, messages, tools))
     texts: dict[type, list[str]] = {chat.Text: [], chat.Thinking: []}
     calls: list[tuple[str | None, Any]] = []
     for message in parser.parse_tokens(list(completion)):
