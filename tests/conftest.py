@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
@@ -259,6 +260,16 @@ def _starts_processes(path: Path) -> bool:
 @cache
 def _source(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+def pytest_collection_finish() -> None:
+    """Take what collecting has made out of the garbage collector's sight.
+
+    Ten thousand tests and their modules are 700,000 objects, which live until the end: every `gc.collect()` of a test
+    would walk them for 0.4 seconds.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:

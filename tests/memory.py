@@ -2,8 +2,8 @@
 
 Encoders of real vocabularies take up to 800 MB while they are proven and some 100 MB after that, tiny ones some 45 MB.
 Tests share them through `shared`, the tests of one model in a file run one after another (`grouped`), and where a
-worker holds more than `KEEP` between two models, everything shared is dropped. `tests/conftest.py` calls what stands
-here.
+worker holds more than `KEEP` between two models, everything shared is dropped. `tests/conftest.py` calls these
+functions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import pytest
 
 KEEP = 1_000_000_000  # bytes of resident memory above which shared objects are dropped
+GROWTH = 300_000_000  # and how much more than after the last time it must be
 # Above these the run fails, so that it fits a laptop with 8 GB.
 MOST_OF_A_WORKER = 3_000_000_000
 MOST_OF_ALL = 6_000_000_000  # workers and what they start, shared pages counted once
@@ -28,6 +29,7 @@ MOST_OF_ALL = 6_000_000_000  # workers and what they start, shared pages counted
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SHARED: list[Any] = []
+_after_last = 0  # bytes that were left when shared objects were last dropped
 
 
 def shared(function: F, most: int | None = None) -> F:
@@ -58,14 +60,20 @@ def grouped(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def drop_if_large() -> None:
-    """Drop what is shared if this process holds more than `KEEP`, and give the memory back to the system."""
-    if resident() <= KEEP:
+    """Drop what is shared if this process holds more than `KEEP`, and give the memory back to the system.
+
+    Libraries alone can hold more than `KEEP`. Therefore the process must have grown by `GROWTH` since the last time:
+    else the objects would be made anew for every test, in vain.
+    """
+    global _after_last  # one process, one measurement
+    if resident() <= max(KEEP, _after_last + GROWTH):
         return
     for made in _SHARED:
         made.cache_clear()
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
+    _after_last = resident()
 
 
 def resident() -> int:
