@@ -4,6 +4,7 @@
  *   _kernel_json.c       writes and recognises JSON                     (renderers/conversation.py)
  *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
  *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
+ *   _kernel_locate.c     finds the spans of rows in the files' indexes  (episodes/spans.py)
  *   _kernel_rows.c       checks which rows of files a batch has         (format/gather.py)
  *   _kernel_fill.c       fills these rows
  *
@@ -23,12 +24,30 @@
 
 #include "_kernel.h"
 #include <stdint.h>
+#include <string.h>
 
 PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width)
 {
     if (count > PY_SSIZE_T_MAX / width) /* the product would overflow */
         return PyErr_NoMemory();
     return PyBytes_FromStringAndSize(NULL, count * width);
+}
+
+int open_array(PyObject *array, Py_buffer *view, int axes, Py_ssize_t width, const char *letters, int writable,
+               const char *name)
+{
+    if (PyObject_GetBuffer(array, view, PyBUF_ND | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) < 0)
+        return -1;
+    const char *const format = view->format ? view->format : "B";
+    const int known = view->itemsize == width && format[0] && !format[1] && strchr(letters, format[0]) != NULL;
+    if (view->ndim != axes || !known || (uintptr_t)view->buf % (uintptr_t)width != 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s must be an aligned array of %d axes of items of %zd bytes; found %d axes of items of %zd bytes, "
+                     "format %.20s", name, axes, width, view->ndim, view->itemsize, format);
+        PyBuffer_Release(view);
+        return -1;
+    }
+    return 0;
 }
 
 /* ------------------------------------------------------------------ encode */
@@ -88,6 +107,7 @@ static PyMethodDef methods[] = {
     {"plain_roles", plain_roles, METH_VARARGS, plain_roles_doc},
     {"json_text", json_text, METH_O, json_text_doc},
     {"is_json", is_json, METH_O, is_json_doc},
+    {"locate", locate, METH_VARARGS, locate_doc},
     {"gather_rows", gather_rows, METH_VARARGS, gather_rows_doc},
     {NULL, NULL, 0, NULL},
 };

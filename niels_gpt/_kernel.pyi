@@ -43,6 +43,19 @@ def json_text(value: Any) -> str | None: ...
 # Whether a text is certainly JSON.
 def is_json(text: Any) -> bool: ...
 
+# The spans of rows as `(room, spans, columns)`; see `episodes.spans.SpanLocator`.
+def locate(
+    rows: Any,
+    offsets: Any,
+    items: Any,
+    dropped: Any,
+    first: Any,
+    records: Sequence[Any],
+    prefixes: Sequence[Any] | None,
+    width: int,
+    tail: bool,
+) -> tuple[int, int, bytearray]: ...
+
 # The rows of a batch; see `format.gather` for spans, files (ids, masks, segment ids) and outputs.
 def gather_rows(
     spans: tuple[Any, ...],

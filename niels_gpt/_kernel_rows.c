@@ -15,26 +15,7 @@
 #include "_kernel_rows.h"
 #include <string.h>
 
-enum { MOST_AXES = 3, LARGE = 1 << 17 }; /* values; while more are gathered, other threads may run */
-
-/* Open a writable or readable array of `axes` axes in C order, of items of `width` bytes with a format among `letters`.
- * -1 is an error, with nothing held; else the caller releases `view`. */
-static int open_array(PyObject *array, Py_buffer *view, int axes, Py_ssize_t width, const char *letters, int writable,
-                      const char *name)
-{
-    if (PyObject_GetBuffer(array, view, PyBUF_ND | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) < 0)
-        return -1;
-    const char *const format = view->format ? view->format : "B";
-    const int known = view->itemsize == width && format[0] && !format[1] && strchr(letters, format[0]) != NULL;
-    if (view->ndim != axes || !known || (uintptr_t)view->buf % (uintptr_t)width != 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s must be an aligned array of %d axes of items of %zd bytes; found %d axes of items of %zd bytes, "
-                     "format %.20s", name, axes, width, view->ndim, view->itemsize, format);
-        PyBuffer_Release(view);
-        return -1;
-    }
-    return 0;
-}
+enum { LARGE = 1 << 17 }; /* values; while more are gathered, other threads may run */
 
 /* Arrays of a tuple, of which some may be None. */
 typedef struct {

@@ -106,6 +106,7 @@ class BatchSource(Batches[EpisodeBatch]):
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
         self._buffers = Buffers()
+        self._has_layout = plan is not None or split.has_segments  # rows may hold several texts
         # Not a method: with a cycle of references, a loader that is dropped would keep its shards from being evicted.
         open_reader = partial(
             EpisodeReader,
@@ -125,7 +126,7 @@ class BatchSource(Batches[EpisodeBatch]):
         if self._reader is not None:
             return self._reader
         assert self._stream is not None
-        return self._stream.reader(spans, place)
+        return self._stream.reader(spans, None if place is None else self.starting_place(place))
 
     @property
     def uses_mask(self) -> bool:
@@ -145,15 +146,16 @@ class BatchSource(Batches[EpisodeBatch]):
         o = self.options
         drawn = self.draw(place, n)
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
-        spans = self._locator.of_rows(np.concatenate([rows[self.own_rows] for rows, _ in drawn]))
-        reader = self._reader_of(spans, self.starting_place(place))
-        made = reader.training_rows(spans, o.pad_id, batches=len(drawn), with_layout=self._separates_texts)
+        own_rows = [rows[self.own_rows] for rows, _ in drawn]
+        spans = self._locator.of_rows(own_rows[0] if len(drawn) == 1 else np.concatenate(own_rows))
+        reader = self._reader_of(spans, place)
+        made = reader.training_rows(spans, o.pad_id, batches=len(drawn), with_layout=self._has_layout)
         layouts = self._layouts(made)
         episodes, first = spans.of_episodes(spans.episode), 0
         batches = []
         for i, ((rows, after), sums) in enumerate(zip(drawn, made.sums, strict=True)):
             own = slice(i * o.batch_size, (i + 1) * o.batch_size)
-            global_trained, global_sum = self._global_sums(rows, sums, self.starting_place(place))
+            global_trained, global_sum = self._global_sums(rows, sums, place)
             of_batch = episodes[first : first + sums.episodes]
             first += sums.episodes
             batch = EpisodeBatch(
@@ -202,11 +204,6 @@ class BatchSource(Batches[EpisodeBatch]):
         spans = self._locator.of_rows(rows)
         trained, sums = self._reader_of(spans, place).trained_targets(spans)
         return int(trained.sum()), float(sums.sum())
-
-    @property
-    def _separates_texts(self) -> bool:
-        """Rows may hold several texts."""
-        return self.plan is not None or self.split.has_segments
 
     def _layouts(self, made: TrainingRows) -> list[dict[str, Any]]:
         """For each batch the fields that separate the texts of a row; empty if each row has one text."""

@@ -198,6 +198,12 @@ class EpisodeSplit:
         # Ids must fit the smallest; one dataset without a record makes the bound unknown.
         return min(known) if known and len(known) == len(sizes) else None
 
+    @cached_property
+    def index(self) -> tuple[Int64s, Int64s, list[Records], list[Records | None] | None]:
+        """What the kernel looks up: what `filtered` leaves out, first episodes, records and prefixes of all shards."""
+        prefixes = [shard.prefixes for shard in self.shards] if self.has_prefixes else None
+        return self.filtered.remaining_before, self._first, [shard.records for shard in self.shards], prefixes
+
     def locate(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """Shard, start and length of episodes (numbers, not positions), each int64 of the same shape.
 

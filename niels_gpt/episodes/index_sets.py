@@ -78,28 +78,31 @@ class RowFilter:
     Args:
         total: how many numbers there are before filtering.
         dropped: the numbers to leave out, integers, increasing.
+
+    Attributes:
+        remaining_before: of each dropped number, int64, shape (dropped,).
     """
 
     def __init__(self, total: int, dropped: npt.NDArray[np.integer[Any]]) -> None:
         self.total = total
-        self._remaining_before = dropped.astype(np.int64) - np.arange(len(dropped))
+        self.remaining_before = dropped.astype(np.int64) - np.arange(len(dropped))
 
     def __len__(self) -> int:
-        return self.total - len(self._remaining_before)
+        return self.total - len(self.remaining_before)
 
     @property
     def key(self) -> bytes:
         """Bytes that differ between different filters of one total; empty if nothing is dropped."""
-        return self._remaining_before.tobytes()
+        return self.remaining_before.tobytes()
 
     def before(self, number: int) -> int:
         """How many remaining numbers are below `number`: for a remaining number, its position."""
-        dropped = range(len(self._remaining_before))
+        dropped = range(len(self.remaining_before))
         # The key restores the j-th dropped number, so the array of dropped numbers need not be stored, too.
-        return number - bisect_left(dropped, number, key=lambda j: int(self._remaining_before[j]) + j)
+        return number - bisect_left(dropped, number, key=lambda j: int(self.remaining_before[j]) + j)
 
     def __getitem__(self, positions: npt.NDArray[np.integer[Any]]) -> Int64s:
         """The numbers at these positions, int64 of the same shape."""
-        if not len(self._remaining_before):
+        if not len(self.remaining_before):
             return positions.astype(np.int64)
-        return positions + np.searchsorted(self._remaining_before, positions, side="right")
+        return positions + np.searchsorted(self.remaining_before, positions, side="right")

@@ -9,6 +9,7 @@ A row is made of spans, one after the other. Most rows have one span, packed row
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from niels_gpt.episodes.schedule import EMPTY
 from niels_gpt.forks import cached_property
 from niels_gpt.format.gather import Spans
 from niels_gpt.format.packing import PackPlan
+from niels_gpt.kernel import native
 
 Int64s = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -36,14 +38,42 @@ class SpanLocator:
     def __init__(self, split: EpisodeSplit, plan: PackPlan | None, width: int, *, too_long: str) -> None:
         self._split, self._plan, self._width = split, plan, width
         self._tail = too_long == "tail"
+        self._index = split.index  # of all shards; the kernel opens those that it needs
+        self._has_prefixes = split.has_prefixes
 
     def of_rows(self, rows: Int64s) -> RowSpans:
         """The spans of these rows, cut to the rows' width; rows with the number `EMPTY` come last."""
+        if (kernel := native()) and not self._split.shares_prefixes:
+            return self._located(kernel, rows, self._plan)
         return self._cut(*self._placed(rows), len(rows))
 
     def of_positions(self, positions: Int64s) -> RowSpans:
         """The spans of the episodes at these positions, one a row."""
+        if (kernel := native()) and not self._split.shares_prefixes:
+            return self._located(kernel, positions, None)
         return self._cut(np.arange(len(positions)), positions, len(positions))
+
+    def _located(self, kernel: ModuleType, rows: Int64s, plan: PackPlan | None) -> RowSpans:
+        """The same by the kernel, which finds the spans of all rows in one pass."""
+        offsets, items = (None, None) if plan is None else (plan.offsets, plan.items)
+        room, n, made = kernel.locate(rows, offsets, items, *self._index, self._width, self._tail)
+        # Of 3 rows with room for 5 spans: 3 int64 (how many values each row has), 5 columns of 5 int64, 3 of 5 bool.
+        B = len(rows)
+        row, episode, shard, start, length = np.frombuffer(made, np.int64, 5 * room, 8 * B).reshape(5, room)[:, :n]
+        cut, begins, is_prefix = np.frombuffer(made, np.bool_, 3 * room, 8 * (B + 5 * room)).reshape(3, room)[:, :n]
+        return RowSpans(
+            B,
+            self._width,
+            row=row,
+            episode=episode,
+            shard=shard,
+            start=start,
+            length=length,
+            cut=cut,
+            is_prefix=is_prefix if self._has_prefixes else None,
+            begins=begins if self._has_prefixes else None,
+            used=np.frombuffer(made, np.int64, B),
+        )
 
     def positions(self, rows: Int64s) -> Int64s:
         """The positions of the episodes in these rows."""
@@ -138,6 +168,7 @@ class RowSpans:
         is_prefix: Bools | None = None,
         begins: Bools | None = None,
         sees: Int64s | None = None,
+        used: Int64s | None = None,
     ) -> None:
         self.B, self.width, self.is_prefix, self.begins, self.sees = B, width, is_prefix, begins, sees
         self.row, self.episode, self.shard, self.start, self.length, self.cut = row, episode, shard, start, length, cut
@@ -145,7 +176,9 @@ class RowSpans:
         self.filled = int(row[-1]) + 1 if len(row) else 0
         self.one_per_row = len(row) == self.filled
         # The common case, one episode in every row: the lengths are the answer, without counting.
-        if len(row) == B and self.one_per_row:
+        if used is not None:
+            self.used = used
+        elif len(row) == B and self.one_per_row:
             self.used = length
         else:
             self.used = np.bincount(row, weights=length, minlength=B).astype(np.int64)

@@ -31,7 +31,13 @@ class Place:
 
 def state_of(place: Place, *, fingerprint: str, seed: int) -> dict[str, Any]:
     """A place as a checkpoint holds it: a dict of plain values that JSON can store."""
-    return dict(zip(STATE_KEYS, (STATE_VERSION, fingerprint, seed, place.epoch, place.position), strict=True))
+    return {
+        "version": STATE_VERSION,
+        "fingerprint": fingerprint,
+        "seed": seed,
+        "epoch": place.epoch,
+        "position": place.position,
+    }
 
 
 def place_in(

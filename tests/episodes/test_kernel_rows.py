@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.episodes import rows, stream
+from niels_gpt.episodes import rows, spans, stream
 from niels_gpt.episodes.stream import GPTDataLoader
 from niels_gpt.errors import NielsError
 from niels_gpt.kernel import native
@@ -33,6 +33,7 @@ def made_by(kernel: ModuleType | None, folder: Path, **options: Any) -> list[dic
     """Everything in the batches of an epoch; or what is wrong with the data."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "native", lambda: kernel)
+        patch.setattr(spans, "native", lambda: kernel)
         try:
             batches = epoch_of(loader(folder, **options))
         except NielsError as error:
@@ -128,3 +129,65 @@ def test_windows(
             found.append([[(str(one.dtype), one.tolist()) for one in opened.get_batch()] for _ in range(4)])
     assert found[0] == found[1]
     assert len(found[0][0]) == (2 if mask is None else 3)
+
+
+def located(kernel: ModuleType, **changed: Any) -> Any:
+    """Rows 1 and 0 of a plan for the positions 0 to 2; episode 1 of four is left out; shards of two episodes each."""
+    given: dict[str, Any] = {
+        "rows": np.array([1, 0, -1]),
+        "offsets": np.array([0, 1, 3]),
+        "items": np.array([1, 2, 0], np.int32),
+        "dropped": np.array([1]),
+        "first": np.array([0, 2, 4]),
+        "records": [np.array([[0, 3], [3, 3]], np.uint64), np.array([[5, 2], [7, 9]], np.uint64)],
+        "prefixes": [None, np.array([[0, 0], [1, 4]], np.uint64)],
+        "width": 6,
+        "tail": False,
+    }
+    return kernel.locate(*(given | changed).values())
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_what_the_kernel_locates(kernel: ModuleType, tail: bool) -> None:
+    """The third row is empty; episode 3 has a prefix of 4 tokens and 9 of its own, of which 6 fit into a row."""
+    room, n, made = located(kernel, tail=tail)
+    assert (room, n) == (6, 3 if tail else 4)
+    assert np.frombuffer(made, np.int64, 3).tolist() == [9, 2, 0]
+    columns = np.frombuffer(made, np.int64, 5 * room, 24).reshape(5, room)[:, :n].tolist()
+    flags = np.frombuffer(made, np.bool_, 3 * room, 24 + 40 * room).reshape(3, room)[:, :n].tolist()
+    if tail:
+        assert columns == [[0, 0, 1], [3, 0, 2], [1, 0, 1], [10, 0, 5], [6, 3, 2]]
+        assert flags == [[True, False, False], [True, True, True], [False, False, False]]
+    else:
+        assert columns == [[0, 0, 0, 1], [3, 3, 0, 2], [1, 1, 0, 1], [1, 7, 0, 5], [4, 2, 3, 2]]
+        assert flags == [[False, True, False, False], [True, False, True, True], [True, False, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"rows": np.array([2])}, "the plan has no row 2"),
+        ({"offsets": np.array([0, 4, 3])}, "the plan has no row"),
+        ({"offsets": np.array([-1, 1, 3])}, "the plan has no row"),
+        ({"items": np.array([1, 3, 0])}, "there is no episode 4"),
+        ({"items": np.array([1, -1, 0])}, "there is no position -1"),
+        ({"items": np.array([1, 2**62, 0])}, "there is no position|there is no episode"),
+        ({"items": None}, "a plan's offsets and items or neither"),
+        ({"first": np.array([1, 2, 4])}, "there is no episode 0"),
+        ({"first": np.array([0, 2, 9])}, None),
+        ({"dropped": np.array([1, 1])}, "there is no episode 4"),
+        ({"records": [np.array([[0, 3]], np.uint64)] * 2}, "record 1 of shard 1 is missing"),
+        ({"records": [np.array([[0, 3], [2**63, 3]], np.uint64)] * 2}, "out of range"),
+        ({"prefixes": [None, np.zeros((1, 2), np.uint64)]}, "record 1 of shard 1 is missing"),
+        ({"width": 0}, "a width from 1"),
+        ({"width": 2**31}, "a width from 1"),
+    ],
+)
+def test_indexes_that_do_not_belong_together_are_refused(
+    kernel: ModuleType, changed: dict[str, Any], words: str | None
+) -> None:
+    if words is None:
+        assert located(kernel, **changed)[1] == 4  # more episodes than any plan names
+        return
+    with pytest.raises(ValueError, match=words):
+        located(kernel, **changed)
