@@ -182,7 +182,7 @@ static int add_episode(Locating *to, Py_ssize_t row, int64_t position)
     }
     const int64_t episode = position + at_most(int64s(to, DROPPED), to->views[DROPPED].shape[0], position);
     const int64_t shard = at_most(first, shards + 1, episode) - 1;
-    if (shard < 0 || shard >= shards) {
+    if (shard < 0 || shard >= shards || first[shard] < 0) {
         PyErr_Format(PyExc_ValueError, "there is no episode %lld", (long long)episode);
         return -1;
     }
@@ -205,18 +205,19 @@ static int add_episode(Locating *to, Py_ssize_t row, int64_t position)
 /* Which positions a row has: one, or with a plan items `low` to `high` - 1 of it; -1 is an error. */
 static int positions_of(const Locating *to, int64_t row, int64_t *low, int64_t *high)
 {
-    *low = row;
-    *high = row + 1;
-    if (!to->held[OFFSETS])
-        return 0;
     const Py_buffer *const offsets = &to->views[OFFSETS];
-    if (row < offsets->shape[0] - 1) {
+    if (!to->held[OFFSETS]) {
+        *low = row;
+        *high = row < INT64_MAX ? row + 1 : row;
+        if (*low < *high)
+            return 0;
+    } else if (row < offsets->shape[0] - 1) {
         *low = plan_value(offsets, row);
         *high = plan_value(offsets, row + 1);
         if (*low >= 0 && *low <= *high && *high <= to->views[ITEMS].shape[0])
             return 0;
     }
-    PyErr_Format(PyExc_ValueError, "the plan has no row %lld", (long long)row);
+    PyErr_Format(PyExc_ValueError, "there is no row %lld", (long long)row);
     return -1;
 }
 
