@@ -1,4 +1,4 @@
-"""Audio and video in a content: refused at every door, with message, part and a way out."""
+"""Audio and video in a content or in a column: refused at every door, with row, message or column, and a way out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from niels_gpt.messages import Conversation, normalise
 from niels_gpt.renderers.choice import RendererOptions
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import ChatFile, from_dataset, nth_conversation
 from niels_gpt.sources.preference_files import preference_files
+from niels_gpt.sources.prompt_files import PromptColumns, read_prompts
 from niels_gpt.sources.rejections import Rejected
 from tests.renderers.tiny_families import folder_of, renderer_of
 
@@ -161,3 +162,111 @@ def test_the_explorer() -> None:
     chat = Conversation(asked(PARTS["Qwen's video"][1]), "x")  # type: ignore[arg-type]
     with pytest.raises(MessageError, match=r"message 1: content\.1 is video"):
         view_rendered(renderer_of("qwen3"), chat)
+
+
+# ---- columns
+
+GOOD = [{"role": "user", "content": "a"}, said("b")]
+WAV = {"bytes": b"RIFF", "path": None}
+MEDIA_COLUMNS: dict[str, tuple[str, Any, int]] = {
+    "videos": ("video", ["a.mp4", "b.mp4"], 2),
+    "videos, one path": ("video", "a.mp4", 1),
+    "audios": ("audio", ["a.wav"], 1),
+    "audio": ("audio", WAV, 1),
+    "video": ("video", {"bytes": None, "path": "a.mp4"}, 1),
+}
+columns = pytest.mark.parametrize("case", MEDIA_COLUMNS)
+
+
+def column_sentence(case: str) -> str:
+    kind, _, number = MEDIA_COLUMNS[case]
+    return (
+        f"column {case.partition(',')[0]!r} holds {kind} ({number}); expected texts or images: no renderer here can "
+        f"count the tokens of {kind}. Drop the row, or remove the column where the messages make sense without it"
+    )
+
+
+def row_with(case: str, **row: Any) -> dict[str, Any]:
+    return {**row, case.partition(",")[0]: MEDIA_COLUMNS[case][1]}
+
+
+@columns
+def test_columns_of_datasets(case: str) -> None:
+    """Chats in all shapes, as `datasets` reads them; the number of the row is told."""
+    for row in (
+        {"messages": GOOD},
+        {"conversations": [{"from": "human", "value": "<video>a"}, {"from": "gpt", "value": "b"}]},
+        {"instruction": "a", "output": "b"},
+        {"prompt": "a", "completion": "b"},
+    ):
+        good, read = from_dataset([{**row, "videos": None, "audio": None}, row_with(case, **row)])
+        assert isinstance(good, Conversation)
+        assert isinstance(read, Rejected)
+        assert (read.reason, read.detail) == ("unsupported_media", f"row 1: {column_sentence(case)}")
+
+
+@columns
+def test_columns_of_files(case: str, tmp_path: Path) -> None:
+    """Chats, one of them by its number as `niels-gpt render` reads it, pairs and prompts."""
+    if "audio" in case and "audios" not in case:
+        pytest.skip("JSON has no bytes")
+
+    def written(name: str, **row: Any) -> str:
+        path = tmp_path / name
+        path.write_text(json.dumps(row) + "\n" + json.dumps(row_with(case, **row)) + "\n", encoding="utf-8")
+        return str(path)
+
+    chats = written("chats.jsonl", messages=GOOD)
+    pairs = written("pairs.jsonl", prompt="a", chosen="b", rejected="c")
+    prompts = written("prompts.jsonl", question="a", answer="b")
+    for path, rows in (
+        (chats, ChatFile(Path(chats)).iterate()),
+        (pairs, preference_files([pairs]).iterate()),
+        (prompts, read_prompts([prompts], PromptColumns())),
+    ):
+        good, read = rows
+        assert not isinstance(good, Rejected)
+        assert isinstance(read, Rejected)
+        assert (read.reason, read.detail) == ("unsupported_media", f"{path}:2: {column_sentence(case)}")
+    with pytest.raises(MessageError, match=r"chats\.jsonl:2: column"):
+        nth_conversation(chats, 1)
+
+
+def test_images_in_a_column_that_no_message_names() -> None:
+    placeholder = [{"role": "user", "content": [{"type": "image"}, TEXT]}, said("b")]
+    named = [{"role": "user", "content": [{"type": "image", "image": "a.png"}, TEXT]}, said("b")]
+    for messages in (GOOD, placeholder):
+        (read,) = from_dataset([{"messages": messages, "images": ["a.png"]}])
+        assert isinstance(read, Rejected)
+        assert read.reason == "images_in_column"
+        assert read.detail.startswith(
+            "row 0: column 'images' holds images (1), and no message names one; expected each"
+        )
+    (read,) = from_dataset([{"messages": named, "images": ["a.png"]}])
+    assert isinstance(read, Conversation)
+
+
+def test_columns_that_hold_no_media_are_metadata() -> None:
+    for value in (
+        {"videos": []},
+        {"images": None},
+        {"video": "My holiday"},
+        {"audio": 3},
+        {"images": 2},
+        {"audios": [None]},
+    ):
+        (read,) = from_dataset([{"messages": GOOD, **value}])
+        assert isinstance(read, Conversation)
+
+
+def test_builds_and_the_doctor_of_rows_with_columns(tmp_path: Path) -> None:
+    file = tmp_path / "chats.jsonl"
+    rows = [{"messages": GOOD}] * 4 + [row_with("videos", messages=GOOD)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    model = folder_of("chatml")
+    ng.build(str(file), tmp_path / "episodes", tokenizer=str(model), renderer_name="chatml", max_bad_rows=1)
+    rejected = (tmp_path / "episodes" / "rejected.jsonl").read_text(encoding="utf-8")
+    assert json.loads(rejected)["detail"] == f"{file}:5: {column_sentence('videos')}"
+    report = ng.diagnose(str(file), tokenizer=str(model), renderer=RendererOptions("chatml"))
+    (finding,) = [each for each in report.findings if each.rule == "unusable-row"]
+    assert "column 'videos' holds video (2)" in str(finding.evidence)

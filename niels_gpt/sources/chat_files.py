@@ -26,6 +26,7 @@ from niels_gpt.sources.chat_shapes import DIALECTS, candidates, detect, to_messa
 from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, expand, fingerprint
 from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
+from niels_gpt.sources.media_columns import refuse_media_columns
 from niels_gpt.sources.provider_shapes import SHAPES
 from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
@@ -159,6 +160,7 @@ def record_to_conversation(
             row = mapping.renamed(row)
         messages, tools = normalise(to_messages(row, dialect, dict(mapping.roles))), tools_of(row, dialect)
         messages = mapping.with_system(messages)
+        refuse_media_columns(row, messages)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
     used = {"messages", "tools", "system", "systemInstruction", "system_instruction", *DIALECTS[dialect][0]}

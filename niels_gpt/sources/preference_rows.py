@@ -18,11 +18,13 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, ToolSpec, normalise
 from niels_gpt.sources.chat_shapes import tools_of
+from niels_gpt.sources.media_columns import refuse_media_columns
 
 Row = Mapping[str, Any]
 Messages = list[Any]
@@ -98,6 +100,7 @@ def to_preference(row: Row, form: str, where: str = "", changed: tuple[str, ...]
         raise MessageError("no_prompt", "the prompt is empty; expected at least one message before the completions")
     for completion in completions:
         _check_completion(completion)
+    refuse_media_columns(row, chain(prompt, *(completion.messages for completion in completions)))
     used = {name for key in (*keys, _PROMPTS, ("tools", "system", "margin")) for name in key}
     metadata = {key: value for key, value in row.items() if key not in used}
     tools: Any = tools_of(row)

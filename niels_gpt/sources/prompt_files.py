@@ -22,6 +22,7 @@ from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.chat_shapes import to_messages, tools_of
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.mapping import value_at
+from niels_gpt.sources.media_columns import refuse_media_columns
 from niels_gpt.sources.records import read_records
 from niels_gpt.storage.remote import AnyFile
 
@@ -106,6 +107,7 @@ class PromptColumns:
                 "prompt_ends_with_answer",
                 f"{prompt_path} ends with a message of the assistant; expected a question: remove the answer",
             )
+        refuse_media_columns(row, messages)
         paths = [prompt_path, answer_path, *(path for path, _ in beside.values())]
         # A column of which only one field was used (`reward_model.ground_truth`) stays.
         metadata = {name: value for name, value in row.items() if name not in paths}
