@@ -22,7 +22,18 @@ from niels_gpt.doctor.examine import Examination
 from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
 from niels_gpt.doctor.layout_inference import NO_TEMPLATE, AnyRenderer, infer_layout, layout_without_template
 from niels_gpt.doctor.open_input import Opened
-from niels_gpt.doctor.rules import calls, data, documents, masks, preferences, shares, tokenizers, turns, vocabulary
+from niels_gpt.doctor.rules import (
+    RULES,
+    calls,
+    data,
+    documents,
+    masks,
+    preferences,
+    shares,
+    tokenizers,
+    turns,
+    vocabulary,
+)
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
@@ -141,6 +152,10 @@ class Context:
             max_length: the longest row, if the user passed one.
         """
         vocabulary.finish(counters, self.encoder, self.layout)
+        if vocabulary.all_wrong(counters):
+            for rule in RULES.values():
+                if {"turns", "controls"} & set(rule.needs) and rule not in vocabulary.RULES:
+                    counters.drop(rule.id)
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)

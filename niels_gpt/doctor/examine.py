@@ -373,7 +373,7 @@ def rendered_turns(batch: RenderedBatch, rows: TokenRows, layout: Layout | None)
     stop = np.where(has_sampled & ends_turns, last, -1)
     if layout is not None and not layout.has_own_stop:  # the opener of the next message ends the turn
         next_ids = rows.ids[np.minimum(end, n - 1)]
-        closed = has_sampled & (end < rows.starts[1:][row]) & np.isin(next_ids, layout.stops)
+        closed = has_sampled & (end < rows.starts[1:][row]) & np.isin(next_ids, layout.closers)
         stop = np.where(closed, end, stop)
     # Other roles sample nothing; their body begins with the first content token.
     content = np.append(np.flatnonzero(batch.is_content), n)

@@ -170,6 +170,15 @@ class Layout:
         )
 
     @cached_property
+    def closers(self) -> Ids:
+        """The ids that close assistant turns: the stops; without a stop of their own, also the tokens that open others.
+
+        A template does not say at which of these serving stops, so they need not be among its stops.
+        """
+        openers = {ids[0] for role, ids in self.openers if role != ASSISTANT and ids[0] in self.controls}
+        return self.stops if self.has_own_stop else tuple(sorted({*self.stops, *openers}))
+
+    @cached_property
     def _roles(self) -> Int64s:
         return np.array([role for role, _ in self.openers], dtype=np.int64)
 
@@ -276,7 +285,7 @@ class Layout:
 
     def _stop(self, ids: Int64s, body: Int64s, end: Int64s, rows: TokenRows) -> Int64s:
         """The first stop at or after `body` in each turn, -1 where there is none."""
-        stops = np.flatnonzero(np.isin(ids, list(self.stops)))
+        stops = np.flatnonzero(np.isin(ids, list(self.closers)))
         # Stops at 5 9 of 12 ids: body 3 6 10 have the stops 5 9 12, and 12 is no stop.
         at = np.append(stops, len(ids))[np.searchsorted(stops, body)]
         last = end

@@ -234,3 +234,33 @@ def test_a_row_that_begins_in_a_channel_begins_mid_turn() -> None:
     finding = diagnose(rows, renderer=renderer).finding("begins-mid-turn")
     assert finding is not None
     assert [(evidence.row, evidence.token) for evidence in finding.evidence] == [(1, 0)]
+
+
+def test_a_row_with_two_kinds_of_wrong_headers_counts_once() -> None:
+    """Additional lines before reasoning and before answers without any."""
+    renderer = renderer_of("qwen3")
+    line = renderer.encoder.encode_pieces(["\n"], [False])[0].tolist()
+    rows = []
+    for messages in made_chats(10):
+        made = renderer.render(messages)
+        ids, labels = list(made.token_ids), list(made.labels())
+        for at in range(len(ids) - 1, 0, -1):
+            if made.sampled_mask[at] and not made.sampled_mask[at - 1]:
+                ids[at:at], labels[at:at] = line, [-100] * len(line)
+        rows.append({"input_ids": ids, "labels": labels})
+    found = diagnose(rows, renderer=renderer).finding("header-drift")
+    assert found is not None
+    assert (found.count, found.rows) == (20, 10)
+
+
+@needs_assets
+def test_untrained_turns_are_found_where_a_template_leaves_turns_open() -> None:
+    """GLM's template writes no end of turn, and does not say that the next opener is one."""
+    renderer = create_renderer(encoder_at(ASSETS / "glm-5"), "template")
+    rows = []
+    for messages in made_chats(10):
+        made = renderer.render(messages)
+        last = max(at for at, role in enumerate(made.message_roles) if role == "assistant")
+        kept = zip(made.labels(), made.message_indices, strict=True)
+        rows.append({"input_ids": made.token_ids, "labels": [t if owner == last else -100 for t, owner in kept]})
+    assert diagnose(rows, renderer=renderer).rules("warning") == ["last-turn-only"]

@@ -55,15 +55,7 @@ def test_wrapped_text_is_found_though_every_turn_is_there() -> None:
 @pytest.mark.parametrize("folder", ["gemma-3-1b-it", "mistral-nemo-instruct-2407"])
 def test_a_tenth_of_wrapped_rows_among_others_is_found(folder: str) -> None:
     renderer = renderer_at(folder)
-    notes = [
-        part for note in sorted(notes_dir().rglob("*.md")) for part in note.read_text(encoding="utf-8").split("\n\n")
-    ]
-    pairs = [
-        [user(question[:80]), {"role": "assistant", "content": answer}]
-        for question, answer in pairwise(notes)
-        if question.strip() and answer.strip()
-    ]
-    plain = rows_of(renderer, pairs[:300])
+    plain = rows_of(renderer, notes(300))
     assert diagnose(plain, renderer=renderer).rules("error") == []
     report = diagnose([wrapped(row) if n % 10 == 4 else row for n, row in enumerate(plain)], renderer=renderer)
     assert report.rules("error") == ["ids-wrapped"]
@@ -71,6 +63,41 @@ def test_a_tenth_of_wrapped_rows_among_others_is_found(folder: str) -> None:
     assert found is not None
     assert found.rows <= 30
     assert all(evidence.row % 10 == 4 for evidence in found.evidence)
+
+
+def notes(n: int) -> list[Any]:
+    """Questions and answers of ordinary text."""
+    parts = [part for note in sorted(notes_dir().rglob("*.md")) for part in note.read_text("utf-8").split("\n\n")]
+    pairs = [
+        [user(question[:80]), {"role": "assistant", "content": answer}]
+        for question, answer in pairwise(parts)
+        if question.strip() and answer.strip()
+    ]
+    return pairs[:n]
+
+
+@needs_assets
+@pytest.mark.parametrize("each", [1, 10])
+def test_ids_of_another_tokenizer_are_found_where_they_look_like_control_tokens(each: int) -> None:
+    renderer, other = renderer_at("mistral-nemo-instruct-2407"), renderer_at("qwen2.5-0.5b-instruct")
+    wrong, right = rows_of(other, notes(200)), rows_of(renderer, notes(200))
+    rows = [wrong[n] if n % each == 0 else row for n, row in enumerate(right)]
+    report = diagnose(rows, renderer=renderer)
+    assert report.rules("error") == ["id-out-of-range", "wrong-tokenizer"]
+    found = report.finding("wrong-tokenizer")
+    assert found is not None
+    assert 0.7 * len(rows) <= found.rows * each <= len(rows)  # short rows hold too few
+
+
+@needs_assets
+def test_a_text_full_of_control_tokens_is_no_other_tokenizer() -> None:
+    renderer = renderer_at("mistral-nemo-instruct-2407")
+    rows = rows_of(renderer, notes(20))
+    at = len(rows[4]["input_ids"]) - 3
+    controls = sorted(renderer.encoder.control_ids.values())[-8:]
+    high = renderer.encoder.vocab_size - 1
+    rows[4]["input_ids"][at:at], rows[4]["labels"][at:at] = [*controls, high], [*controls, high]
+    assert diagnose(rows, renderer=renderer).rules("warning") == ["special-tokens-in-content"]
 
 
 def test_rows_whose_control_tokens_are_wrapped_are_judged_by_nothing_else() -> None:

@@ -153,7 +153,8 @@ def finish(counters: Counters, *, sampled: bool) -> None:
         counters.drop(WITHOUT_MASK)  # no row has one
     if counters.sums["turns found"] and not counters.sums["rows with a mask"]:
         note = "no labels, assistant_masks, completion_mask or loss_mask"
-        counters.add("mask-missing", [Evidence(row=-1, where="", note=note)], count=1, rows=counters.sums["rows"])
+        rows = counters.sums["rows"]
+        counters.add("mask-missing", [Evidence(row=-1, where="", note=note)], count=rows, rows=rows)
     untrained.finish(counters, sampled=sampled)
     answers.finish(counters)
 

@@ -81,11 +81,13 @@ class _HeaderDrift(Rule):
         view.counters.sums["long headers"] += len(long)
         view.counters.sums["answers"] += 0 if turns is None else len(turns.assistants)
         view.hit(SPACE_FIRST, view.rows.row_of[spaced], spaced, lambda _, __: _MORE_SPACE)
+        view.counters.sums[WRONG_HEADERS] += len(np.unique(view.rows.row_of[np.append(places, spaced)]))
 
 
 # One answer may begin with an empty line. Where many do, the model learns to begin so; where nearly all do, the header
 # has another line.
 SPACE_FIRST = "answers-begin-with-space"
+WRONG_HEADERS = "rows with headers that the format does not write"
 FEWEST_SPACED, SPACED_SHARE, ALL_SPACED_SHARE = 3, 0.03, 0.9
 _MORE_SPACE = "more white space than the format writes follows this header"
 
@@ -290,6 +292,7 @@ def finish(counters: Counters) -> None:
         counters.drop(SPACE_FIRST)
     elif spaced is not None and (counters.sums["long headers"] or spaced.count >= ALL_SPACED_SHARE * answers):
         counters.move(SPACE_FIRST, "header-drift")
+        counters.hits["header-drift"].rows = counters.sums[WRONG_HEADERS]  # a row may have both
     # Where no turn at all is closed, rows were not cut: the format has no end.
     if not counters.sums["turns closed"]:
         counters.move("truncated-mid-turn", "eot-missing")

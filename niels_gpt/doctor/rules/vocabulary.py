@@ -60,6 +60,8 @@ SIZE: Final = 1 << 16
 WINDOW: Final = 64  # tokens of a row that are encoded again
 # Of the tokens; a run that was cut may end in another one. Ids of other tokenizers were seen to reach 0.4 to 0.94.
 SAME: Final = 0.96
+ODD: Final = 5  # different control tokens of a row that the format does not write
+ODD_ROWS: Final = "wrong-tokenizer: control tokens"
 SAMPLE: Final = "ids-wrapped: sample"
 VARIED: Final = 50  # distinct ids of the sample; sums and other simple rows may need no high ids
 # Rows without and with ids from 65,536 on; of each slice the longest, because long rows are the likelier to have them.
@@ -81,8 +83,8 @@ def check(view: View) -> View:
     """Find rows of ids without any turn of the format.
 
     Returns:
-        The view for all further rules: without rows whose control tokens are wrapped. They hold neither turns nor
-            text.
+        The view for all further rules: without rows whose control tokens are wrapped or anything but the format's.
+            They hold neither turns nor text.
     """
     layout, rows = view.scope.layout, view.rows
     if layout is None or not layout.trusted or view.rendered_turns is not None or view.turns is None:
@@ -99,8 +101,29 @@ def check(view: View) -> View:
     trained = rows.per_row(view.trained)
     # Text that is trained as a whole, or not at all, may be without turns.
     partly = (trained > 0) & (trained < rows.per_row(~view.padding & ~rows.first_of_document))
-    _sample(view, no_turn & ~wrapped & partly, "wrong-tokenizer", "no turn of this format is in the row")
-    return replace(view, rows=rows.select(~wrapped)) if wrapped.any() else view
+    # Where control tokens have small ids, ids of another tokenizer hold many of them, and turns by accident.
+    odd = _control_tokens(view, layout) & ~wrapped & ((high > 0) | (layout.vocab_size <= SIZE))
+    note = f"the row holds {ODD} or more control tokens that the format does not write"
+    view.hit_rows(ODD_ROWS, odd, note)
+    _sample(view, no_turn & ~wrapped & ~odd & partly, "wrong-tokenizer", "no turn of this format is in the row")
+    _sample(view, odd, "wrong-tokenizer", note)
+    return replace(view, rows=rows.select(~(wrapped | odd))) if (wrapped | odd).any() else view
+
+
+def _control_tokens(view: View, layout: Layout) -> Bools:
+    """Rows with at least `ODD` different control tokens that the format does not write, bool of shape (rows,)."""
+    rows, ids = view.rows, view.rows.ids
+    places = np.flatnonzero(np.isin(ids, list(_unwritten(layout))))
+    # One number for each pair of a row and an id.
+    pairs = np.unique(rows.row_of[places] * layout.vocab_size + ids[places])
+    found: Bools = np.bincount(pairs // layout.vocab_size, minlength=len(rows)) >= ODD
+    return found
+
+
+def _unwritten(layout: Layout) -> frozenset[int]:
+    """Control tokens that neither the format writes nor serving knows."""
+    named = {token for token in (layout.bos, layout.pad) if token is not None}
+    return layout.controls - layout.template_ids - layout.serving_stops - named
 
 
 def _with_wrapped_opener(view: View, layout: Layout) -> Bools:
@@ -144,6 +167,12 @@ def _sample(view: View, chosen: Bools, rule: str, note: str) -> None:
     counters.add(rule, evidence, count=len(places), rows=len(places))
 
 
+def all_wrong(counters: Counters) -> bool:
+    """Every row is of another vocabulary, so that nothing else about turns is known."""
+    names = ("wrong-tokenizer", "ids-wrapped")
+    return 0 < counters.sums["rows"] <= sum(counters.hits[name].rows for name in names if name in counters.hits)
+
+
 def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | None) -> None:
     """Judge the samples with the tokenizer, and drop what follows from a wrong one.
 
@@ -152,6 +181,7 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
     """
     sample = counters.drop(SAMPLE)
     if encoder is None or layout is None:
+        counters.move(ODD_ROWS, "special-tokens-in-content")
         return
     found = counters.hits.get("wrong-tokenizer")
     if found is not None and _are_its_own(found.evidence, encoder, layout):
@@ -173,11 +203,15 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
         counters.add("ids-wrapped", [evidence], count=counters.sums["rows"], rows=counters.sums["rows"])
     elif found is None and "ids-wrapped" not in counters.hits:
         _find_wrapped_among_others(counters, encoder, layout)
+    if "wrong-tokenizer" in counters.hits:
+        counters.drop(ODD_ROWS)
+    counters.move(ODD_ROWS, "special-tokens-in-content")
     wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
-    cut = counters.hits.get("begins-mid-turn")
-    # Their first tokens are taken for the rest of a turn.
-    if cut is not None and cut.rows <= wrong:
-        counters.drop("begins-mid-turn")
+    # Their ids are taken for the rest of a turn, or for beginnings of texts.
+    for rule in ("begins-mid-turn", "seam-trained", "attention-crosses"):
+        hits = counters.hits.get(rule)
+        if hits is not None and hits.rows <= wrong:
+            counters.drop(rule)
 
 
 def _find_wrapped_among_others(counters: Counters, encoder: PieceEncoder, layout: Layout) -> None:
@@ -204,7 +238,7 @@ def _find_wrapped_among_others(counters: Counters, encoder: PieceEncoder, layout
 
 def _changed_rows(rows: Sequence[SampledRow], encoder: PieceEncoder, layout: Layout) -> list[SampledRow]:
     """The rows whose text is encoded as other ids than theirs, or that hold control tokens that no probe has."""
-    odd = list(layout.controls - layout.template_ids - {layout.bos, layout.pad})
+    odd = list(_unwritten(layout))
     return [
         row for row in rows if np.isin(row.ids, odd).any() or _share_kept([row.ids.tolist()], encoder, layout) < CHANGED
     ]
