@@ -3,14 +3,15 @@
 `python -m benchmarks.beside [FAMILY...]` writes docs/families_beside.json, of the families named, the others stay (the
 table then says when and at which load those were measured); from it `python -m docs.families` makes its table. The
 `renderers` package takes part where it is installed.
-Chats without tools, real texts that no way has met, processor time on one core, one run. Ours are ids and mask of
-batches (`render_many`); tml-renderers' are `render_for_sft` with the conversion from OpenAI's messages; those of the
-`renderers` package are `render`; Transformers' are the ids of `apply_chat_template`, without a mask.
+Chats without tools, real texts that no way has met, processor time on one core, the median of some blocks. Ours are ids
+and mask of batches (`render_many`); tml-renderers' are `render_for_sft` with the conversion from OpenAI's messages;
+those of the `renderers` package are `render`; Transformers' are the ids of `apply_chat_template`, without a mask.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import os
 import platform
 import sys
@@ -19,7 +20,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.corpus import Corpus
@@ -29,7 +32,7 @@ from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers import tml
 
 FILE = Path(__file__).parent.parent / "docs" / "families_beside.json"
-SIZE = 60  # conversations
+SIZE, BLOCKS = 100, 5  # conversations of a block, blocks
 
 
 def measured(name: str, corpus: Corpus) -> dict[str, Any]:
@@ -50,14 +53,14 @@ def measured(name: str, corpus: Corpus) -> dict[str, Any]:
     ways |= {way: Way(each) for way, each in others.items()}
     for way in ways.values():
         way.run(way.ready(next(_blocks(renderer, corpus, 1, 0.0, size=4))))
-    (block,) = _blocks(renderer, corpus, 1, 0.0, size=SIZE)
-    times = take_turns(ways, [block])
-    made = [rendered.token_ids for rendered in renderer.render_many(block.chats)]
+    blocks = list(_blocks(renderer, corpus, BLOCKS, 0.0, size=SIZE))
+    times = take_turns(ways, blocks)
+    made = [rendered.token_ids for block in blocks for rendered in renderer.render_many(block.chats)]
     return {
         "tokenizer": kind,
-        "rates": {way: round(SIZE / taken.fresh[0]) for way, taken in times.items()},
+        "rates": {way: round(SIZE / median(taken.fresh.values())) for way, taken in times.items()},
         "equal": {
-            way: sum(one == other for one, other in zip(made, each(block), strict=True)) for way, each in others.items()
+            way: sum(map(operator.eq, made, chain.from_iterable(map(each, blocks)))) for way, each in others.items()
         },
         "tml": None if judged is None else tml.JUDGED[judged].kind,
     }
@@ -117,7 +120,7 @@ def _about() -> dict[str, Any]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": platform.machine(),
         "load": round(os.getloadavg()[0], 1),
-        "conversations": SIZE,
+        "conversations": SIZE * BLOCKS,
         "versions": {package: version(package) for package in packages},
     }
 

@@ -61,9 +61,15 @@ typedef struct {
     char *proven;    /* of each string; out */
 } Walk;
 
-/* One walk over the ids; fills `counts`, `own` and `proven`. Returns 1 if the ids account for every byte of all
- * strings, which `proven` presupposes. `check` has passed, so all indices are in range: `piece` <= `last` <= the number
- * of edges - 1, and a token is read only while `token < tokens`. */
+/* The bytes that an id stands for; 0 for an id outside of the vocabulary, or one whose bytes are unknown. */
+static int64_t length_of(const Walk *w, int32_t id)
+{
+    return id >= 0 && id < w->vocabulary ? w->lengths[id] : 0;
+}
+
+/* One walk over the ids, piece by piece; fills `counts`, `own` and `proven`. Returns 1 if the ids account for every byte
+ * of all strings, which `proven` presupposes. `check` has passed, so all indices are in range: `piece` < `last` < the
+ * number of edges, and a token is read only while `token < tokens`. */
 static int walk(Walk *w)
 {
     int64_t byte = 0; /* where the next token starts */
@@ -75,26 +81,26 @@ static int walk(Walk *w)
         Py_ssize_t next_control = control;  /* the first expected control token of the strings after this one */
         while (next_control < w->controls && w->control_at[next_control] < end)
             next_control++;
-        while (token < w->tokens && byte < end && piece < last) {
-            const int32_t id = w->ids[token++];
-            int64_t length = id >= 0 && id < w->vocabulary ? w->lengths[id] : 0;
-            while (piece + 1 < last && w->edges[piece + 1] <= byte) /* empty pieces own nothing */
-                piece++;
-            w->counts[piece]++;
-            if (length < 0) { /* a control token */
-                length = -length;
-                if (control < next_control && w->control_at[control] == byte && w->control_ids[control] == id)
-                    control++;
-                else
-                    good = 0;
-            } else if (length == 0) /* an id outside of the vocabulary, or one whose bytes are unknown */
-                good = 0;
-            byte += length; /* cannot overflow: byte < end <= INT64_MAX / 2, and a length is at most 2^31 */
+        for (; piece < last; piece++) {
+            const int64_t piece_end = w->edges[piece + 1]; /* an empty piece ends where it starts, and owns nothing */
+            const Py_ssize_t first_of_piece = token;
+            while (token < w->tokens && byte < piece_end) {
+                const int32_t id = w->ids[token++];
+                int64_t length = length_of(w, id);
+                if (length <= 0) { /* a control token, which must be the next expected one, or an unknown id */
+                    const int expected = control < next_control && w->control_at[control] == byte &&
+                                         w->control_ids[control] == id && length != 0;
+                    control += expected;
+                    good = good && expected;
+                    length = -length;
+                }
+                byte += length; /* cannot overflow: byte < end <= INT64_MAX / 2, and a length is at most 2^31 */
+            }
+            w->counts[piece] = token - first_of_piece;
         }
         w->own[string] = token - first;
         w->proven[string] = (char)(good && control == next_control && byte == end);
         control = next_control;
-        piece = last;
     }
     return token == w->tokens && byte == w->edges[piece];
 }
@@ -167,7 +173,6 @@ PyObject *make_attribution(PyObject *const *arguments)
     w.counts = (int64_t *)PyBytes_AsString(counts);
     w.own = (int64_t *)PyBytes_AsString(own);
     w.proven = PyBytes_AsString(proven);
-    memset(w.counts, 0, PyBytes_Size(counts));
     const int complete = walk(&w);
     if (!complete)
         memset(w.proven, 0, w.strings);

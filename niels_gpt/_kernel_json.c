@@ -39,6 +39,13 @@ static int put(Buffer *out, const char *text, Py_ssize_t size)
     return 1;
 }
 
+/* The bytes that JSON escapes: 0x00 to 0x1F, the quote and the backslash. */
+static const char NEEDS_ESCAPE[256] = {
+    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+    ['"'] = 1,
+    ['\\'] = 1,
+};
+
 static int put_text(Buffer *out, PyObject *text)
 {
     static const char short_escapes[] = "\bb\ff\nn\rr\tt\"\"\\\\"; /* pairs: a character, and its escape's letter */
@@ -48,7 +55,7 @@ static int put_text(Buffer *out, PyObject *text)
         return 0;
     for (Py_ssize_t at = 0; at < size; at++) {
         const unsigned char byte = (unsigned char)utf8[at];
-        if (byte >= 0x20 && byte != '"' && byte != '\\')
+        if (!NEEDS_ESCAPE[byte])
             continue;
         char escape[8];
         const char *letter = short_escapes;

@@ -1,14 +1,14 @@
 /* Reading conversations: copies of messages that need no repair, and roles.
  *
  *   copied       messages -> copies of those that consist of plain texts and calls, None for each other one
- *   plain_roles  the roles of messages that need neither repair nor further checks, or None
+ *   plain_roles  the roles of messages that need neither repair nor further checks, calls and results included, or None
  *
  * Both handle the common cases only, in which they read each field once. Everything else is handled in Python
  * (`niels_gpt/messages.py`, `niels_gpt/renderers/conversation.py`), so that rules for unusual messages exist once.
  *
- * Ownership: creating a container may start a garbage collection, which can run any Python code. So a container is
- * copied first, and the copy, to which only this code holds references, is checked. References that are borrowed from
- * the copy stay valid.
+ * Ownership: creating a container may start a garbage collection, which can run any Python code. So `copied` copies a
+ * container first and checks the copy, to which only this code holds references, so that references that are borrowed
+ * from the copy stay valid. `plain_roles` creates no container while it checks.
  */
 
 #include "_kernel.h"
@@ -94,6 +94,16 @@ static int has_keys_of_text(PyObject *dictionary)
             return 0;
     }
     return 1;
+}
+
+/* Whether a function is {"name": text, "arguments": text or plain object}. Runs no Python code. */
+static int is_plain_function(PyObject *function)
+{
+    if (PyDict_Size(function) != 2 || !has_keys_of_text(function))
+        return 0;
+    PyObject *name = PyDict_GetItemString(function, "name"), *arguments = PyDict_GetItemString(function, "arguments");
+    return name != NULL && arguments != NULL && is_text(name) &&
+           (is_text(arguments) || (PyDict_CheckExact(arguments) && has_plain_arguments(arguments)));
 }
 
 /* Check a copy of a function, {"name": text, "arguments": text or object}, and copy its arguments too. Returns 1, 0 if
@@ -234,24 +244,72 @@ static int is_one_of(PyObject *role, PyObject *allowed)
     return 0;
 }
 
-/* The role of a message that has only texts and is not a tool's; a new reference, or NULL without an error. Runs no
- * Python code. */
-static PyObject *plain_role(PyObject *message, PyObject *allowed)
+/* Whether a value is a list of calls as `copied` takes them; unlike there, nothing is copied. Runs no Python code. */
+static int has_plain_calls(PyObject *calls)
 {
-    PyObject *key, *value, *role = NULL;
+    PyObject *key, *value;
+    for (Py_ssize_t number = 0; number < PyList_Size(calls); number++) {
+        PyObject *call = PyList_GetItem(calls, number);
+        Py_ssize_t at = 0;
+        if (!PyDict_CheckExact(call) || !has_keys_of_text(call))
+            return 0;
+        PyObject *function = PyDict_GetItemString(call, "function");
+        if (function == NULL || !PyDict_CheckExact(function) || !is_plain_function(function))
+            return 0;
+        while (PyDict_Next(call, &at, &key, &value)) {
+            if (value != function && !((equals(key, "id") || equals(key, "type")) && is_text(value)))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether a result with this id (NULL: it has none) answers one of these calls (NULL: there are none). All are plain. */
+static int answers_one_of(PyObject *calls, PyObject *id)
+{
+    for (Py_ssize_t number = 0; calls != NULL && number < PyList_Size(calls); number++) {
+        PyObject *called = PyDict_GetItemString(PyList_GetItem(calls, number), "id");
+        if (id == NULL || called == NULL || PyUnicode_Compare(called, id) == 0 || equals(called, ""))
+            return 1;
+    }
+    return 0;
+}
+
+/* The role of a message in the plain form of `copied` that has a place in the conversation; a new reference, or NULL
+ * without an error. Runs no Python code.
+ *
+ * Args: waiting: the calls that may be answered by this message, NULL for none; becomes those that the next may answer.
+ */
+static PyObject *plain_role(PyObject *message, PyObject *allowed, PyObject **waiting)
+{
+    PyObject *key, *value, *role = NULL, *calls = NULL, *id = NULL;
     Py_ssize_t at = 0;
     int content = 0;
     if (!PyDict_CheckExact(message))
         return NULL;
     while (PyDict_Next(message, &at, &key, &value)) {
-        if (kind_of_field(key) != TEXT || !is_text(value))
+        const int kind = kind_of_field(key);
+        if (kind == CALLS && PyList_CheckExact(value))
+            calls = value;
+        else if (!(kind == TEXT && is_text(value)) && !(kind == TRAIN && PyBool_Check(value)) &&
+                 !(kind == WEIGHT && PyFloat_CheckExact(value)))
             return NULL;
+        if (kind != TEXT)
+            continue;
         if (equals(key, "role"))
             role = value;
+        else if (equals(key, "tool_call_id"))
+            id = value;
         content |= equals(key, "content");
     }
-    const int is_plain = role != NULL && content && !equals(role, "tool") && is_one_of(role, allowed);
-    return is_plain ? Py_NewRef(role) : NULL;
+    if (role == NULL || !content || !is_one_of(role, allowed) || (calls != NULL && !has_plain_calls(calls)))
+        return NULL;
+    if (equals(role, "tool"))
+        return calls == NULL && answers_one_of(*waiting, id) ? Py_NewRef(role) : NULL;
+    if (calls != NULL && !equals(role, "assistant"))
+        return NULL;
+    *waiting = calls;
+    return Py_NewRef(role);
 }
 
 const char plain_roles_doc[] = "plain_roles(messages, allowed)\n--\n\n"
@@ -265,8 +323,17 @@ PyObject *plain_roles(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     if (PyList_Size(messages) == 0)
         Py_RETURN_NONE;
-    PyObject *roles = with_items_replaced(messages, plain_role, allowed);
-    if (roles == NULL && !PyErr_Occurred())
-        Py_RETURN_NONE;
+    PyObject *held = PyList_GetSlice(messages, 0, PyList_Size(messages)); /* `waiting` is borrowed from a message */
+    PyObject *waiting = NULL, *roles = held ? PyList_New(PyList_Size(held)) : NULL;
+    for (Py_ssize_t at = 0; roles != NULL && at < PyList_Size(held); at++) {
+        PyObject *role = plain_role(PyList_GetItem(held, at), allowed, &waiting);
+        if (role == NULL) {
+            Py_DECREF(roles);
+            roles = Py_NewRef(Py_None);
+            break;
+        }
+        PyList_SetItem(roles, at, role); /* takes the reference to `role` */
+    }
+    Py_XDECREF(held);
     return roles;
 }

@@ -237,6 +237,8 @@ def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
     assert repr(copies) == repr(list(map(odd_values.copied, given))), "copies"
     roles = kernel.plain_roles(copies, ("system", "user", "assistant"))
     assert roles in (None, [message and message["role"] for message in copies]), "roles"
+    turns = odd_values.turns(rng)
+    assert kernel.plain_roles(turns, odd_values.ROLES) in (None, [message["role"] for message in turns]), "roles"
     value, text = odd_values.value(rng), odd_values.json_like(rng)
     written = kernel.json_text(value)
     assert written is None or written == json.dumps(value, ensure_ascii=False), "JSON"

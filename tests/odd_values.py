@@ -118,6 +118,33 @@ def copied(given: Any) -> Any:
     return None if odd else messages._plain_copy(given)
 
 
+def turns(rng: random.Random) -> list[dict[str, Any]]:
+    """Mostly a conversation in the plain form with calls and results, whose ids may not belong together."""
+    made: list[dict[str, Any]] = []
+    for _ in range(rng.randint(1, 6)):
+        role = rng.choice(("user", "assistant", "assistant", "tool", "tool", rng.choice(ROLES)))
+        one: dict[str, Any] = {"role": role, "content": rng.choice(TEXTS[:6])}
+        if role == "tool" and rng.random() < 0.7:
+            one["tool_call_id"] = rng.choice(("a", "b", ""))
+        if (role == "assistant" and rng.random() < 0.8) or rng.random() < 0.03:
+            one["tool_calls"] = [_plain_call(rng) for _ in range(rng.choice((0, 1, 1, 2)))]
+        if rng.random() < 0.05:
+            one |= rng.choice(({"train": False}, {"weight": 0.5}, {"weight": 1}, {"name": None}, {"tool_calls": None}))
+        made.append(one)
+    return made
+
+
+def _plain_call(rng: random.Random) -> dict[str, Any]:
+    function = {
+        "name": "f",
+        "arguments": rng.choice(("{}", {}, {"a": 1}, {"a": "é", "b": None if rng.random() < 0.1 else 2})),
+    }
+    made: dict[str, Any] = {"type": "function", "function": function}
+    if rng.random() < 0.8:
+        made["id"] = rng.choice(("a", "a", "b", "", "\ud800" if rng.random() < 0.05 else "a"))
+    return call(rng) if rng.random() < 0.03 else made
+
+
 def json_like(rng: random.Random) -> str:
     """Mostly JSON: a written value, changed at some places."""
     try:

@@ -70,19 +70,70 @@ def test_normalise_is_the_same_without_the_kernel(kernel: ModuleType, seed: int)
     assert told[0] == told[1]
 
 
-@settings(max_examples=400, deadline=None)
+ROLES = ("system", "user", "assistant", "tool")
+
+
+@settings(max_examples=600, deadline=None)
 @given(seed=SEEDS)
 def test_roles_are_told_where_python_has_nothing_to_refuse(kernel: ModuleType, seed: int) -> None:
     rng = random.Random(seed)
-    given_ = [made for _ in range(3) if (made := messages._plain_copy(odd_values.message(rng))) is not None]
-    roles = kernel.plain_roles(given_, ("system", "user", "assistant", "tool"))
-    plain = given_ and all(
-        one["role"] in ("system", "user", "assistant") and {*one} <= messages._TEXTS for one in given_
-    )
-    assert roles == ([one["role"] for one in given_] if plain else None)
-    if roles is not None:
-        assert normalise(given_) == given_
-        chat.check_roles(given_, ("system", "user", "assistant", "tool"), format_name="x")
+    odd = [made for _ in range(3) if (made := messages._plain_copy(odd_values.message(rng))) is not None]
+    for given_ in (odd, odd_values.turns(rng)):
+        before = typed(given_)
+        roles = kernel.plain_roles(given_, ROLES)
+        assert typed(given_) == before
+        plain = None not in map(odd_values.copied, given_)
+        # Calls of a message that is not the assistant's are left to Python, also where there are none of them.
+        left = plain and any("tool_calls" in one and one["role"] != "assistant" for one in given_)
+        certain = given_ and plain and not left and not refused(given_)
+        assert roles == ([one["role"] for one in given_] if certain else None)
+        if roles is not None:
+            assert normalise(given_) == given_
+
+
+def refused(messages_: list[Any]) -> bool:
+    try:
+        chat.check_roles(messages_, ROLES, format_name="x")
+    except MessageError:
+        return True
+    return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=SEEDS)
+def test_a_view_is_the_same_without_the_kernel(kernel: ModuleType, seed: int) -> None:
+    rng = random.Random(seed)
+    given_ = odd_values.turns(rng) if rng.random() < 0.7 else [odd_values.message(rng) for _ in range(2)]
+    told = []
+    for used in (kernel, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(chat, "native", lambda used=used: used)
+            try:
+                view = chat.ConversationView(given_, ROLES, "x")
+                told.append((view.roles, typed(view.normalised), typed(view.messages)))
+            except MessageError as error:
+                told.append(str(error))
+    assert told[0] == told[1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=SEEDS)
+def test_tools_are_the_same_without_the_kernel(kernel: ModuleType, seed: int) -> None:
+    rng = random.Random(seed)
+    tools: list[Any] = [odd_values.value(rng) for _ in range(rng.choice((0, 0, 1)))]
+    for _ in range(rng.choice((1, 2))):
+        tool = {"name": rng.choice(odd_values.TEXTS), "parameters": odd_values.value(rng)}
+        tools.append(tool if rng.random() < 0.3 else {"type": "function", "function": tool})
+    told = []
+    for used in (kernel, kernel, None, None):  # what is seen twice is stored
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(chat, "native", lambda used=used: used)
+            try:
+                made = chat.tools_of(tools)
+                told.append((typed(made), made and list(made.json_texts)))
+            except MessageError as error:
+                told.append(str(error))
+    assert told == [told[0]] * 4
 
 
 @settings(max_examples=600, deadline=None)
@@ -180,6 +231,7 @@ def test_nothing_leaks(kernel: ModuleType) -> None:
         for given_ in some:
             copies = kernel.copied(given_)
             kernel.plain_roles([one for one in copies if one is not None], ("user", "assistant"))
+            kernel.plain_roles(odd_values.turns(random.Random(len(given_))), ROLES)
         for value in values:
             kernel.json_text(value)
         for text in texts:

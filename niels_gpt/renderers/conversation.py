@@ -33,7 +33,7 @@ class ConversationView:
         MessageError: a message is malformed, or has no place in the format; as `normalise`, `check_roles`, `tools_of`.
 
     Attributes:
-        normalised: the messages in one shape; those that hold a role and a text only are the caller's own.
+        normalised: the messages in one shape; where none needs repair they are the caller's own.
         messages: the same, but an assistant's thinking parts are moved into `reasoning_content`.
         roles: the role of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
@@ -55,7 +55,7 @@ class ConversationView:
         roles: list[str] | None = None
         if kernel is not None and type(messages) is list:
             roles = kernel.plain_roles(messages, allowed)
-        if roles is not None:  # every message is a role and a text: nothing to normalise, so nothing to copy
+        if roles is not None:  # most conversations: nothing to repair and nothing to refuse, so nothing to copy
             self.roles, self.normalised = roles, [*messages]
             self.messages = self.normalised
         else:
@@ -112,7 +112,10 @@ class ConversationView:
             MessageError: a function without a name (`missing_field`).
         """
         calls: list[Call] = []
-        for number, call in enumerate(self.messages[index].get("tool_calls") or ()):
+        written = self.messages[index].get("tool_calls")
+        if not written:  # most messages
+            return calls
+        for number, call in enumerate(written):
             function = call["function"]
             calls.append(Call(function["name"], function["arguments"], call.get("id", ""), index, number))
             if not function["name"]:
@@ -150,21 +153,23 @@ class ConversationView:
         """
         if self._last_query < 0:
             at = last = len(self.roles) - 1
-            while at >= 0 and not (self.roles[at] == "user" and not self._is_tool_result(at)):
+            while at >= 0 and not (self.roles[at] == "user" and not is_tool_result(self.text(at))):
                 at -= 1
             self._last_query = at if at >= 0 else last
         return self._last_query
 
-    def _is_tool_result(self, index: int) -> bool:
-        text = self.text(index)
-        return text.startswith("<tool_response>") and text.endswith("</tool_response>")
-
     @cached_property
     def last_answer(self) -> int:
         """The last assistant message that calls no tool, -1 for none; with `as_produced` the last before the end."""
-        past = self.roles[:-1] if self.as_produced else self.roles
-        answers = (i for i, role in enumerate(past) if role == "assistant" and not self.calls(i))
-        return max(answers, default=-1)
+        at = len(self.roles) - 1 - self.as_produced
+        while at >= 0 and (self.roles[at] != "assistant" or self.messages[at].get("tool_calls")):
+            at -= 1
+        return at
+
+
+def is_tool_result(text: str) -> bool:
+    """A user's text is a tool result between tags."""
+    return text.startswith("<tool_response>") and text.endswith("</tool_response>")
 
 
 def check_roles(
@@ -285,13 +290,22 @@ class Call(NamedTuple):
 class Tools(list[dict[str, Any]]):
     """Tools in the shape of the OpenAI chat format. They are shared between conversations, so never changed.
 
+    Args:
+        json_texts: the JSON of each of `tools`, if the caller has it already.
+
     Attributes:
         json_texts: each tool as JSON, as `to_json` writes it.
     """
 
-    def __init__(self, tools: Sequence[Any]) -> None:
-        super().__init__(_openai_tool(tool, index) for index, tool in enumerate(tools))
-        self.json_texts = [_tool_json(tool, index) for index, tool in enumerate(self)]
+    def __init__(self, tools: Sequence[Any], json_texts: Sequence[str] | None = None) -> None:
+        super().__init__(map(_openai_tool, tools, range(len(tools))))
+        known: Sequence[str | None] = json_texts or [None] * len(tools)
+        given = zip(self, tools, known, strict=True)
+        # A tool that has been put into shape has another JSON than the one that the caller gave.
+        self.json_texts = [
+            text if text is not None and tool is original else _tool_json(tool, index)
+            for index, (tool, original, text) in enumerate(given)
+        ]
         self._declarations: dict[Callable[[Tools], str], str] = {}
 
     def declaration(self, declare: Callable[[Tools], str]) -> str:
@@ -307,7 +321,7 @@ class Tools(list[dict[str, Any]]):
 
 
 # Most conversations of a dataset offer the same few tools. Keyed by value; `None`: seen once, not stored yet.
-_TOOLS_BY_VALUE: dict[bytes, Tools | None] = {}
+_TOOLS_BY_VALUE: dict[Any, Tools | None] = {}
 _MOST_TOOLS = 1024
 
 
@@ -328,14 +342,20 @@ def tools_of(tools: Any) -> Tools | None:
         raise MessageError(
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
+    kernel = native()
+    if kernel is not None:
+        texts = tuple(map(kernel.json_text, tools))
+        # Not plain data (a number of numpy's), nested very deeply, or not tools at all.
+        return Tools(tools) if None in texts else _shared_tools(texts, tools, texts)
     try:
-        # marshal is the quickest key for plain data. Version 2 writes no references, so equal values have equal bytes.
-        return _shared_tools(marshal.dumps(cast("Any", tools), 2), tools)
-    except ValueError:  # not plain data (numpy's scalars come back as bytes), nested very deeply, or not tools at all
+        # Without the kernel, marshal is the quickest key for plain data. Its version 2 writes no references, so equal
+        # values have equal bytes.
+        return _shared_tools(marshal.dumps(cast("Any", tools), 2), tools, None)
+    except ValueError:
         return Tools(tools)
 
 
-def _shared_tools(value: bytes, tools: Sequence[Any]) -> Tools:
+def _shared_tools(value: Any, tools: Sequence[Any], texts: Sequence[str] | None) -> Tools:
     """The `Tools` of this value. They are stored when seen a second time, from a copy that no caller can change."""
     shared = _TOOLS_BY_VALUE.get(value)
     if shared is not None:
@@ -344,8 +364,8 @@ def _shared_tools(value: bytes, tools: Sequence[Any]) -> Tools:
         if len(_TOOLS_BY_VALUE) >= _MOST_TOOLS:
             _TOOLS_BY_VALUE.clear()
         _TOOLS_BY_VALUE[value] = None
-        return Tools(tools)
-    copy = _TOOLS_BY_VALUE[value] = Tools(marshal.loads(value))
+        return Tools(tools, texts)
+    copy = _TOOLS_BY_VALUE[value] = Tools(marshal.loads(marshal.dumps(cast("Any", tools), 2)), texts)
     return copy
 
 
@@ -399,17 +419,18 @@ def to_json(value: Any, where: str = "a tool") -> str:
 
 def sorted_json(value: Any) -> str:
     """JSON without blanks, its keys sorted at every level; `value` is one that `to_json` takes."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return _encode_sorted(value)
 
 
-def _json_encoder() -> Callable[[Any], str]:
+def _json_encoder(item: str = ", ", key: str = ": ", *, sort_keys: bool = False) -> Callable[[Any], str]:
     """`JSONEncoder.encode` with its C encoder made once; `encode` makes one per value, most of its time here."""
-    encoder = json.JSONEncoder(ensure_ascii=False)
+    encoder = json.JSONEncoder(ensure_ascii=False, separators=(item, key), sort_keys=sort_keys)
     make: Any = getattr(json.encoder, "c_make_encoder", None)  # absent on Pythons other than CPython
     if make is None:
         return encoder.encode
-    encode = make(None, encoder.default, json.encoder.encode_basestring, None, ": ", ", ", False, False, True)
+    encode = make(None, encoder.default, json.encoder.encode_basestring, None, key, item, sort_keys, False, True)
     return lambda value: "".join(encode(value, 0))
 
 
 _encode_json = _json_encoder()
+_encode_sorted = _json_encoder(",", ":", sort_keys=True)

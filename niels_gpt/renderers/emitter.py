@@ -58,9 +58,9 @@ class Emitter:
         self.messages = messages
         self.attribution = "full"
         self.prefill = ""
-        self.images: list[tuple[int, Callable[[], ProcessedImage]]] = []
+        self.images: Sequence[tuple[int, Callable[[], ProcessedImage]]] = ()
         self.image_count = 0
-        self._processed: list[tuple[int, ProcessedImage]] = []
+        self._processed: Sequence[tuple[int, ProcessedImage]] = ()
         control_tokens = SCAFFOLD if parse_content else 0
         self._content, self._model_text = CONTENT | control_tokens, _MODEL_TEXT | control_tokens
 
@@ -113,6 +113,12 @@ class Emitter:
 
     # ---- several pieces
 
+    def header(self, opener: str, label: str, middle: str, msg: int) -> None:
+        """Scaffold, a caller's name or id, scaffold: the header of a turn."""
+        own = msg << 3
+        self.texts += (opener, label, middle)
+        self.facts += (own | SCAFFOLD, own, own | SCAFFOLD)
+
     def turn(self, header: str, text: str, footer: str, msg: int) -> None:
         """Scaffold, content, scaffold: a whole turn that the model reads."""
         own = msg << 3
@@ -140,10 +146,10 @@ class Emitter:
     def model_block(self, opening: str, text: str, closing: str, msg: int) -> None:
         """A text between two tags, all written by the model: a think block, a call."""
         if self.prefill:
-            opening = self._after_prefill(opening, msg)
-            if self.prefill:
-                text = self._after_prefill(text, msg)
-                closing = self._after_prefill(closing, msg) if self.prefill else closing
+            self.model_markup(opening, msg)
+            self.model_text(text, msg)
+            self.model_markup(closing, msg)
+            return
         own = msg << 3
         self.texts += (opening, text, closing)
         self.facts += (own | _MODEL_MARKUP, own | self._model_text, own | _MODEL_MARKUP)
@@ -151,7 +157,7 @@ class Emitter:
     def image(self, before: str, token: str, after: str, msg: int, process: Callable[[], ProcessedImage]) -> None:
         """An image: what opens it, the one placeholder that `encode.py` repeats (content), and what closes it."""
         own = msg << 3
-        self.images.append((len(self.texts) + 1, process))
+        self.images = (*self.images, (len(self.texts) + 1, process))
         self.image_count += 1
         self.texts += (before, token, after)
         self.facts += (own | SCAFFOLD, own | CONTENT | SCAFFOLD, own | SCAFFOLD)
@@ -171,16 +177,11 @@ class Emitter:
             prefill   <think>        text  <                  scaffold  (empty)     rest  <
         """
         prefill, self.prefill = self.prefill, ""
-        if text.startswith(prefill):  # nearly always
-            self.scaffold(prefill, msg)
-            return text[len(prefill) :]
-        if text and text[0] != prefill[0]:
+        if text and text[0] != prefill[0]:  # an answer without the think block that the prompt opens
             return text
-        shared = 0
-        for one, other in zip(text, prefill, strict=False):
-            if one != other:
-                break
-            shared += 1
+        shared = min(len(prefill), len(text))
+        while not text.startswith(prefill[:shared]):
+            shared -= 1
         if shared < len(prefill):  # where the texts part within a tag, the whole tag is the model's
             opened = text.rfind("<", 0, shared)
             shared = opened if opened > text.rfind(">", 0, shared) else shared
@@ -204,12 +205,12 @@ class Emitter:
             for text, fact in zip(self.texts, self.facts, strict=True)
         ]
 
-    def processed_images(self) -> list[tuple[int, ProcessedImage]]:
+    def processed_images(self) -> Sequence[tuple[int, ProcessedImage]]:
         """The images, processed once: the index of each one's piece and what the processor made of it.
 
         Raises:
             MessageError: the renderer has no processor, or the processor fails.
         """
         if len(self._processed) < len(self.images):
-            self._processed = [(piece, process()) for piece, process in self.images]
+            self._processed = tuple((piece, process()) for piece, process in self.images)
         return self._processed

@@ -252,11 +252,15 @@ class Family(ShowsExample, ReadsCompletions, ABC):
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
         """For the hooks: an option keeps this message's reasoning although the template would drop it."""
-        return should_preserve_past_thinking(
+        everywhere, between_calls = (
+            self.config.preserve_all_thinking,
+            self.config.preserve_thinking_between_tool_calls,
+        )
+        return (everywhere or between_calls) and should_preserve_past_thinking(
             view.messages,
             index,
-            preserve_all_thinking=self.config.preserve_all_thinking,
-            preserve_thinking_between_tool_calls=self.config.preserve_thinking_between_tool_calls,
+            preserve_all_thinking=everywhere,
+            preserve_thinking_between_tool_calls=between_calls,
         )
 
     # ---- the next turn

@@ -229,7 +229,8 @@ def strip_think_tags(text: str, opening: str = "<think>") -> str:
 
 def split_thinking(content: str) -> tuple[str, str]:
     """`(reasoning, rest)` of a content that holds its reasoning between think tags, as Qwen's template splits it."""
-    if "</think>" not in content:
+    # Python finds one character ten times as fast as a word, and most texts have no "<".
+    if "<" not in content or "</think>" not in content:
         return "", content
     parts = content.split("</think>")
     return parts[0].rstrip("\n").split("<think>")[-1].lstrip("\n"), parts[-1].lstrip("\n")

@@ -214,7 +214,7 @@ def _function(function: Mapping[str, Any]) -> str:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if type(value) is dict or isinstance(value, Mapping) else {}  # the second test takes ten times as long
 
 
 def _list(value: Any) -> Sequence[Any]:

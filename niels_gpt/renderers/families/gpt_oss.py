@@ -17,6 +17,10 @@ from niels_gpt.renderers.thinking import PromptEnd
 from niels_gpt.renderers.unsupported import refuse_late_system, refuse_many_calls
 from niels_gpt.renderers.windows import Steps
 
+_USER, _ASSISTANT = f"{START}user{MESSAGE}", f"{START}assistant"
+_ANALYSIS, _COMMENTARY, _FINAL = (f"{CHANNEL}{channel}{MESSAGE}" for channel in ("analysis", "commentary", "final"))
+_NEXT_MESSAGE = f"{END}{_ASSISTANT}"  # the end of a message that another one of the same turn follows
+
 
 class GptOssRendererConfig(FamilyConfig):
     """gpt-oss.
@@ -65,9 +69,7 @@ class GptOssRenderer(Family):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system block, of no message; then a developer block with instructions and tools, if any."""
-        out.scaffold(f"{START}system{MESSAGE}")
-        out.untrusted_label(self._system_text(view), -1)
-        out.scaffold(END)
+        out.header(f"{START}system{MESSAGE}", self._system_text(view), END, -1)
         has_instructions = view.roles[0] in ("system", "developer")
         instructions = view.text(0) if has_instructions else ""
         if not instructions and not view.tools:
@@ -99,7 +101,7 @@ class GptOssRenderer(Family):
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message."""
-        out.turn(f"{START}user{MESSAGE}", view.text(index), END, index)
+        out.turn(_USER, view.text(index), END, index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write reasoning, a text before a call, then a call or an answer.
@@ -109,25 +111,19 @@ class GptOssRenderer(Family):
         # `analysis` and `preamble` are texts of the channels analysis and commentary.
         calls, analysis, preamble = view.calls(index), view.reasoning(index), ""
         is_last = view.is_produced(index)
-        out.scaffold(f"{START}assistant", index)
+        out.scaffold(_ASSISTANT, index)
         if calls:
             refuse_many_calls(view, index, self.name)
             analysis, preamble = self._before_call(analysis, view.text(index))
         is_current = index > view.last_answer if calls else is_last
         if analysis is not None and (is_current or self.preserves_thinking(view, index)):
-            self._write_message("analysis", analysis, f"{END}{START}assistant", out, index)
+            out.model_block(_ANALYSIS, analysis, _NEXT_MESSAGE, index)
         if preamble:
-            self._write_message("commentary", preamble, f"{END}{START}assistant", out, index)
+            out.model_block(_COMMENTARY, preamble, _NEXT_MESSAGE, index)
         if calls:
             self._DIALECT.write(calls[0], out, index)
         else:
-            self._write_message("final", view.text(index), "<|return|>" if is_last else END, out, index)
-
-    @staticmethod
-    def _write_message(channel: str, text: str, end: str, out: Emitter, index: int) -> None:
-        out.model_markup(f"{CHANNEL}{channel}{MESSAGE}", index)
-        out.model_text(text, index)
-        out.model_markup(end, index)
+            out.model_block(_FINAL, view.text(index), "<|return|>" if is_last else END, index)
 
     def _before_call(self, reasoning: str | None, content: str) -> tuple[str | None, str]:
         """The texts on the channels analysis and commentary before a call.
@@ -158,7 +154,7 @@ class GptOssRenderer(Family):
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the role; the model writes channel and recipient itself."""
-        out.scaffold(f"{START}assistant")
+        out.scaffold(_ASSISTANT)
 
     def new_builder(self, completion: Completion) -> ResponseBuilder:
         """See `Family`; the texts of several messages are separated by newlines."""

@@ -81,10 +81,8 @@ class KimiK2Renderer(Family):
         out.content(view.text(index), index)
 
     def _header(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
-        out.scaffold(opener, index)
         # A caller's name must not become a control token, so the header's text is a label and not scaffold.
-        out.untrusted_label(view.messages[index].get("name") or view.roles[index], index)
-        out.scaffold("<|im_middle|>", index)
+        out.header(opener, view.messages[index].get("name") or view.roles[index], "<|im_middle|>", index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the content, then the section of calls."""
@@ -135,10 +133,10 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
 
     def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the block, empty in history."""
-        has_text = self.writes_reasoning(view, index) or self.preserves_thinking(view, index)
-        out.model_markup("<think>", index)
-        out.model_text((view.reasoning(index) or "") if has_text else "", index)
-        out.model_markup("</think>", index)
+        reasoning = view.reasoning(index) or ""
+        if reasoning and not (self.writes_reasoning(view, index) or self.preserves_thinking(view, index)):
+            reasoning = ""
+        out.model_block("<think>", reasoning, "</think>", index)
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """No answer that calls nothing follows. The template empties an answer's block as soon as it is written."""

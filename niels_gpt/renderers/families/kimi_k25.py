@@ -49,7 +49,11 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
 
     def write_content(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write texts, and images between their tags."""
-        self.write_parts(self.content_parts(view, index), index, out)
+        content = view.messages[index]["content"]
+        if isinstance(content, str):
+            out.content(content, index)
+        else:
+            self.write_parts(self.content_parts(view, index), index, out)
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """See `KimiK2ThinkingRenderer`; where thinking is off all blocks are empty."""

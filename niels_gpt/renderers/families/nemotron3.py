@@ -132,51 +132,54 @@ class Nemotron3Renderer(ChatMLTurns):
         calls = view.calls(index)
         out.scaffold("<|im_start|>assistant\n", index)
         if self._is_current(view, index):
-            self._with_reasoning(view, index, out)
+            content = self._with_reasoning(view, index, out)
         else:
-            self._without_reasoning(view, index, out, calls=bool(calls))
+            content = self._without_reasoning(view, index, out, calls=bool(calls))
+        if not calls:
+            out.model_reply(content, "<|im_end|>", "\n", index)
+            return
+        out.model_text(content, index)
         for call in calls:
             out.model_markup("\n", index)
             self.calls.write(call, out, index)
-        out.model_reply("", ("\n" if calls else "") + "<|im_end|>", "\n", index)
+        out.model_reply("", "\n<|im_end|>", "\n", index)
 
     def _is_current(self, view: ConversationView, index: int) -> bool:
         """The reasoning of this turn is written."""
         current = not self.config.truncate_history_thinking or index > view.last_user
         return current or self.preserves_thinking(view, index)
 
-    def _with_reasoning(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the reasoning, else an empty block unless the content has think tags, and the content."""
+    def _with_reasoning(self, view: ConversationView, index: int, out: Emitter) -> str:
+        """Write the reasoning, else an empty block unless the content has think tags; return the content."""
         reasoning, content = view.reasoning(index) or "", view.text(index)
         if reasoning.strip():
             content = content.rstrip()
-            out.model_markup("<think>\n", index)
-            out.model_text(reasoning, index)
-            out.model_markup(self._closing if content else self._closing.rstrip(), index)
-        elif "<think>" in content or "</think>" in content:
+            out.model_block("<think>\n", reasoning, self._closing if content else self._closing.rstrip(), index)
+        elif "<" in content and ("<think>" in content or "</think>" in content):
             content = content.strip()
         else:
             out.model_markup(_EMPTY_BLOCK, index)
-        out.model_text(content.rstrip(), index)
+        return content.rstrip()
 
-    def _without_reasoning(self, view: ConversationView, index: int, out: Emitter, *, calls: bool) -> None:
-        """Write an empty block and the content.
+    def _without_reasoning(self, view: ConversationView, index: int, out: Emitter, *, calls: bool) -> str:
+        """Write an empty block; return the content.
 
         The template joins reasoning and content, cuts the text at the last `</think>` and strips it in part: the
         newline after the tag stays before a content, and goes before calls.
         """
         has_reasoning, content = (view.reasoning(index) or "").strip(), view.text(index)
-        opened, closed = "<think>" in content, "</think>" in content
-        rest = self._closing.partition("</think>")[2] + content if has_reasoning else content
-        rest = rest.split("</think>")[-1]
+        may_have_tags = "<" in content  # false for most texts, and found much faster than the tags
+        opened, closed = may_have_tags and "<think>" in content, may_have_tags and "</think>" in content
+        rest = content.split("</think>")[-1] if closed else content
+        if has_reasoning and not closed:
+            rest = self._closing.partition("</think>")[2] + content
         if calls:
             rest = rest if has_reasoning or closed else rest.split("<think>")[0]
             rest = rest if self.ultra else rest.strip()  # Ultra's template does not strip here
         elif not has_reasoning and opened != closed:  # half a block is text in the template
-            out.model_text(content.strip(), index)
-            return
+            return content.strip()
         out.model_markup(_EMPTY_BLOCK, index)
-        out.model_text(rest if calls else rest.rstrip(), index)
+        return rest if calls else rest.rstrip()
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one user turn."""

@@ -6,7 +6,7 @@ import re
 from typing import Any, ClassVar, Literal
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.conversation import ConversationView, is_tool_result
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
@@ -131,13 +131,10 @@ class Qwen35Renderer(QwenImages):
 
     def _is_current(self, view: ConversationView, index: int) -> bool:
         """No query follows this message. A user message that is a tool result between tags is not a query."""
-        last = view.last_user
-        if index > last:
-            return True
-        if view.is_text_only(last) and "<tool_response>" not in view.text(last):  # nearly always
-            return False
-        asked = (self.content(view, i) for i in range(last, index, -1) if view.roles[i] == "user")
-        return all(text.startswith("<tool_response>") and text.endswith("</tool_response>") for text in asked)
+        for asked in range(view.last_user, index, -1):
+            if view.roles[asked] == "user" and not is_tool_result(self.content(view, asked)):
+                return False
+        return True
 
     def prefill(self) -> str:
         """An opened think block, or an empty one."""
