@@ -54,7 +54,7 @@ from niels_gpt.storage.manifests import (
     read_manifest,
     with_manifest_hash,
 )
-from niels_gpt.storage.staging import rename_and_delete, staging_path
+from niels_gpt.storage.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
 LISTING_NAME: Final = "slices.txt"
@@ -71,7 +71,7 @@ REPORT_SECONDS: Final = 1.0  # how often an attempt tells how far it is
 
 def units_path(out: Path) -> Path:
     """Where the units of a build are stored: those of `out/chats` in `out/.chats.units`."""
-    out = out.resolve()
+    out = real_path(out)
     return out.with_name(f".{out.name}.units")
 
 
@@ -167,7 +167,7 @@ def retain_or_delete(out: Path, folder: Path, progress: Progress) -> None:
 
 def delete_all(out: Path) -> None:
     """Delete all units of `out`, which is complete, unless another process is building it again at this moment."""
-    if not staging_path(out.resolve()).exists():
+    if not staging_path(real_path(out)).exists():
         rename_and_delete(units_path(out))
 
 

@@ -27,12 +27,14 @@ class Settings:
         max_length: the most tokens of a row; `None` if not limited.
         shard_tokens: the most tokens of one file, in formats of several files (a longer row has a file of its own).
         options: options of this format only, by name; see `Format.options`.
+        binary: write weights above 0 as 1 where only 0 and 1 fit.
     """
 
     packing: bool = False
     max_length: int | None = None
     shard_tokens: int = SHARD_TOKENS
     options: dict[str, Any] = field(default_factory=dict)
+    binary: bool = False
 
     def several_texts(self, facts: Facts) -> bool:
         """Whether rows may hold several texts."""

@@ -77,13 +77,9 @@ def export(
         CacheError: the source is missing, unfinished or damaged. OutputExists: `out` exists already.
         MissingExtra: a library is not installed. StorageError: writing failed; `out` is then as it was before.
     """
-    chosen = any_format_named(to)
-    # First: whether an option exists does not depend on the data.
-    own = _options(chosen, options)
     keywords = {"limit": limit, "max_length": max_length, "too_long": too_long, "packing": packing, "shuffle": shuffle}
-    how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": own.get("pad_multiple", 1)})
-    settings = Settings(how.packing, how.max_length, shard_tokens, own)
-    _check_settings(chosen, settings)
+    # First: whether an option exists does not depend on the data.
+    chosen, how, settings = _choices(to, arrangement, keywords, binary, shard_tokens, options)
     place = Path(source)
     if isinstance(chosen, PreferenceFormat):
         return _export_preferences(place, chosen, Path(out), checked_split(split), how, settings, overwrite, progress)
@@ -99,7 +95,7 @@ def export(
             writer = chosen.open(staged.path, opened.facts, settings)
             # After an error in any split all writers close their files, before the staged directory is removed.
             stack.callback(writer.abandon)
-            counts[name] = _write(opened, how, chosen, binary, writer.write, progress)
+            counts[name] = _write(opened, how, chosen, settings, writer.write, progress)
             if not counts[name]["rows"]:
                 raise UsageError(
                     f"{place}: no row of {name} is left: all are empty, or longer than max_length ({how.max_length}); "
@@ -108,6 +104,46 @@ def export(
             writer.close()
             files |= writer.files
         return _finish(staged, chosen, settings, how, facts, counts, files)
+
+
+def _choices(
+    to: str,
+    arrangement: Arrangement | None,
+    keywords: dict[str, Any],
+    binary: bool,
+    shard_tokens: int,
+    options: dict[str, Any],
+) -> tuple[Format | PreferenceFormat, Arrangement, Settings]:
+    """What the arguments of `export` say, checked."""
+    chosen = any_format_named(to)
+    own = _options(chosen, options)
+    how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": own.get("pad_multiple", 1)})
+    settings = Settings(how.packing, how.max_length, shard_tokens, own, binary)
+    _check_settings(chosen, settings)
+    return chosen, how, settings
+
+
+def recorded_choices(
+    to: str, *, binary: bool = False, shard_tokens: int = SHARD_TOKENS, **options: Any
+) -> dict[str, Any]:
+    """What export.json of an export with these arguments of `export` records of them, but for the splits.
+
+    Raises:
+        UsageError: as `export`.
+    """
+    fields = {name: options.pop(name, default) for name, default in Arrangement().to_json().items() if name in options}
+    return _recorded(*_choices(to, None, fields, binary, shard_tokens, options))
+
+
+def _recorded(chosen: Format | PreferenceFormat, how: Arrangement, settings: Settings) -> dict[str, Any]:
+    return {
+        "format": chosen.name,
+        "mask": chosen.mask,
+        "options": settings.options,
+        "binary": settings.binary,
+        "shard_tokens": settings.shard_tokens,
+        "arrangement": how.to_json(),
+    }
 
 
 def _finish(
@@ -177,7 +213,7 @@ def _check_settings(chosen: Format | PreferenceFormat, settings: Settings) -> No
 
 
 def _write(
-    opened: Examples | Stream, how: Arrangement, chosen: Format, binary: bool, write: Any, progress: Progress
+    opened: Examples | Stream, how: Arrangement, chosen: Format, settings: Settings, write: Any, progress: Progress
 ) -> dict[str, int]:
     """Write one split.
 
@@ -188,7 +224,7 @@ def _write(
     counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0)
     expected = facts.n_tokens if how.limit is None else None
     progress.begin(f"{facts.split} to {chosen.name}", total=expected, unit="tokens")
-    for rows in _with_weights_of(chosen, arrange(opened, how), binary, facts):
+    for rows in _with_weights_of(chosen, arrange(opened, how), settings.binary, facts):
         write(rows)
         counts["rows"] += len(rows)
         counts["texts"] += int(np.count_nonzero(rows.begins))
@@ -240,10 +276,7 @@ def _manifest(
     return {
         "format_version": FORMAT_VERSION,
         "kind": "export",
-        "format": chosen.name,
-        "mask": chosen.mask,
-        "options": settings.options,
-        "arrangement": how.to_json(),
+        **_recorded(chosen, how, settings),
         "source": {
             "kind": one.kind,
             "fingerprints": {name: each.fingerprint for name, each in facts.items()},

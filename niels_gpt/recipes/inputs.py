@@ -6,10 +6,10 @@ Everything that can be refused without a tokenizer is refused first, since loadi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from niels_gpt.builds.conversation_encoders import (
     ConversationEncoder,
@@ -20,8 +20,9 @@ from niels_gpt.builds.conversation_encoders import (
 )
 from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest, require_episodes, require_plain_episodes
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.errors import InputError, Mismatch, UsageError, storage_errors
+from niels_gpt.errors import InputError, Mismatch, UsageError
 from niels_gpt.export.registry import format_named
+from niels_gpt.export.run import recorded_choices
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.reading import LoadedRecipe
@@ -31,13 +32,17 @@ from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
 from niels_gpt.sources.contamination import Benchmarks
-from niels_gpt.sources.duplicates import Duplicates, find_duplicates
+from niels_gpt.sources.duplicates import Duplicates, find_duplicates, table_path
 from niels_gpt.sources.filters import Filtered, RowCheck
 from niels_gpt.sources.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
+from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import HASH_KEY
+from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import load_tokenizer
+
+LOOKED_FOR: Final = "looked_for.json"  # in `duplicates`: in which rows, and the hash of what was found
 
 
 @dataclass(frozen=True)
@@ -202,18 +207,33 @@ def _duplicates(
     options, folder = table.options(), loaded.place(loaded.recipe.out) / "duplicates"
     names = {name: [str(one.path) for one in _files_of(source)] for name, source in files.items()}
     wanted = json_bytes({"sources": {name: source.config() for name, source in sources.items()}, **asdict(options)})
-    marker = folder / "looked_for.json"
-    with storage_errors("preparing", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        recorded = json.loads(marker.read_bytes()) if marker.is_file() else {}
-        if recorded.get("in") == json.loads(wanted):
-            return {name: Duplicates(folder, name, recorded["sha256"], options, tuple(names[name])) for name in sources}
-        marker.unlink(missing_ok=True)
-    found = find_duplicates(sources, names, options, folder, progress)
-    digest = next(iter(found.values())).digest
-    with storage_errors("writing", marker):
-        write_atomic(marker, json_bytes({"in": json.loads(wanted), "sha256": digest}))
-    return found
+    recover_interrupted(folder)
+    recorded = _recorded(folder)
+    if recorded.get("in") == json.loads(wanted):
+        digest = recorded["sha256"]
+    else:
+        with StagedDirectory(folder, manifest=LOOKED_FOR, overwrite=True) as staged:
+            found = find_duplicates(sources, names, options, staged.path, progress)
+            digest = next(iter(found.values())).digest
+            made = {"in": json.loads(wanted), "sha256": digest, "tables": _hashes(staged.path, list(sources))}
+            write_atomic(staged.path / LOOKED_FOR, json_bytes(made))
+            staged.commit()
+    return {name: Duplicates(folder, name, digest, options, tuple(names[name])) for name in sources}
+
+
+def _recorded(folder: Path) -> dict[str, Any]:
+    """What an earlier run recorded; nothing if a file is missing or damaged, and duplicates are looked for again."""
+    try:
+        found = json.loads((folder / LOOKED_FOR).read_bytes())
+        whole = isinstance(found, dict) and found["tables"] == _hashes(folder, found["tables"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if whole and isinstance(found.get("sha256"), str) else {}
+
+
+def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The sha256 of each source's table of duplicates."""
+    return {name: file_record(table_path(folder, name)).sha256 for name in names}
 
 
 def _files_of(source: ChatFile | ChatFiles) -> tuple[ChatFile, ...]:
@@ -226,6 +246,10 @@ def _check_export(to: str, options: Mapping[str, Any]) -> None:
         if name not in (*chosen.options, *_COMMON_EXPORT_OPTIONS):
             known = ", ".join((*chosen.options, *_COMMON_EXPORT_OPTIONS))
             raise UsageError(f"exports: {to} has no option {name!r}; expected one of {known}")
+    try:
+        recorded_choices(to, **options)  # now, and not after the sources were built
+    except UsageError as error:
+        raise UsageError(f"exports: {to}: {error}") from error
 
 
 # Keywords of `export.run.export` that every format has; the others come from the recipe.

@@ -28,6 +28,20 @@ MOST_ERRORS: Final = 5  # in one message
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
+# Where pydantic's own words are no sentence here, or name its terms.
+_EXPECTED: Final = {
+    "too_short": "at least one",
+    "string_too_short": "at least one character",
+    "model_type": "a table",
+    "dict_type": "a table",
+    "list_type": "a list",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+}
+
 Location = tuple[str | int, ...]
 Lines = dict[Location, int]
 
@@ -227,7 +241,7 @@ def _problem(error: ErrorDetails, place: Location) -> str:
         return "missing; add it"
     if error["type"] == "value_error":  # from a check of our own, which says everything
         return str(error["ctx"]["error"])
-    expected = error["msg"].removeprefix("Input should be ")
+    expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
     return f"found {shown(error['input'])}; expected {expected}"
 
 

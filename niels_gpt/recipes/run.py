@@ -13,6 +13,7 @@ Every step is whole or absent. The same command later skips what is finished and
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,12 +27,15 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
 from niels_gpt.episodes.mixture import Mixture, measured, rows_of, write_mixture
 from niels_gpt.errors import Mismatch, UsageError
-from niels_gpt.export.run import export
+from niels_gpt.export.run import export, recorded_choices
+from niels_gpt.export.source import checked_split, splits_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.inputs import OpenedRecipe, open_recipe
 from niels_gpt.recipes.lock import Lock, lock_path, write_lock
 from niels_gpt.recipes.reading import LoadedRecipe
+from niels_gpt.recipes.schema import ExportTable
 from niels_gpt.sources.rejections import REJECTED_NAME
+from niels_gpt.storage.files import json_bytes
 from niels_gpt.storage.manifests import read_manifest
 
 EXPORT_MANIFEST = "export.json"
@@ -164,7 +168,7 @@ def _export_all(opened: OpenedRecipe, *, overwrite: bool, progress: Progress) ->
             place = f"exports/{table.to}/{name}"
             folder = opened.out / place
             source = opened.folder(name)
-            manifest = None if overwrite else _finished_export(folder, source, table.options, table.to)
+            manifest = None if overwrite else _finished_export(folder, source, table)
             if manifest is None:
                 manifest = export(
                     source,
@@ -179,25 +183,27 @@ def _export_all(opened: OpenedRecipe, *, overwrite: bool, progress: Progress) ->
     return outputs
 
 
-def _finished_export(folder: Path, source: Path, options: Mapping[str, Any], to: str) -> dict[str, Any] | None:
+def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str, Any] | None:
     """The manifest of an export that an earlier build of the same episodes finished; `None` if there is none.
 
     Raises:
-        Mismatch: the directory holds an export of other episodes or in another form.
+        Mismatch: the directory holds an export of other episodes, or with other options.
     """
     if not (folder / EXPORT_MANIFEST).is_file():
         return None
     found = read_manifest(folder / EXPORT_MANIFEST)
-    prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in found["splits"]}
-    other = differences(
-        {"fingerprints": found["source"]["fingerprints"], "format": found["format"]},
-        {"fingerprints": prints, "format": to},
-    )
-    own = {name: value for name, value in options.items() if name in found["options"]}
-    changed = differences({name: found["options"][name] for name in own}, own)
-    if other or changed:
+    splits = checked_split(table.split) or splits_of(source)
+    prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in splits}
+    wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}
+    made = {
+        # What an export of an earlier version does not record counts as equal.
+        **{name: found.get(name, value) for name, value in wanted.items()},
+        "splits": list(found["splits"]),
+        "fingerprints": found["source"]["fingerprints"],
+    }
+    if other := differences(made, json.loads(json_bytes(wanted))):
         raise Mismatch(
-            f"{folder}: holds an export of other episodes or options: {other or changed}. Choose another out, or pass "
-            "--overwrite to replace it"
+            f"{folder}: holds an export of other episodes or options: {other}. Choose another out, or pass --overwrite "
+            "to replace it"
         )
     return found

@@ -272,8 +272,7 @@ class MixtureTable(Table):
             raise UsageError("found phases and weights, temperature or amount beside them; put these into the phases")
         if self.phases and self.max_epochs is not None:
             raise UsageError("found phases and max_epochs; a phase says by its amount how much it shows")
-        for wanted in self.proportions():
-            wanted.check_names([*(wanted.weights or ())])
+        self.proportions()  # refuses values out of range; names are compared with the sources by `Recipe`
         return self
 
     def proportions(self) -> list[Proportions]:
@@ -316,6 +315,13 @@ class Recipe(Table):
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise UsageError(f"two sources are named {twice[0]!r}; expected a name of its own for each")
+        formats = [export.to for export in self.exports]
+        again = [name for name in formats if formats.count(name) > 1]
+        if again:
+            raise UsageError(
+                f"two exports are to {again[0]!r}, which have one directory; expected each format once. Build the "
+                "other with niels-gpt export"
+            )
         stored = [source.name for source in self.sources if source.dataset is not None]
         for table in ("duplicates", "decontaminate") if stored else ():
             if getattr(self, table) is not None:

@@ -102,8 +102,13 @@ class Duplicates:
 TABLE: Final = np.dtype([("place", "<i8"), ("exact", "?")])
 
 
+def table_path(folder: Path, source: str) -> Path:
+    """The file with the places of a source's rows that are left out."""
+    return folder / f"{source}.npy"
+
+
 def _table(folder: Path, source: str) -> npt.NDArray[Any]:
-    path = folder / f"{source}.npy"
+    path = table_path(folder, source)
     with storage_errors("reading", path):
         table: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return table
@@ -268,4 +273,4 @@ class _Found:
             own = sources == number
             table = np.zeros(np.count_nonzero(own), dtype=TABLE)
             table["place"], table["exact"] = places[own], exact[own]
-            np.save(folder / f"{name}.npy", np.sort(table, order="place"), allow_pickle=False)
+            np.save(table_path(folder, name), np.sort(table, order="place"), allow_pickle=False)

@@ -23,8 +23,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from niels_gpt.errors import OutputExists, StorageError, storage_errors
+from niels_gpt.errors import OutputExists, StorageError, UsageError, storage_errors
 from niels_gpt.storage.files import sync_directory
+
+
+def real_path(target: Path) -> Path:
+    """`target` through links, absolute; a directory that replaces it replaces what they lead to.
+
+    Raises:
+        UsageError: no file system has such a path. OutputExists: it is a root. StorageError: the path, or a part of it,
+            cannot be looked at.
+    """
+    if "\0" in str(target):
+        raise UsageError(f"{target}: holds a NUL character, which no path does; name another directory")
+    found = Path(os.path.realpath(target))  # Path.resolve() raises for a cycle of links
+    if not found.name:
+        raise _is_root(target)
+    # Of a name that is too long, and in a directory that may not be read, asking whether it exists fails.
+    with storage_errors("looking for the directory", found), suppress(FileNotFoundError):
+        staging_path(found).lstat()
+    return found
+
+
+def _is_root(target: Path) -> OutputExists:
+    return OutputExists(f"{target}: a file system's root or mount point cannot be replaced; name a directory in it")
 
 
 def staging_path(target: Path) -> Path:
@@ -74,15 +96,13 @@ class StagedDirectory:
     """
 
     def __init__(self, target: Path, *, manifest: str, overwrite: bool = False) -> None:
+        self.target = real_path(target)
         if target.is_symlink() and not target.exists():
             raise OutputExists(
                 f"{target}: a dead link; expected a directory to create. Remove it or choose another path"
             )
-        self.target = target.resolve()  # through links, so that a replacement replaces their target
-        if not self.target.name or self.target.is_mount():
-            raise OutputExists(
-                f"{target}: a file system's root or mount point cannot be replaced; name a directory in it"
-            )
+        if self.target.is_mount():
+            raise _is_root(target)
         self.path = staging_path(self.target)
         self._replaceable = manifest if overwrite else None
         self._lock: int | None = None
@@ -189,7 +209,7 @@ def recover_interrupted(target: Path) -> None:
     For callers that only look whether `target` is finished; a `StagedDirectory` does the same when it is entered.
     Nothing happens while another process builds `target`, or where nothing can be written.
     """
-    target = target.resolve()
+    target = real_path(target)
     if any(left.exists() for left in (staging_path(target), _aside(target), _trash(target))):
         with suppress(OutputExists, StorageError), StagedDirectory(target, manifest=""):
             pass

@@ -17,11 +17,12 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.errors import DataError, InputError, Mismatch, NielsError, UsageError
+from niels_gpt.errors import DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.storage.manifests import with_manifest_hash
+from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer import load_tokenizer
 from tests.assets import ASSETS, needs_assets
 from tests.conftest import REPOSITORY, run_cli
@@ -225,6 +226,65 @@ def test_the_plan_of_a_small_recipe_is_exact(folder: Path) -> None:
     assert plan.phases == list(built.mixture.phases)
 
 
+@pytest.mark.parametrize(
+    ("options", "split", "expected"),
+    [
+        ("{max_length=32,too_long='head'}", None, "arrangement.max_length 64, now 32"),
+        ("{max_length=64,too_long='tail'}", None, "arrangement.too_long 'head', now 'tail'"),
+        ("{max_length=64,too_long='head',assistant_masks=true}", None, "options.assistant_masks False, now True"),
+        ("{max_length=64,too_long='head',shard_tokens=999}", None, "shard_tokens"),
+        ("{max_length=64,too_long='head',binary=true}", None, "binary False, now True"),
+        ("{max_length=64,too_long='head'}", "val", "splits ['train', 'val'], now ['val']"),
+    ],
+)
+def test_an_export_with_other_options_is_not_kept(folder: Path, options: str, split: str | None, expected: str) -> None:
+    first = ["mixture.max_epochs=2", "exports.0.options={max_length=64,too_long='head'}"]
+    build_recipe(read_recipe(folder / "recipe.toml", first))
+    before = digests(folder / "made/exports")
+    build_recipe(read_recipe(folder / "recipe.toml", first))  # the same ones are kept
+    changed = [first[0], f"exports.0.options={options}", *([f"exports.0.split={split}"] if split else [])]
+    with pytest.raises(Mismatch, match=re.escape(expected)):
+        build_recipe(read_recipe(folder / "recipe.toml", changed))
+    assert digests(folder / "made/exports") == before
+    build_recipe(read_recipe(folder / "recipe.toml", changed), overwrite=True)
+    assert digests(folder / "made/exports") != before
+
+
+def test_limits_of_some_sources_without_weights(folder: Path) -> None:
+    start, end = RECIPE.split("weights = {")
+    (folder / "recipe.toml").write_text(start + "max_epochs = { pairs = 0.5 }" + end.split("max_epochs = 2")[1])
+    (phase,) = build_recipe(read_recipe(folder / "recipe.toml")).mixture.phases
+    assert 0 < phase["pairs"] < phase["chats"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{", b"[" * 100_000, b"{}", b'{"tables": {}, "sha256": 5}', b"\xff"])
+@pytest.mark.parametrize("name", ["looked_for.json", "chats.npy"])
+def test_damaged_records_of_duplicates_are_made_again(folder: Path, name: str, damage: bytes) -> None:
+    recipe = read_recipe(folder / "recipe.toml", ["duplicates.exact=true"])
+    open_recipe(recipe)
+    before = digests(folder / "made")
+    (folder / "made/duplicates" / name).write_bytes(damage)
+    open_recipe(recipe)
+    assert digests(folder / "made") == before
+
+
+def test_other_options_of_duplicates_and_a_search_that_was_killed(folder: Path) -> None:
+    """The directory is whole or absent, and made by one process at a time."""
+    open_recipe(read_recipe(folder / "recipe.toml", ["duplicates.exact=true"]))
+    before = digests(folder / "made")
+    aside = folder / "made/.duplicates.partial"
+    aside.mkdir()
+    (aside / "left_out.jsonl").write_text("half")
+    recipe = read_recipe(folder / "recipe.toml", ["duplicates.roles=['user']"])
+    open_recipe(recipe)
+    assert not aside.exists()
+    assert digests(folder / "made") != before
+    with StagedDirectory(folder / "made/duplicates", manifest="looked_for.json", overwrite=True):
+        open_recipe(recipe)  # nothing is left to be done
+        with pytest.raises(OutputExists, match="another process is building here right now"):
+            open_recipe(read_recipe(folder / "recipe.toml", ["duplicates.exact=true"]))
+
+
 def test_a_curriculum(folder: Path) -> None:
     more = """
 by = "rows"
@@ -253,6 +313,26 @@ def test_what_cannot_be_built_is_one_line(folder: Path, setting: str, code: int,
     done = run_cli("build", "recipe.toml", "--set", setting, cwd=folder)
     assert (done.returncode, expected in " ".join(done.stderr.split())) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "expected"),
+    [
+        ("exports.0.options={max_length=-1}", 2, "exports: hf: max_length is -1; expected at least 1"),
+        ("exports=[{to='hf'},{to='hf'}]", 2, "two exports are to 'hf', which have one directory"),
+        ("mixture.max_epochs={zz=1}", 2, "the mixture names 'zz'; expected one of chats, pairs"),
+        ('out="a\\u0000"', 2, "holds a NUL character"),
+        (f"out={'a' * 300}", 3, "File name too long; give a shorter path"),
+        ("exports=5", 2, "found 5; expected a list"),
+        ("tokenizer=5", 2, "found 5; expected a table"),
+        ("sources=[]", 2, "found []; expected at least one"),
+    ],
+)
+def test_what_is_refused_before_anything_is_built(folder: Path, setting: str, code: int, expected: str) -> None:
+    with pytest.raises(NielsError, match=re.escape(expected)) as error:
+        build_recipe(read_recipe(folder / "recipe.toml", [setting]))
+    assert error.value.exit_code == code
+    assert not (folder / "made").exists()
 
 
 def test_init_writes_a_recipe_that_builds(folder: Path) -> None:
