@@ -118,7 +118,15 @@ def test_the_samples_are_no_error_by_real_tokenizers(family: str) -> None:
 
 
 @needs_assets
-@pytest.mark.parametrize("name", ["qwen3-8b", "gemma-3-1b-it", "llama-3.1-8b-instruct", "mistral-nemo-instruct-2407"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3-8b",
+        "llama-3.1-8b-instruct",
+        pytest.param("gemma-3-1b-it", marks=pytest.mark.slow),
+        pytest.param("mistral-nemo-instruct-2407", marks=pytest.mark.slow),
+    ],
+)
 def test_the_samples_are_no_error_by_official_templates(name: str) -> None:
     try:
         renderer = create_renderer(encoder_at(ASSETS / name), "template")

@@ -118,8 +118,8 @@ def gives_the_facts_of_rendering(name: str, conversations: int) -> bool:
 
 @needs_assets
 def test_a_fixed_prompt_is_what_rendering_finds() -> None:
-    chosen = random.Random(19).sample(sorted(SOURCES), 110)
-    assert sum(gives_the_facts_of_rendering(name, 1) for name in chosen) > 25
+    chosen = random.Random(19).sample(sorted(SOURCES), 60)
+    assert sum(gives_the_facts_of_rendering(name, 1) for name in chosen) > 12
 
 
 @needs_assets

@@ -158,9 +158,9 @@ def check(name: str, rng: random.Random, number: int | None, part: int = 0) -> i
 @needs_assets
 def test_no_place_of_a_caller_makes_a_control_id() -> None:
     rng = random.Random(18)
-    compared = {name: check(name, rng, 4, rng.randrange(PARTS)) for name in rng.sample(sorted(SOURCES), 150)}
-    assert sum(compared.values()) > 300
-    assert sum(1 for number in compared.values() if number) > 100
+    compared = {name: check(name, rng, 4, rng.randrange(PARTS)) for name in rng.sample(sorted(SOURCES), 80)}
+    assert sum(compared.values()) > 160
+    assert sum(1 for number in compared.values() if number) > 50
 
 
 @needs_assets
