@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import builtins
 import io
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from niels_gpt.storage.files import HashedWriter
+
+REPOSITORY = Path(__file__).parents[1]
 
 EVENTS = {"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 
@@ -80,3 +84,31 @@ def chosen_points(steps: int, number: int, *, last: int = 8) -> list[int]:
     at_the_end = set(range(max(1, steps - last), steps + 1))
     middle = random.Random(1).sample(range(1, steps + 1), min(number, steps))
     return sorted(at_the_end | set(middle))
+
+
+class Ordered:
+    """A process that runs orders, a line of JSON each, in children that may be killed."""
+
+    def __init__(self, script: str, *arguments: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+
+    def order(self, **order: Any) -> int:
+        """The exit code of one order; -9 if it was killed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return int(json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()

@@ -26,12 +26,11 @@ from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.meta import open_meta, sha256_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.cli.main import main
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import train_tokenizer
-from tests.conftest import EOT, FakeTokenizer, run_cli
+from tests.conftest import EOT, FakeTokenizer, cli_here, run_cli
 
 USAGE, DATA = 2, 3
 SCRIPT = Path(sys.executable).parent / "niels-gpt"
@@ -50,16 +49,12 @@ Niels = Callable[..., Result]
 
 def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tokenizer_dir: Path) -> Niels:
     """Runs command lines in the current directory, where `tokenizer` becomes the tokenizer."""
-    for name, value in (("COLUMNS", "200"), ("NO_COLOR", "1"), ("TERM", "dumb")):
-        monkeypatch.setenv(name, value)
     Path("tokenizer").symlink_to(tokenizer_dir)
+    run = cli_here(capsys, monkeypatch)
 
     def niels(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["niels-gpt", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        return Result(int(exit_.value.code or 0), *capsys.readouterr())
+        done = run(*arguments)
+        return Result(done.returncode, done.stdout, done.stderr)
 
     return niels
 

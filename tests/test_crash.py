@@ -7,17 +7,13 @@ build is a child process of one script that has loaded everything already, which
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from niels_gpt.cache.mmap import verify_cache
-from tests.conftest import REPOSITORY
-from tests.killing import chosen_points
+from tests.killing import Ordered, chosen_points
 from tests.test_cache_determinism import digests
 
 SCRIPT = """
@@ -56,25 +52,15 @@ for line in sys.stdin:
 """
 
 
-class Killer:
+class Killer(Ordered):
     """Builds on order, and kills on order."""
 
     def __init__(self, tokenizer_dir: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tokenizer_dir)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
+        super().__init__(SCRIPT, tokenizer_dir)
 
     def build(self, kind: str, out: Path, *, point: int = 0, overwrite: bool = False) -> int:
         """Build `out`, killed at its `point`-th step (0: not at all); the exit code, -9 if it was killed."""
-        order: dict[str, Any] = {"kind": kind, "out": str(out), "point": point, "overwrite": overwrite}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(json.loads(self._process.stdout.readline()))
+        return self.order(kind=kind, out=str(out), point=point, overwrite=overwrite)
 
     def steps(self, kind: str, out: Path) -> int:
         """Build undisturbed and count the steps."""
@@ -83,13 +69,6 @@ class Killer:
         steps = int(counted.read_text())
         counted.unlink()
         return steps
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")

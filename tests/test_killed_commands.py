@@ -10,12 +10,9 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,8 +20,7 @@ pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
 pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 
 from niels_gpt.samples import notes_dir
-from tests.conftest import REPOSITORY
-from tests.killing import chosen_points
+from tests.killing import Ordered, chosen_points
 from tests.scale.builds import write_chats
 
 SCRIPT = """
@@ -129,14 +125,12 @@ GIVEN = (
 )
 
 
-class Runner:
+class Runner(Ordered):
     """Runs command lines on order, and kills them on order."""
 
     def __init__(self, given: Path, log: Path) -> None:
         self._given, self.log = given, log
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-        )
+        super().__init__(SCRIPT)
 
     def run(self, line: str, out: Path, point: int = 0) -> int:
         """The exit code; -9 if it was killed at its `point`-th step (0: never)."""
@@ -144,11 +138,7 @@ class Runner:
         if command[0] == "copy":
             shutil.copytree(*command[1:])
             return 0
-        order: dict[str, Any] = {"command": command, "out": str(out / "x"), "point": point, "log": str(self.log)}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(json.loads(self._process.stdout.readline()))
+        return self.order(command=command, out=str(out / "x"), point=point, log=str(self.log))
 
     def begin(self, command: Command, out: Path) -> Path:
         """A new directory in which what has to be there is there."""
@@ -160,13 +150,6 @@ class Runner:
     def steps(self) -> int:
         """Of the last command."""
         return int(self.log.read_text().rpartition("steps ")[2])
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")

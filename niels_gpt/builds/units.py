@@ -199,7 +199,7 @@ class UnitTask:
 
     @property
     def share_path(self) -> Path:
-        """Where an attempt writes which share of its slice it has read, for whoever waits."""
+        """Where an attempt writes which share of its slice it has read, for the process that waits."""
         return self.folder / ATTEMPTS / f"{self.path.name}.share"
 
     def share_done(self) -> float:

@@ -57,22 +57,6 @@ from niels_gpt.storage.manifests import (
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")
 
-REQUIRED_KEYS = (
-    "format_version",
-    "kind",
-    "dataset_name",
-    "dataset_config",
-    "split_rule",
-    "seed",
-    "token_dtype",
-    "tokenizer_sha256",
-    "vocab_size",
-    "special_token_ids",
-    "totals",
-    "splits",
-    "files",
-)
-
 # The documented keys, beside the totals. A meta with these and none of `OUR_KEYS` was written by another program.
 DOCUMENT_KEYS = (
     "dataset_name",
@@ -84,6 +68,7 @@ DOCUMENT_KEYS = (
     "vocab_size",
     "special_token_ids",
 )
+REQUIRED_KEYS = ("format_version", "kind", *DOCUMENT_KEYS, "totals", "splits", "files")
 OUR_KEYS = ("format_version", "splits", "files")
 TOTALS = ("train_tokens", "val_tokens", "train_examples", "val_examples")
 CONFIG = Field("an object, a text, or null", lambda value: value is None or isinstance(value, dict | str))

@@ -74,7 +74,7 @@ app = App(
 CacheDir = Annotated[
     Path, typer.Argument(metavar="CACHE", help="A cache: the directory that holds meta.json.", show_default=False)
 ]
-SEPARATORS = ("eos", "bos", "eos+bos", "none")  # of builds.document_encoders; a test compares them
+SEPARATORS = ("eos", "bos", "eos+bos", "none")  # of builds.documents; a test compares them
 SeparatorName = Annotated[
     str | None,
     typer.Option(

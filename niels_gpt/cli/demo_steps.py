@@ -1,7 +1,7 @@
 """The steps of `niels-gpt demo` on the bundled samples: tokenizer, caches, batches, one example, counts, next steps.
 
-Apart from `demo.py`, whose help page need not wait for these imports. Only the batches need torch; without it that step
-says so, and all others are the same.
+In a module of its own, because the help page of `demo.py` need not wait for these imports. Only the batches need torch;
+without it that step says so, and all others are the same.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class _Commands(CommandGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # Stand-ins with a name and a line: enough for `--help` and for suggestions, and nothing is imported.
+        # Placeholders with a name and a line: enough for `--help` and for suggestions, and nothing is imported.
         self.commands = {
             name: TyperCommand(name, help=command.line, rich_help_panel=command.panel)
             for name, command in COMMANDS.items()

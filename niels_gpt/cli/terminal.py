@@ -110,7 +110,7 @@ def _print_error(message: str) -> None:
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
-WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is told in the last line of a build
+WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is reported in the last line of a build
 
 
 def left_out_of(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class ExampleSplit(Split):
 
 
 def weights_by_sentinels(ids: Array, lengths: Int64s, special: Mapping[str, int]) -> npt.NDArray[np.uint8]:
-    """The weights that loaders derive from sentinels (`format.masks.assistant_mask`), in every row by itself.
+    """The weights that loaders derive from sentinels (`format.masks.assistant_mask`), row by row.
 
     A break is put after each row, so that no span runs on into the next::
 

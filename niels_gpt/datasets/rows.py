@@ -215,7 +215,7 @@ class Split(ABC):
         return found
 
     def chunks(self, max_tokens: int = CHUNK_TOKENS) -> Iterator[Rows]:
-        """All rows in order, about `max_tokens` tokens at a time; a longer row comes by itself."""
+        """All rows in order, about `max_tokens` tokens at a time; a longer row comes alone."""
         for first in range(0, len(self), CHUNK_ROWS):
             numbers = np.arange(first, min(first + CHUNK_ROWS, len(self)))
             for part in slices_of_tokens(self.lengths_of(numbers), max_tokens):

@@ -15,7 +15,7 @@ disk, and `segment_ids.bin` numbers its texts::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,20 +126,55 @@ def build_episodes(
     if shared or images:
         recipe["format_version"] = CONTEXT_VERSION
     task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, prefixes=shared, images=folder)
-    check = partial(_check_finished, images=folder)
+    files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
+    build_splits(
+        out,
+        recipe,
+        options,
+        check=partial(_check_finished, images=folder),
+        files=files | {"with_prefixes": shared, "with_images": images},
+        chunks=lambda build: build.chunks(task, conversations, options),
+        write=partial(_write_chunk, split=split, prefixes=shared, images=images),
+    )
+
+
+def build_splits(
+    out: Path,
+    recipe: dict[str, Any],
+    options: BuildOptions,
+    *,
+    check: Callable[[Path], object],
+    files: dict[str, Any],
+    chunks: Callable[[Build], Iterable[Chunk]],
+    write: Callable[[Chunk, dict[str, EpisodeWriter]], None],
+) -> None:
+    """Build a dataset of episodes from chunks, complete or absent; nothing where `out` holds it already.
+
+    Args:
+        check: opens a finished dataset, and raises what is wrong with it.
+        files: which files there are, as keywords of `EpisodeWriter`.
+        chunks: the rows of a build, as ids.
+        write: divides a chunk among the writers of the splits.
+
+    Raises:
+        As `build_episodes`.
+    """
     with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=check) as build:
         if build is None:
             return
-        files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
-        files |= {"with_prefixes": shared, "with_images": images}
         writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
         options.progress.begin(out.name, unit="tokens")
-        for chunk in build.chunks(task, conversations, options):
-            _write_chunk(chunk, split, writers, prefixes=shared, images=images)
+        for chunk in chunks(build):
+            write(chunk, writers)
             options.progress.advance(len(chunk.ids))
             # The total is an estimate from the share of the input that was read.
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
-        finish_build(build, writers, out)
+        build.close_writers()
+        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
+        if not sum(totals.values()):
+            dropped = dict(build.rejections.dropped) or "none"
+            raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
+        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
         report_changes(out, build.rejections.changed, options.progress)
 
 
@@ -154,20 +189,6 @@ def _check_finished(out: Path, *, images: ImageFolder | None) -> None:
                     f"{out}: holds a dataset built with another {changed} in {images.folder}. Restore that image, "
                     "choose another directory, or pass --overwrite (overwrite=True) to replace the dataset"
                 )
-
-
-def finish_build(build: Build, writers: dict[str, EpisodeWriter], out: Path) -> None:
-    """Close the files and write the manifest.
-
-    Raises:
-        DataError: no conversation was usable.
-    """
-    build.close_writers()
-    totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
-    if not sum(totals.values()):
-        dropped = dict(build.rejections.dropped) or "none"
-        raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
-    build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
 
 
 def recipe_of(
@@ -196,7 +217,7 @@ def recipe_of(
 
 
 def _write_chunk(
-    chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter], *, prefixes: bool, images: bool
+    chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit, prefixes: bool, images: bool
 ) -> None:
     in_val = np.array([split.draw(group) for group in chunk.groups], dtype=np.bool_)
     for name, chosen in (("train", ~in_val), ("val", in_val)):

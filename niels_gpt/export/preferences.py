@@ -191,11 +191,11 @@ def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: 
     lengths = np.array([len(ids) for ids in group.ids])
     prompts = group.records["prompt_length"].astype(np.int64)
     cut = int(opened.fitting.prompt_cut(lengths, prompts, np.array([len(lengths)]))[0])
-    kept = slice(cut, cut + opened.fitting.width)
+    window = slice(cut, cut + opened.fitting.width)
     prompt = int(prompts[0]) - cut
     sides: list[Side] = []
     for whole, weights, record in zip(group.ids, group.weights, group.records, strict=True):
-        ids, trained = whole[kept].astype(np.int64), weights[kept] > 0
+        ids, trained = whole[window].astype(np.int64), weights[window] > 0
         end = int(np.flatnonzero(trained)[-1]) + 1 if trained.any() else prompt
         untrained = int((~trained[prompt:end]).sum())
         if end == prompt or (untrained and not options["whole_completions"]):

@@ -88,21 +88,7 @@ def import_episodes(
     # What the user passes wins over the record of an export.
     size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
     mask_dtype = _mask_dtype(splits, place)
-    inputs = {name: fingerprint(found.files) for name, found in splits.items()}
-    recipe = {
-        "format_version": FORMAT_VERSION,
-        "kind": "episodes",
-        "dataset_name": place.name,
-        "dataset_config": {"imported_from": chosen.name, "eos_id": eos_id, "inputs": inputs},
-        "token_dtype": "uint32",
-        "mask_dtype": mask_dtype,
-        "shard_bytes": shard_bytes,
-        "vocab_size": size,
-        "encoder": f"imported from {chosen.name}",
-        "tokenizer_sha256": recorded.get("tokenizer_sha256"),
-        "template_sha256": None,
-        "special_token_ids": recorded.get("special_token_ids") or {},
-    }
+    recipe = _recipe(place, chosen, splits, eos_id, mask_dtype, shard_bytes, recorded | {"vocab_size": size})
     with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
         counts = dict.fromkeys(("train", "val"), _NO_ROWS)
         for name, found in splits.items():
@@ -118,6 +104,37 @@ def import_episodes(
         build.close_writers()
         build.finish(totals, counts)
     return read_manifest(Path(out) / MANIFEST_NAME)
+
+
+def _recipe(
+    place: Path,
+    form: ImportFormat,
+    splits: Mapping[str, SplitFiles],
+    eos_id: int | None,
+    mask_dtype: str | None,
+    shard_bytes: int | None,
+    source: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What decides the dataset's bytes, as the manifest records it, in the manifest's order.
+
+    Args:
+        source: what is known of the tokenizer: `SOURCE_FIELDS`.
+    """
+    inputs = {name: fingerprint(found.files) for name, found in splits.items()}
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": "episodes",
+        "dataset_name": place.name,
+        "dataset_config": {"imported_from": form.name, "eos_id": eos_id, "inputs": inputs},
+        "token_dtype": "uint32",
+        "mask_dtype": mask_dtype,
+        "shard_bytes": shard_bytes,
+        "vocab_size": source.get("vocab_size"),
+        "encoder": f"imported from {form.name}",
+        "tokenizer_sha256": source.get("tokenizer_sha256"),
+        "template_sha256": None,
+        "special_token_ids": source.get("special_token_ids") or {},
+    }
 
 
 def _recorded_source(place: Path) -> dict[str, Any]:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import BuildOptions, new_build, report_changes, unknown_fraction
+from niels_gpt.builds.build import BuildOptions, unknown_fraction
 from niels_gpt.builds.conversation_encoders import OnUnsupported, RenderingPolicy, as_encoder, refuse_image_folder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
-from niels_gpt.episodes.build import finish_build, recipe_of
-from niels_gpt.episodes.format import COMPLETION, MANIFEST_NAME, SPLITS, open_manifest
+from niels_gpt.episodes.build import build_splits, recipe_of
+from niels_gpt.episodes.format import COMPLETION, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.preferences.encode import PreferenceTask
 from niels_gpt.progress import SILENT, Progress
@@ -87,22 +88,16 @@ def build_preferences(
     refuse_image_folder(conversation_encoder, "preferences")
     settings = {"form": form, "mask_dtype": "uint8", "shard_bytes": shard_bytes}
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings, kind="preferences")
-    split, out = ValidationSplit(val_frac, seed), Path(out_dir)
-    with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
-        if build is None:
-            return
-        writers = {
-            name: build.add(EpisodeWriter(build.path, name, shard_bytes=shard_bytes, with_completions=True))
-            for name in SPLITS
-        }
-        options.progress.begin(out.name, unit="tokens")
-        task = PreferenceTask(conversation_encoder)
-        for chunk in whole_groups(build.chunks(task, rows, options, groups_in)):
-            _write_chunk(chunk, split, writers)
-            options.progress.advance(len(chunk.ids))
-            options.expect_tokens(sum(writer.tokens for writer in writers.values()))
-        finish_build(build, writers, out)
-        report_changes(out, build.rejections.changed, options.progress)
+    task = PreferenceTask(conversation_encoder)
+    build_splits(
+        Path(out_dir),
+        recipe,
+        options,
+        check=open_manifest,
+        files={"shard_bytes": shard_bytes, "with_completions": True},
+        chunks=lambda build: whole_groups(build.chunks(task, rows, options, groups_in)),
+        write=partial(_write_chunk, split=ValidationSplit(val_frac, seed)),
+    )
 
 
 def _of_one_form(rows: Iterable[Preference | Rejected], form: str) -> Iterator[Preference | Rejected]:
@@ -166,7 +161,7 @@ def _cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
     return parts[0], parts[1]
 
 
-def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:
+def _write_chunk(chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit) -> None:
     records = _records(chunk)
     begins = records["number"] == 0
     # Drawn once for each group, and repeated for its completions: numbers 0 1 0 1 2 belong to groups 0 0 1 1 1.

@@ -187,7 +187,7 @@ class SourceTable(Table):
     Or a `dataset` that is built already, whose episodes are used as they are.
 
     `columns`, `roles` and `default_system` are those of `sources.mapping.RowMapping`; `function` is the name of one of
-    `sources.row_functions`, which runs only where the caller allows it.
+    a function of yours (`sources.mapping.RowFunction`), which runs only where the caller allows it.
     """
 
     name: Annotated[str, AfterValidator(_source_name)]

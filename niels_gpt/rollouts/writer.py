@@ -140,7 +140,7 @@ class RolloutWriter:
             reward: a finite number.
             advantage: a finite number, if it is computed already; loaders compute it from rewards else.
             version: of the policy that sampled turns without a `version` of their own.
-            metadata: what else is to be kept; anything that JSON can hold.
+            metadata: what else is stored; anything that JSON can hold.
 
         Raises:
             UsageError: a value is of another kind, out of range, or there is not one for each token. Nothing of the

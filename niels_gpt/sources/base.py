@@ -8,14 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.hub import HubDataset
 from niels_gpt.sources.inputs import Document, Rejected
-
-if TYPE_CHECKING:
-    from niels_gpt.sources.hub import HubDataset
 
 SHUFFLE_BUFFER = 10_000  # documents
 ORDERS: Final = ("shuffle-buffer", "units")  # the hub library's own, in one process; or one that workers share

@@ -137,8 +137,8 @@ class ChatFile(ChatSource):
 
 def _reading(chat: Conversation) -> str:
     """A conversation on a line: `user 'hello', assistant 'hi'`."""
-    said = [f"{message['role']} {shown(message['content'], 30)}" for message in chat.messages[:3]]
-    return ", ".join(said) + (f", and {len(chat.messages) - 3} more" if len(chat.messages) > 3 else "")
+    turns = [f"{message['role']} {shown(message['content'], 30)}" for message in chat.messages[:3]]
+    return ", ".join(turns) + (f", and {len(chat.messages) - 3} more" if len(chat.messages) > 3 else "")
 
 
 def record_to_conversation(
@@ -292,9 +292,17 @@ def chat_files(
     Raises:
         UsageError: an unknown dialect. InputError: a pattern matches nothing.
     """
-    paths = dict.fromkeys(path for one in inputs for path in _expand(one))
-    files = tuple(ChatFile(path, dialect, mapping) for path in paths)
+    files = tuple(ChatFile(path, dialect, mapping) for path in files_with_rows(inputs))
     return files[0] if len(files) == 1 else ChatFiles(files)
+
+
+def files_with_rows(inputs: Sequence[str | AnyFile]) -> tuple[AnyFile, ...]:
+    """The files that files, URLs and glob patterns name, in this order without repeats.
+
+    Raises:
+        InputError: a pattern matches nothing.
+    """
+    return tuple(dict.fromkeys(path for one in inputs for path in _expand(one)))
 
 
 def _expand(pattern: str | AnyFile) -> Sequence[AnyFile]:

@@ -2,12 +2,12 @@
 
 ::
 
-    sources --> for each row: a hash of all it says, and the MinHash of its word n-grams (`minhash`)
+    sources --> for each row: a hash of all it says, and the MinHash of its word n-grams (`ngrams`)
     equal hashes          exact duplicates; the first row stays
     equal bands           candidates; where enough of two MinHashes agree, they are near duplicates
     a group of duplicates the first row stays, the others are listed in FOLDER/left_out.jsonl
 
-Everything that grows with the rows is in files: see `minhash`, and 20 bytes for each row's hash, source and place.
+Everything that grows with the rows is in files: see `ngrams`, and 20 bytes for each row's hash, source and place.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ class _Seen:
 
 def _hash_of(chat: Conversation) -> int:
     """64 bits of a hash of all that a conversation says: messages and tools, not where it is from."""
-    said = json.dumps([chat.messages, chat.tools], sort_keys=True, ensure_ascii=False, default=str)
-    return int.from_bytes(hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    contents = json.dumps([chat.messages, chat.tools], sort_keys=True, ensure_ascii=False, default=str)
+    return int.from_bytes(hashlib.blake2b(contents.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 # ---- results

@@ -32,7 +32,7 @@ from niels_gpt.sources.slices import Slice, Sliceable
 
 ROLES: Final = ("system", "user", "assistant", "tool")
 ROWS_AT_ONCE: Final = 256
-LANGUAGE_CHARACTERS: Final = 10_000  # of a conversation, from which its language is told
+LANGUAGE_CHARACTERS: Final = 10_000  # of a conversation, from which its language is detected
 LANGUAGE_LETTERS: Final = 20  # fewer do not tell it: py3langid takes "Hello" for Breton
 
 Reason = tuple[str, str]  # a code, by which rows are counted, and a sentence

@@ -1,4 +1,4 @@
-"""Four data sets on the Hugging Face hub: FineWeb-Edu, WikiText and Gutenberg (texts), dolly-15k (conversations).
+"""Sources on the Hugging Face hub, and four of them: FineWeb-Edu, WikiText, Gutenberg (texts), dolly-15k (chats).
 
 FineWeb-Edu has two orders: `FineWebEdu` is that of the library's shuffle buffer, `FineWebEduUnits` one of row groups.
 
@@ -8,10 +8,11 @@ OpenAssistant, whose rows are trees of messages, is in `oasst1`; all are listed 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any, ClassVar, Final, Self
 
 from niels_gpt import ranges, seeds
@@ -19,21 +20,11 @@ from niels_gpt.errors import MessageError, SourceError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
-from niels_gpt.sources.hub import (
-    WHOLE,
-    HubDataset,
-    HubSource,
-    StoredRows,
-    check_columns,
-    named,
-    row_counts,
-    slices_of_rows,
-    text_of,
-)
+from niels_gpt.sources.hub import HubDataset, named
 from niels_gpt.sources.inputs import Document, Record, Rejected
-from niels_gpt.sources.records import parquet_records
+from niels_gpt.sources.records import open_parquet, parquet_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file
-from niels_gpt.storage.remote import RemoteFile, as_file
+from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
 
 FINEWEB_EDU: Final = "HuggingFaceFW/fineweb-edu"
 FINEWEB_EDU_SAMPLE: Final = "CC-MAIN-2024-10"
@@ -41,6 +32,135 @@ WIKITEXT: Final = "Salesforce/wikitext"
 WIKITEXT_CONFIG: Final = "wikitext-103-raw-v1"
 GUTENBERG: Final = "sedthh/gutenberg_english"
 DOLLY: Final = "databricks/databricks-dolly-15k"
+
+WHOLE: Final = Slice("whole", 0, 0, 0, 1.0)
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A source on the hub; mixed into a `TextSource` or `ChatSource`."""
+
+    dataset: HubDataset
+    streaming: ClassVar[bool] = True
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> Self:
+        """See `Source`."""
+        return cls(**cls._dataset_option(options))
+
+    @staticmethod
+    def _dataset_option(options: SourceOptions) -> dict[str, Any]:
+        """The keyword `dataset` if the options name another data set; subclasses have a default."""
+        return {} if options.dataset is None else {"dataset": options.dataset}
+
+    @property
+    def name(self) -> str:
+        """The name of the repository."""
+        return self.dataset.repo
+
+    @property
+    def revision(self) -> str:
+        """The commit; the first use asks the hub."""
+        return self.dataset.sha
+
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
+        """Repository, configuration, commit."""
+        return self.dataset.describe()
+
+    def fraction_read(self) -> float | None:
+        """See `Source`: the fraction of the rows that the data set's card counts."""
+        return self.dataset.count.fraction()
+
+
+class StoredRows(HubSource, ABC):
+    """A hub source in which every stored row is a row of the source; its parquet files are read in slices.
+
+    Files of other formats are read by the library, from their beginning: such a data set is one slice.
+    """
+
+    @abstractmethod
+    def row(self, row: dict[str, Any], where: str) -> Any:
+        """A row of the data set as a document or conversation, or `Rejected`."""
+
+    def iterate(self, *, start: int = 0) -> Iterator[Any]:
+        """The rows of `train`, from row `start` on."""
+        for number, row in enumerate(self.dataset.rows("train", start=start), start=start):
+            yield self.row(row, self._where(number))
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`. `Slice.before` counts the rows of earlier files too."""
+        with named(self.dataset):
+            yield from slices_of_rows(self.dataset.files("train"), slice_bytes) or [WHOLE]
+
+    def read(self, part: Slice) -> Iterator[Any]:
+        """See `Sliceable`."""
+        if part.kind == "whole":
+            yield from self.iterate()
+            return
+        with named(self.dataset):
+            for number, record in enumerate(read_slice(as_file(part.path), part), start=part.before):
+                yield record if isinstance(record, Rejected) else self.row(record.value, self._where(number))
+
+    def resolved(self) -> Self:
+        """See `Sliceable`: the hub is asked for the commit here, not by every worker."""
+        _ = self.dataset.sha
+        return self
+
+    def _where(self, number: int) -> str:
+        return f"{self.dataset} row {number}"
+
+
+def slices_of_rows(files: Sequence[RemoteFile], slice_bytes: int) -> Iterator[Slice] | None:
+    """The slices of parquet files in order, of which `before` counts the rows of earlier files too; their footers are
+    read. `None` if there are other files, which only the library can read, from their beginning.
+    """
+    if not files or any(file.suffix != ".parquet" for file in files):
+        return None
+    return _slices_of_parquet(files, slice_bytes)
+
+
+def _slices_of_parquet(files: Sequence[RemoteFile], slice_bytes: int) -> Iterator[Slice]:
+    before = 0
+    for number, file in enumerate(files):
+        check_columns(file, files[0])
+        for part in slice_file(file, slice_bytes):
+            read = (number + part.read) / len(files)
+            yield replace(part, before=before + part.before, read=read, path=file.url)
+        before += row_counts(file)[-1]
+
+
+def check_columns(file: RemoteFile, first: RemoteFile) -> None:
+    """Raise `SourceError` if a parquet file lacks a column of the first one; its rows would be read as if empty."""
+    with open_parquet(first) as opened:
+        wanted = opened.schema_arrow.names
+    with open_parquet(file) as opened:
+        found = opened.schema_arrow.names
+    if missing := [name for name in wanted if name not in found]:
+        columns = ", ".join(map(repr, found)) or "none"
+        raise SourceError(
+            f"{file}: no column {missing[0]!r}, which {first.name} has; found: {columns}. "
+            "Name a revision in which all files have it"
+        )
+
+
+def row_counts(file: AnyFile) -> list[int]:
+    """How many rows a parquet file has before each of its row groups, and at the end: 0, 100, 200, 250."""
+    with open_parquet(file) as opened:
+        groups = range(opened.metadata.num_row_groups)
+        return [0, *accumulate(opened.metadata.row_group(number).num_rows for number in groups)]
+
+
+def text_of(row: dict[str, Any], where: str) -> Document | Rejected:
+    """A row as a document: its `text`, else its first string field."""
+    keys = ["text"] if "text" in row else [key for key, value in row.items() if isinstance(value, str)]
+    if not keys:
+        found = ", ".join(map(repr, row)) or "none"
+        return Rejected(where, "no_text", f"{where}: no 'text' and no other string field; keys found: {found}")
+    text = row[keys[0]]
+    if not isinstance(text, str):
+        found = type(text).__name__
+        return Rejected(where, "wrong_type", f"{where}: '{keys[0]}' is a {found}; expected a string")
+    return Document(where, text)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
-from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, chat_files
+from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, files_with_rows
 from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, fingerprint
 from niels_gpt.sources.preference_rows import FORMS, Preference, detect_form, to_preference
 from niels_gpt.sources.records import read_records
@@ -123,9 +123,7 @@ def preference_files(inputs: Sequence[str | AnyFile], form: str | None = None) -
     Raises:
         UsageError: an unknown form. InputError: a pattern matches nothing.
     """
-    found = chat_files(inputs)
-    files = found.files if hasattr(found, "files") else (found,)
-    return PreferenceFiles(tuple(file.path for file in files), form)
+    return PreferenceFiles(files_with_rows(inputs), form)
 
 
 def record_to_preference(record: Record, form: str) -> Preference | Rejected:

@@ -290,7 +290,7 @@ def _transcript(text: str) -> Messages:
     """The messages of "\\n\\nHuman: Hi \\n\\nAssistant: Hello"; an answer that is still open at the end is left out."""
     # ["", "Human", " Hi ", "Assistant", " Hello"]
     parts = _TURN.split(text)
-    turns = [{"role": _ROLES[who], "content": said.strip()} for who, said in zip(parts[1::2], parts[2::2], strict=True)]
+    turns = [{"role": _ROLES[who], "content": text.strip()} for who, text in zip(parts[1::2], parts[2::2], strict=True)]
     if turns and turns[-1]["role"] == "assistant" and not turns[-1]["content"]:
         turns.pop()
     return turns

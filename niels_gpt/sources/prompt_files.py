@@ -18,7 +18,7 @@ from typing import Any, Final
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.messages import Message, normalise
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
-from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.chat_files import files_with_rows
 from niels_gpt.sources.chat_shapes import to_messages, tools_of
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.mapping import value_at
@@ -147,9 +147,7 @@ def read_prompts(inputs: Sequence[str | AnyFile], columns: PromptColumns) -> Ite
     Raises:
         InputError: a file is missing or damaged, or a pattern matches nothing.
     """
-    found = chat_files(inputs)
-    files = found.files if hasattr(found, "files") else (found,)
-    return map(columns.read, chain.from_iterable(read_records(file.path) for file in files))
+    return map(columns.read, chain.from_iterable(map(read_records, files_with_rows(inputs))))
 
 
 def prompts_of(rows: Iterable[Mapping[str, Any]], columns: PromptColumns) -> Iterator[Prompt | Rejected]:

@@ -106,8 +106,8 @@ def _anthropic_question(turn: Row, index: int) -> list[Turn]:
     if not parts:
         return results
     texts = [part["text"] for part in parts if part.get("type") == "text"]
-    said = {key: value for key, value in turn.items() if key != "content"}
-    return [*results, {**said, "content": texts[0] if len(parts) == len(texts) == 1 else parts}]
+    rest = {key: value for key, value in turn.items() if key != "content"}
+    return [*results, {**rest, "content": texts[0] if len(parts) == len(texts) == 1 else parts}]
 
 
 def _kind(block: Any, index: int, number: int) -> tuple[str, str]:

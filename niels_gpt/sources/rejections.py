@@ -237,7 +237,7 @@ class Rejections:
 
         Args:
             chunks: it is closed with this generator. rows_in: the number of rows in a chunk.
-            progress: is told that the build reads on.
+            progress: receives a note that the build reads on.
 
         Raises:
             TooManyBadRows: after all rows, or `READ_ON_ROWS` rows after there were too many.

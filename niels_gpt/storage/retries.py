@@ -88,7 +88,7 @@ def repeated(
 def is_missing(error: BaseException) -> bool:
     """The store answered that it has no such file.
 
-    fsspec calls a web server that does not answer, or answers with an error, missing too: the reason tells it apart.
+    fsspec calls a web server that does not answer, or answers with an error, missing too; the reason tells which it is.
     """
     if not isinstance(error, FileNotFoundError):
         return False

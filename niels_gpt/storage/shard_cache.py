@@ -11,7 +11,7 @@ A shard is named by the checksums of its files, so two datasets that share one s
 its sha256 was compared: what has a name is whole. Two locks of the operating system (`flock`) decide everything else,
 and both end with their process:
 
-* Whoever reads a shard holds its lock shared, whoever downloads or evicts it holds it exclusively.
+* A reader of a shard holds its lock shared; a download and an eviction hold it exclusively.
 * Room is made under the lock of the directory. A shard on its way already has its full size on the disk.
 
 The least recently used shard is evicted first. Uses are counted (`folder/uses`), not dated, because the clocks of the
@@ -201,7 +201,7 @@ class ShardCache:
                 os.close(descriptor)
 
     def held_if_here(self, shard: RemoteShard) -> HeldShard | None:
-        """As `hold`, but nothing is downloaded, and nobody is waited for."""
+        """As `hold`, but nothing is downloaded, and it never waits."""
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
             if _flock(descriptor, fcntl.LOCK_SH) and self._place(shard.key).is_dir():

@@ -20,7 +20,7 @@ from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.hf import CONFIG_NAME, TOKENIZER_NAME
-from niels_gpt.tokenizer.training import LINES_TOLD, META_NAME, Sample, lines_of
+from niels_gpt.tokenizer.training import LINES_REPORTED, META_NAME, Sample, lines_of
 from niels_gpt.version import __version__
 
 EOS: Final = "<|end_of_text|>"
@@ -74,7 +74,7 @@ def train_byte_bpe(
         for line in lines_of(files, with_ends=True, count=count):
             sample.add(line)
             progress.advance(1)
-            if sample.seen % LINES_TOLD == 0 and (fraction := count.fraction()):
+            if sample.seen % LINES_REPORTED == 0 and (fraction := count.fraction()):
                 progress.expect(int(sample.seen / fraction))
         progress.begin(f"training byte-level BPE with {vocab_size:,} ids on {len(sample):,} lines")
         record = write_atomic(staged.path / TOKENIZER_NAME, _train(sample.lines(), vocab_size))

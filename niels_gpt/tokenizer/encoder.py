@@ -40,7 +40,7 @@ from niels_gpt.tokenizer.engines import (
     rust_errors,
 )
 from niels_gpt.tokenizer.fast_path import FastPath
-from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, read_hf
+from niels_gpt.tokenizer.hf import FastTokenizer, FromParts, HFTokenizer, RustTokenizer, read_hf
 from niels_gpt.tokenizer.pieces import (
     NO_IDS,
     NO_POSITIONS,
@@ -59,7 +59,7 @@ from niels_gpt.tokenizer.pieces import (
 _OFFSETS_NEEDED = "this tokenizer's ids do not tell how much text they stand for, and only tokenizers has offsets"
 
 
-class TokenizerAdapter:
+class TokenizerAdapter(FromParts):
     """A Hugging Face tokenizer that encodes pieces and proves which piece every token came from.
 
     Instances pickle: they are loaded again from the same bytes.
@@ -162,31 +162,6 @@ class TokenizerAdapter:
         if more == self._controls:
             return self
         return TokenizerAdapter(self.parts, engine=self._requested_engine, controls=more)
-
-    @property
-    def name(self) -> str:
-        """Where it was loaded from."""
-        return self.parts.name
-
-    @property
-    def template(self) -> str | None:
-        """The chat template, or `None`."""
-        return self.parts.template
-
-    @property
-    def special_tokens(self) -> Mapping[str, str]:
-        """The named special tokens (`eos_token`, `bos_token`, ...)."""
-        return self.parts.special_tokens
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """eos, and the stop ids of the generation config."""
-        return self.parts.stop_ids
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """sha256 of the tokenizer's bytes (`tokenizer`) and of its chat template's text (`template`, if it has one)."""
-        return self.parts.fingerprints
 
     def encode_pieces(self, texts: Sequence[str], scaffold: Sequence[bool]) -> tuple[Ids, Ids]:
         """Encode adjacent pieces of one string.

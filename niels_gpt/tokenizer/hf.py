@@ -92,6 +92,40 @@ class HFTokenizer:
         return prints
 
 
+class FromParts:
+    """What an encoder says of its tokenizer, by the tokenizer's parts."""
+
+    parts: HFTokenizer
+
+    @property
+    def name(self) -> str:
+        """Where it was loaded from."""
+        return self.parts.name
+
+    @property
+    def template(self) -> str | None:
+        """The chat template, or `None`."""
+        return self.parts.template
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """The named special tokens (`eos_token`, `bos_token`, ...)."""
+        return self.parts.special_tokens
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """eos, and the stop ids of the generation config; of a Python tokenizer eos alone."""
+        return self.parts.stop_ids
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """sha256 of the tokenizer (`tokenizer`) and of its chat template's text (`template`, if it has one).
+
+        The first is of the bytes of tokenizer.json; of a Python tokenizer, of the vocabulary with the ids of a probe.
+        """
+        return self.parts.fingerprints
+
+
 def load_hf(source: str | Path | RustTokenizer | FastTokenizer) -> HFTokenizer:
     """Read a tokenizer directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer.
 

@@ -19,7 +19,7 @@ from unicodedata import normalize
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
 from niels_gpt.tokenizer.engines import PROBE
-from niels_gpt.tokenizer.hf import HFTokenizer, hf_tokenizer_of
+from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, hf_tokenizer_of
 from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encode_strings_with
 from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, SplitEncoder, proven_starts
 
@@ -69,7 +69,7 @@ class PythonTokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: list[int]) -> list[Any]: ...
 
 
-class PythonEncoder:
+class PythonEncoder(FromParts):
     """A Python tokenizer that encodes pieces and proves which piece every token came from.
 
     A token that cannot be attributed by its bytes is attributed only if its run between special tokens is within one
@@ -105,31 +105,6 @@ class PythonEncoder:
         bytes_of = self._bytes_of if self._to_bytes is not None else None
         self._split = SplitEncoder(name, self.control_ids, others, self._encode_plain, bytes_of, form)
         self._prove_splitting()
-
-    @property
-    def name(self) -> str:
-        """Where it was loaded from."""
-        return self.parts.name
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """The id of eos."""
-        return self.parts.stop_ids
-
-    @property
-    def template(self) -> str | None:
-        """The chat template, or `None`."""
-        return self.parts.template
-
-    @property
-    def special_tokens(self) -> Mapping[str, str]:
-        """The named special tokens (`eos_token`, `bos_token`, ...)."""
-        return self.parts.special_tokens
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """sha256 of the vocabulary with the ids of a probe text (`tokenizer`), and of the chat template if any."""
-        return self.parts.fingerprints
 
     def encode_pieces(self, texts: Sequence[str], scaffold: Sequence[bool]) -> tuple[Ids, Ids]:
         """`(ids, owner)` of one string in adjacent pieces; control tokens are recognised in scaffold only.

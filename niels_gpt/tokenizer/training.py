@@ -46,7 +46,7 @@ DROPPED_CHARACTER = "\u2585"
 _WITH_ENDS = re.compile(r"[^\n]+\n*|\n+")
 # The result depends on how many threads share the work (sums of floats), so the number is fixed.
 THREADS = 8
-LINES_TOLD = 10_000  # how often the expected number of lines is told
+LINES_REPORTED = 10_000  # after so many lines the expected number is reported again
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def train_tokenizer(
         for line in lines_of(files, count=count):
             sample.add(line)
             progress.advance(1)
-            if sample.seen % LINES_TOLD == 0 and (fraction := count.fraction()):
+            if sample.seen % LINES_REPORTED == 0 and (fraction := count.fraction()):
                 progress.expect(int(sample.seen / fraction))
         progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
         model = _train(sample.lines(), options)

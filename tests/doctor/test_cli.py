@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from niels_gpt.cli.main import main
 from niels_gpt.doctor import RULES
+from tests.conftest import cli_here
 from tests.conftest import run_cli as in_a_process
 from tests.doctor.made import as_rows, chats, model, template_of
 from tests.doctor.test_reading import as_jsonl, broken_rows
@@ -26,19 +25,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command line in this process, which spares seconds of imports; one test below runs it in its own."""
-    for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
-        monkeypatch.setenv(name, value)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["niels-gpt", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return Done([], int(left.value.code or 0), said.out, said.err)
-
-    return run
+    return cli_here(capsys, monkeypatch)
 
 
 CHATML = ("--tokenizer", folder_of("chatml"), "--renderer", "chatml")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from niels_gpt.cli.main import main
 from niels_gpt.renderers.template.probe_results import TemplateReport, report_on, spans_of
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
+from tests.conftest import cli_here
 from tests.conftest import run_cli as in_a_process
 from tests.renderers.tiny_families import folder_of
 
@@ -49,19 +48,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command line in this process, which spares seconds of imports."""
-    for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}.items():
-        monkeypatch.setenv(name, value)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["niels-gpt", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return Done([], int(left.value.code or 0), said.out, said.err)
-
-    return run
+    return cli_here(capsys, monkeypatch, columns=80)
 
 
 def model(folder: Path, template: str) -> Path:

@@ -23,6 +23,7 @@ from niels_gpt.builds.units import units_path
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
+from tests.killing import Ordered
 from tests.scale.builds import build, source_of, write_chats, write_texts
 from tests.test_cache_determinism import digests
 
@@ -55,35 +56,18 @@ for line in sys.stdin:
 """
 
 
-class Killer:
+class Killer(Ordered):
     """Builds on order, and kills on order."""
 
     def __init__(self, tokenizer_dir: Path, files: dict[str, Path], report: Path) -> None:
         self._files, self._report = files, report
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tokenizer_dir), str(SLICE_BYTES)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
+        super().__init__(SCRIPT, tokenizer_dir, SLICE_BYTES)
 
     def build(self, kind: str, out: Path, point: int = 0) -> tuple[int, int] | None:
         """Steps taken and units written, or `None` if the build was killed at its `point`-th step (0: never)."""
-        order: dict[str, Any] = {"kind": kind, "out": str(out), "point": point, "file": str(self._files[kind])}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order | {"report": str(self._report)}), file=self._process.stdin, flush=True)
-        code = json.loads(self._process.stdout.readline())
+        code = self.order(kind=kind, out=str(out), point=point, file=str(self._files[kind]), report=str(self._report))
         assert code in (0, -9)
         return None if code else json.loads(self._report.read_text())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")

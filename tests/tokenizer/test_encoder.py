@@ -26,6 +26,7 @@ from niels_gpt.tokenizer.pieces import Encoded
 from tests.assets import DISTINCT, needs_assets
 from tests.memory import shared
 from tests.tokenizer import tiny
+from tests.tokenizer.pieces import Pieces, split
 from tests.tokenizer.tiny import CONTROLS, END, START, THINK
 
 pytest.importorskip("tokenizers")
@@ -44,7 +45,6 @@ KINDS = {
     "word": (tiny.flagged, ("single_word", True)),
 }
 CUTTABLE = [kind for kind in KINDS if kind not in ("rstrip", "lstrip", "word")]
-Pieces = list[tuple[str, bool]]
 
 FRAGMENTS = [
     *("user", "hello world", " the", "fox ", " ", "  ", "\n", "\n\n", "\r\n", "12345", "x+1", "", THINK, "</think>"),
@@ -77,10 +77,6 @@ hostile = st.lists(
 @shared
 def encoder(kind: str, engine: str = "auto") -> TokenizerAdapter:
     return TokenizerAdapter.load(tiny.cached(*KINDS[kind]), engine=engine)
-
-
-def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
-    return [text for text, _ in pieces], [flag for _, flag in pieces]
 
 
 def spellings(pieces: Pieces) -> tuple[list[int], list[int]]:

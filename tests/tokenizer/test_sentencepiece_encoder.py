@@ -22,9 +22,9 @@ from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
 from niels_gpt.tokenizer.sentinels import Ids
+from tests.tokenizer.pieces import Pieces, check_many, split
 
 SYS, USR, ASST, EOT = SPECIAL_TOKENS
-Pieces = list[tuple[str, bool]]
 
 FRAGMENTS = [
     *("user\n", "hello", " the", " ", "  ", "\n\n", "", SYS[:9], SYS[9:], "ngpt_", "é", "e\u0301", "中文", "👩‍👧"),
@@ -40,10 +40,6 @@ hypothesis_settings = settings(
 @pytest.fixture(scope="module")
 def made(tokenizer: SentencePieceTokenizer) -> SentencePieceEncoder:
     return SentencePieceEncoder(tokenizer)
-
-
-def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
-    return [text for text, _ in pieces], [flag for _, flag in pieces]
 
 
 def runs(pieces: Pieces) -> list[tuple[str, int]]:
@@ -105,19 +101,7 @@ def test_ids_and_owners_are_those_of_a_slow_count(made: SentencePieceEncoder, pi
 @hypothesis_settings
 @given(batch=st.lists(pieces_of, max_size=5))
 def test_many_are_as_one_by_one(made: SentencePieceEncoder, batch: list[Pieces]) -> None:
-    ids, owner, lengths = made.encode_many([split(pieces) for pieces in batch])
-    assert (lengths.dtype, lengths.shape, int(lengths.sum())) == (np.int64, (len(batch),), ids.size)
-    flat = made.encode_strings(
-        [[text for text, _ in pieces] for pieces in batch],
-        [[4 if flag else 0 for _, flag in pieces] for pieces in batch],
-    )
-    assert (flat.ids.tolist(), flat.lengths.tolist()) == (ids.tolist(), lengths.tolist())
-    within = [index for pieces in batch for index in range(len(pieces))]
-    assert np.repeat(within, flat.counts).tolist() == owner.tolist()
-    edges = [0, *np.cumsum(lengths).tolist()]
-    for pieces, a, b in zip(batch, edges[:-1], edges[1:], strict=True):
-        one_ids, one_owner = made.encode_pieces(*split(pieces))
-        assert (one_ids.tolist(), one_owner.tolist()) == (ids[a:b].tolist(), owner[a:b].tolist())
+    check_many(made, batch)
 
 
 def test_all_runs_are_one_call(tokenizer: SentencePieceTokenizer) -> None:

@@ -21,6 +21,7 @@ from niels_gpt.tokenizer.python_tokenizer import PythonEncoder
 from niels_gpt.tokenizer.split_encoder import proven_starts
 from tests.assets import ASSETS, needs_assets
 from tests.memory import shared
+from tests.tokenizer.pieces import Pieces, check_many, split
 from tests.tokenizer.python_tokenizers import (
     BYTES,
     CONTROLS,
@@ -39,16 +40,10 @@ from tests.tokenizer.python_tokenizers import (
     greedy,
 )
 
-Pieces = list[tuple[str, bool]]
-
 
 @shared
 def encoder(kind: type[Bytes]) -> PythonEncoder:
     return PythonEncoder(kind())
-
-
-def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
-    return [text for text, _ in pieces], [flag for _, flag in pieces]
 
 
 def owner_of_bytes(pieces: Pieces) -> list[int]:
@@ -134,19 +129,7 @@ def test_a_space_before_each_run_belongs_to_its_first_character(pieces: Pieces) 
 @settings(deadline=None, max_examples=30)
 @given(batch=st.lists(pieces_of, max_size=5))
 def test_many_are_as_one_by_one(kind: type[Bytes], batch: list[Pieces]) -> None:
-    ids, owner, lengths = encoder(kind).encode_many([split(pieces) for pieces in batch])
-    assert (lengths.dtype, lengths.shape, int(lengths.sum())) == (np.int64, (len(batch),), ids.size)
-    flat = encoder(kind).encode_strings(
-        [[text for text, _ in pieces] for pieces in batch],
-        [[4 if flag else 0 for _, flag in pieces] for pieces in batch],
-    )
-    assert (flat.ids.tolist(), flat.lengths.tolist()) == (ids.tolist(), lengths.tolist())
-    within = [index for pieces in batch for index in range(len(pieces))]
-    assert np.repeat(within, flat.counts).tolist() == owner.tolist()
-    edges = [0, *np.cumsum(lengths).tolist()]
-    for pieces, a, b in zip(batch, edges[:-1], edges[1:], strict=True):
-        one_ids, one_owner = encoder(kind).encode_pieces(*split(pieces))
-        assert (one_ids.tolist(), one_owner.tolist()) == (ids[a:b].tolist(), owner[a:b].tolist())
+    check_many(encoder(kind), batch)
 
 
 @settings(deadline=None, max_examples=100)

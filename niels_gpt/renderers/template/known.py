@@ -74,7 +74,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         template="templates_wild/gemma4fix--google-chat_template",
         certificate=_certificate(Proven(35, 2), Proven(8), Proven(32, 2), Proven(44, 12)),
         stops=("<turn|>", "<|tool_response>"),
-        notes="Texts only. A text beside a call is written behind the call's result, so such turns are not proven. "
+        notes="Texts only. A text beside a call is written after the call's result, so such turns are not proven. "
         "With enable_thinking=true the model reasons.",
     ),
     "command-a": TemplateFamily(

@@ -202,7 +202,7 @@ class _Turns:
             end = self._end(index, least)
             if end < least or self._has_later(end, index):
                 if self.messages[index]["role"] not in ("system", "developer"):
-                    raise Unproven(f"the template writes message {index} behind a later one, or mixes them")
+                    raise Unproven(f"the template writes message {index} after a later one, or mixes them")
                 end = least  # a text without a turn of its own: some formats put the system's text into the last turn
             ends.append(end)
         return ends
