@@ -46,17 +46,19 @@ def measure(
     *,
     amounts: Mapping[str, float] | None = None,
     rounds: int = ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Result]:
     """Time each of `ways` in turns, after a call or two of each to warm up.
 
     Args:
         amounts: what one call does, for example `{"tokens": 32768}`; gives the rates.
+        clock: `time.process_time` where other programs run and no way uses several threads.
     """
-    calls = {way: _calls_per_turn(run) for way, run in ways.items()}
+    calls = {way: _calls_per_turn(run, clock) for way, run in ways.items()}
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, run in ways.items():
-            times[way].append(_turn(run, calls[way]))
+            times[way].append(_turn(run, calls[way], clock))
     ours = times[next(iter(ways))]
     return [
         Result(
@@ -72,17 +74,17 @@ def measure(
     ]
 
 
-def _calls_per_turn(run: Callable[[], Any]) -> int:
-    first = _turn(run, 1)  # the slowest there is; where it is short, the second tells more
-    return 1 if first > 10 * TURN_SECONDS else max(1, round(TURN_SECONDS / _turn(run, 1)))
+def _calls_per_turn(run: Callable[[], Any], clock: Callable[[], float]) -> int:
+    first = _turn(run, 1, clock)  # the slowest there is; where it is short, the second tells more
+    return 1 if first > 10 * TURN_SECONDS else max(1, round(TURN_SECONDS / _turn(run, 1, clock)))
 
 
-def _turn(run: Callable[[], Any], calls: int) -> float:
+def _turn(run: Callable[[], Any], calls: int, clock: Callable[[], float]) -> float:
     """Seconds per call. The last result lives while the next is made, as a batch does in a training loop."""
     result = None
-    started = time.perf_counter()
+    started = clock()
     for _ in range(calls):
         result = run()
-    taken = time.perf_counter() - started
+    taken = clock() - started
     del result
     return taken / calls

@@ -320,3 +320,24 @@ def test_threads_never_get_the_same_memory_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_threads_gather_large_batches_at_once(kernel: ModuleType) -> None:
+    """While many values are gathered, other threads run; each has arrays of its own."""
+    B, T, files = 4, 1 << 15, [np.arange(1 << 18, dtype="<u4")]
+    wrong = []
+
+    def work(number: int) -> None:
+        buffers = Buffers()
+        for turn in range(5):
+            start = np.arange(B) * 1000 + 10 * number + turn
+            spans = Spans(np.arange(B), np.zeros(B, np.int64), start, np.full(B, T + 1))
+            x, y = gather.inputs_and_targets(kernel, buffers, files, spans, B=B, T=T) or ()
+            wrong.extend(row for row in range(B) if x[row, 0] != start[row] or (y[row] - x[row] != 1).any())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
