@@ -101,7 +101,8 @@ def existing_or_hub(text: str) -> None:
     """
     # What looks like a path is one, so that a typing error is not looked up online.
     is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith((*CHAT_SUFFIXES, ".arrow"))
-    if is_path and "://" not in text and not _is_there(text):
+    # Megatron names its two files without their suffixes.
+    if is_path and "://" not in text and not _is_there(text) and not _is_there(f"{text}.idx"):
         raise InputError(f"{text}: no such file or directory, and no name of a dataset on the hub; check the path")
 
 

@@ -25,7 +25,7 @@ from niels_gpt.doctor.slices import (
     parquet_file,
 )
 from niels_gpt.doctor.stored import document_slices
-from niels_gpt.doctor.token_files import TokenFiles, format_of
+from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.forks import cached_property
@@ -194,7 +194,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if "://" in str(source):
         return _with_kind(_of_url(str(source)), form)
     path = Path(source)
-    other = format_of(path) if path.exists() and not _is_ours(path) else None
+    other = format_of(path) if exists(path) and not _is_ours(path) else None
     if other is not None:
         return Opened(str(path), other, "tokens", token_files=TokenFiles(path, other, split))
     if path.is_dir():

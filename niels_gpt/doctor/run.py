@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from niels_gpt.renderers.loss import LossOn
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.values import merged
 
+ENDS_OF_TEXT: Final = ("<|endoftext|>", "<|end_of_text|>")
 # What was found, the report's `source`, and which rules could be judged.
 Judged = tuple[Counters, dict[str, Any], Conditions]
 
@@ -97,7 +98,7 @@ def diagnose(
     how.progress.begin("reading the first rows")
     opened = open_input(source, split=how.split, form=how.form)
     if opened.token_files is not None:
-        opened = replace(opened, token_files=replace(opened.token_files, **_eos_and_size(tokenizer, renderer)))
+        opened = replace(opened, token_files=replace(opened.token_files, ends=_ends(tokenizer, renderer)))
     if how.fix is not None:
         check_target(opened, Path(how.fix))
     context = Context.for_input(opened, tokenizer, template, renderer, date)
@@ -108,13 +109,16 @@ def diagnose(
     return replace(report, repaired=repair(report, opened, context.scope(), Path(how.fix), how.progress))
 
 
-def _eos_and_size(tokenizer: Any, renderer: Any) -> dict[str, Any]:
-    """What files without structure need of the tokenizer."""
+def _ends(tokenizer: Any, renderer: Any) -> tuple[int, ...]:
+    """The ids that may end documents in token files, which do not record it.
+
+    The eos token of a chat model often ends turns; then another token ends texts.
+    """
     if tokenizer is None and not is_renderer(renderer):
-        return {}
+        return ()
     encoder = renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer)
-    eos = encoder.added_ids.get(encoder.special_tokens.get("eos_token", ""))
-    return {"eos_id": eos, "vocab_size": encoder.vocab_size}
+    names = (*ENDS_OF_TEXT, encoder.special_tokens.get("eos_token", ""))
+    return tuple(encoder.added_ids[name] for name in dict.fromkeys(names) if name in encoder.added_ids)
 
 
 def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judged:

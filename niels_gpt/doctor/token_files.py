@@ -16,7 +16,7 @@ import numpy.typing as npt
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import SLICE_BYTES, SLICE_ROWS, Slice
 from niels_gpt.errors import UsageError
-from niels_gpt.imports.arrays import is_token_file
+from niels_gpt.imports.arrays import HEADER_BYTES, array_of, has_array_header, is_token_file, token_dtype_of
 from niels_gpt.imports.formats import ImportOptions, SplitFiles
 from niels_gpt.imports.run import FORMATS
 from niels_gpt.imports.samples import read_index
@@ -24,6 +24,8 @@ from niels_gpt.imports.samples import read_index
 # Without the id that ends documents a stream is cut into rows of so many tokens.
 WINDOW = 4096
 STREAMS = ("nanogpt", "llmc", "npy")
+# Of so many halves of the first ids, nearly all upper ones are below 16 in uint32: vocabularies end before 2**20.
+SNIFFED, UPPER, MOST = 1 << 16, 16, 0.9
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def format_of(path: Path) -> str | None:
     """The name of the import format of a file or directory; `None` if it is none of these."""
     if path.is_file():
         return _format_of_file(path)
+    if _is_megatron_prefix(path):
+        return "megatron"
     if not path.is_dir():  # a pipe or device, which others refuse
         return None
     if any(path.glob("*.idx")):
@@ -62,9 +66,19 @@ def format_of(path: Path) -> str | None:
     return None if file is None else _format_of_file(file)
 
 
+def exists(path: Path) -> bool:
+    """The path is there, or is one of Megatron's, which leaves out the suffix of its files."""
+    return path.exists() or _is_megatron_prefix(path)
+
+
+def _is_megatron_prefix(path: Path) -> bool:
+    return all(path.with_name(f"{path.name}{suffix}").is_file() for suffix in (".idx", ".bin"))
+
+
 def _format_of_file(path: Path) -> str | None:
     if path.suffix == ".npy":
-        return "npy"
+        # Dolma's tokenizer names files so that hold nothing but ids, as nanoGPT's do.
+        return "npy" if not path.stat().st_size or has_array_header(path) else "nanogpt"
     if path.suffix == ".idx" or (path.suffix == ".bin" and path.with_suffix(".idx").is_file()):
         return "megatron"
     return None if path.suffix != ".bin" else "llmc" if is_token_file(path) else "nanogpt"
@@ -76,15 +90,14 @@ class TokenFiles:
 
     Attributes:
         form: the import format. split: only rows of this one.
-        eos_id: the id that ends documents, of the tokenizer; `None`: streams are cut every `WINDOW` tokens.
-        vocab_size: of the tokenizer; with more than 65,536 ids streams are read as uint32.
+        ends: ids of the tokenizer that may end documents; streams are cut at the first of them that they hold. Empty:
+            streams are cut every `WINDOW` tokens.
     """
 
     path: Path
     form: str
     split: str | None = None
-    eos_id: int | None = None
-    vocab_size: int | None = None
+    ends: tuple[int, ...] = ()
 
     def splits(self) -> dict[str, SplitFiles]:
         """The files of each split.
@@ -92,13 +105,25 @@ class TokenFiles:
         Raises:
             InputError: files that are missing, damaged or of another kind. UsageError: no such split.
         """
-        # No id ends a document where none is known: 2**32 is not in any file.
-        eos_id = 1 << 32 if self.eos_id is None else self.eos_id
-        dtype = "uint32" if self.form == "nanogpt" and (self.vocab_size or 0) > 1 << 16 else None
-        found = FORMATS[self.form].open(self.path, ImportOptions(eos_id, dtype))
+        dtype = _dtype_of(self.path) if self.form in ("nanogpt", "olmo") else None
+        found = FORMATS[self.form].open(self.path, ImportOptions(self._eos_id(dtype), dtype))
         if self.split is not None and self.split not in found:
             raise UsageError(f"{self.path}: no split {self.split!r}; it has {', '.join(found)}")
         return {name: files for name, files in found.items() if self.split in (None, name)}
+
+    def _eos_id(self, dtype: str | None) -> int:
+        """The first of `ends` that the first file begins with, among many ids; without any of them 2**32, no id."""
+        if not self.ends or self.form not in STREAMS or len(self.ends) == 1:
+            return self.ends[0] if self.ends else 1 << 32
+        file = _first_file(self.path)
+        if file is None:
+            return self.ends[0]
+        if self.form == "npy":
+            ids = array_of(file).reshape(-1)[:SNIFFED]
+        else:
+            header = HEADER_BYTES if self.form == "llmc" else 0
+            ids = np.fromfile(file, dtype or token_dtype_of(file), SNIFFED, offset=header)
+        return next((end for end in self.ends if (ids == end).any()), self.ends[0])
 
     def tokens(self) -> int | None:
         """How many tokens all files have; `None` where that is not known before they are read."""
@@ -116,7 +141,7 @@ class TokenFiles:
             base = number
             for rows in files.read():
                 lengths = rows.lengths
-                if self.eos_id is None and self.form in STREAMS:
+                if not self.ends and self.form in STREAMS:
                     lengths = _windows(lengths)
                 trained = rows.trained if files.has_mask else None
                 for start, stop in _parts(lengths):
@@ -133,6 +158,24 @@ class TokenFiles:
                     else:
                         yield from _chosen(own, part, chosen)
                 number += len(lengths)
+
+
+def _first_file(path: Path) -> Path | None:
+    """The file, or the first one of a directory that is not empty."""
+    files = [path] if path.is_file() else sorted(file for pattern in ("*.bin", "*.npy") for file in path.rglob(pattern))
+    return next((file for file in files if file.stat().st_size), None)
+
+
+def _dtype_of(path: Path) -> str:
+    """The dtype of ids without a header, by the upper halves of the first ids, which are small in uint32::
+
+    uint32  151644 872 198     as uint16  20572 2  872 0  198 0      upper halves 2 0 0
+    """
+    file = _first_file(path)
+    if file is None or file.stat().st_size % 4:
+        return "uint16"
+    upper = np.fromfile(file, dtype="<u2", count=SNIFFED)[1::2]
+    return "uint32" if float((upper < UPPER).mean()) > MOST else "uint16"
 
 
 def _windows(lengths: Int64s) -> Int64s:

@@ -83,6 +83,12 @@ def required(eos_id: int | None, file: Path) -> int:
     return eos_id
 
 
+def has_array_header(file: Path) -> bool:
+    """The file begins as arrays do that numpy.save wrote."""
+    with file.open("rb") as opened:
+        return opened.read(6) == b"\x93NUMPY"
+
+
 def is_token_file(file: Path) -> bool:
     """The file begins as llm.c's token files do."""
     with file.open("rb") as opened:
@@ -97,15 +103,16 @@ def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFile
             own,
             False,
             partial(_read_token_files, own, options.eos_id),
-            sum(max(0, file.stat().st_size - HEADER_BYTES) // _item_bytes(file) for file in own),
+            sum(max(0, file.stat().st_size - HEADER_BYTES) // np.dtype(token_dtype_of(file)).itemsize for file in own),
         )
         for split, own in found.items()
     }
 
 
-def _item_bytes(file: Path) -> int:
+def token_dtype_of(file: Path) -> str:
+    """The dtype of the ids of a token file of llm.c; uint16 for other files."""
     magic = np.fromfile(file, dtype="<i4", count=1)
-    return np.dtype(DTYPES.get(int(magic[0]) if len(magic) else 0, "<u2")).itemsize
+    return DTYPES.get(int(magic[0]) if len(magic) else 0, "<u2")
 
 
 def _read_token_files(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
@@ -126,7 +133,9 @@ LLMC = ImportFormat("llmc", "token files (.bin) of llm.c and speed-run repositor
 
 
 def _open_nanogpt(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
-    files = [path] if path.is_file() else path.glob("*.bin")
+    files = [path] if path.is_file() else [*path.glob("*.bin")]
+    if not files:  # Dolma's tokenizer writes the same under another name
+        files = [file for file in path.rglob("*.npy") if not has_array_header(file)]
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
     if options.eos_id is None:
         raise UsageError(

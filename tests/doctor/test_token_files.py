@@ -96,3 +96,36 @@ def test_the_command_reads_them(tmp_path: Path) -> None:
     done = run_cli("doctor", tmp_path / "out", "--tokenizer", folder_of(FAMILY), "--renderer", FAMILY)
     assert (done.returncode, done.stderr) == (1, "")
     assert f"{tmp_path / 'out'} train row 0" in done.stdout
+
+
+def stream(end: int, dtype: str) -> np.ndarray[Any, Any]:
+    ids = [token for sample in samples(FAMILY) for token in (*sample.ids, end)]
+    return np.array(ids).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+@pytest.mark.parametrize("name", ["train.bin", "part-0-00000.npy"])
+def test_ids_without_a_header_are_read_by_their_first_ids(name: str, dtype: str, tmp_path: Path) -> None:
+    """Whatever the vocabulary: it may be larger than what the file can hold, which is a finding of its own."""
+    ids = stream(renderer_of(FAMILY).encoder.added_ids["<|endoftext|>"], dtype)
+    ids = ids[: len(ids) // 2 * 2]  # both dtypes have a multiple of four bytes
+    ids.tofile(tmp_path / name)
+    for path in (tmp_path, tmp_path / name):
+        report = judged(path)
+        assert (report.rows, report.tokens, report.source["form"]) == (8, len(ids), "nanogpt")
+        assert "id-out-of-range" not in report.rules()
+
+
+def test_documents_end_at_the_end_of_text_where_eos_ends_turns(tmp_path: Path) -> None:
+    encoder = renderer_of(FAMILY).encoder
+    assert encoder.special_tokens["eos_token"] == "<|im_end|>"
+    np.save(tmp_path / "rows.npy", stream(encoder.added_ids["<|endoftext|>"], "uint32"))
+    assert judged(tmp_path / "rows.npy").rows == 8
+
+
+def test_megatrons_files_may_be_named_without_their_suffixes(tmp_path: Path) -> None:
+    export(made(tmp_path / "in", wrong=True), "megatron", tmp_path / "out")
+    index = next(file for file in sorted((tmp_path / "out").glob("*.idx")) if not file.stem.endswith("_mask"))
+    done = run_cli("doctor", index.with_suffix(""), "--tokenizer", folder_of(FAMILY), "--renderer", FAMILY)
+    assert done.returncode == 1
+    assert "eot-not-trained" in done.stdout
