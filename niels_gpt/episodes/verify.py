@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.episodes.completions import checked_begins, open_completions
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import (
     COMPLETIONS_NAME,
@@ -22,7 +21,7 @@ from niels_gpt.episodes.format import (
     open_manifest,
     require_episodes,
 )
-from niels_gpt.episodes.metadata import check_metadata, metadata_columns
+from niels_gpt.episodes.metadata import check_metadata, checked_begins, metadata_columns, open_completions
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError
 from niels_gpt.format.packing import pack

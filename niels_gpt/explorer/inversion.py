@@ -9,7 +9,7 @@ renderings of small conversations (the probes), in bytes, with each control toke
                assistant -> end   <|im_end|>\\n
 
 Nothing is believed because it was read so: the conversation is rendered again, and its ids are compared with the given
-ones. `inversion_loss` finds what cannot be read.
+ones. `inversion_view.lost` finds what cannot be read.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.explorer.api import Explorer
 from niels_gpt.explorer.inversion import declared_tools, given_ids, read_conversation
-from niels_gpt.explorer.inversion_loss import lost
+from niels_gpt.explorer.inversion_view import lost
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.renderers.registry import FAMILIES
 from tests.explorer.conftest import Client, client_of
