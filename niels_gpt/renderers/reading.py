@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -37,15 +38,14 @@ class Completion:
     ended = True
 
     def __init__(self, encoder: PieceEncoder, token_ids: Sequence[int], stop_ids: Collection[int]) -> None:
-        ids = [int(token) for token in token_ids]
-        end = next((at for at, token in enumerate(ids) if token in stop_ids), len(ids))
+        ids = list(map(int, token_ids))
+        end = min((ids.index(stop) for stop in stop_ids if stop in ids), default=len(ids))
         self.stopped = end < len(ids)
         self.ids = ids[:end]
         self._added, self._controls = encoder.added_ids, encoder.control_ids
-        # A model whose embedding is padded may sample ids that the tokenizer does not have.
-        known = iter(encoder.token_bytes([token for token in self.ids if 0 <= token < encoder.vocab_size]))
-        self._bytes = [next(known) if 0 <= token < encoder.vocab_size else _UNKNOWN for token in self.ids]
+        self._bytes = _bytes_of(encoder, self.ids)
         self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
+        self._found: dict[int, list[int]] = {}  # the places of those added tokens that were looked for
 
     def decoded(self, start: int = 0, stop: int | None = None) -> str:
         """The characters `start` to `stop` as valid Unicode."""
@@ -53,8 +53,8 @@ class Completion:
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The tokens that hold the characters `start` to `stop`."""
-        first = self._holding(start, int(self._starts.searchsorted(start, side="right")) - 1)
-        return first, max(first, int(self._starts.searchsorted(stop, side="left")))
+        first = self._holding(start, bisect_right(self._starts, start) - 1)
+        return first, max(first, bisect_left(self._starts, stop))
 
     def _holding(self, at: int, last: int) -> int:
         """The token with the first byte of a character, of which `last` may be a later part.
@@ -84,7 +84,7 @@ class Completion:
     def find_id(self, marker: str, start: int = 0) -> int:
         """The next character at which a marker begins that is a token of its own, -1 if there is none."""
         token = self._added.get(marker)
-        places = self._places.get(token, ()) if token is not None else ()
+        places = self._places_of(token) if token is not None else ()
         at = bisect_left(places, start)
         return places[at] if at < len(places) else -1
 
@@ -101,30 +101,30 @@ class Completion:
         return bool(b"".join(self._bytes[start:stop]).strip())
 
     @cached_property
-    def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The character in which each token starts, and the end: int64 of shape (tokens + 1,).
+    def _starts(self) -> list[int]:
+        """The character in which each token starts, and the end: one more than there are tokens.
 
         ::
 
-            tokens  "a" b"\\xc3" b"\\xa9b"     bytes before  0 1 2 4     characters "aéb" start at bytes  0 1 3 4
+            tokens  "a" b"\xc3" b"\xa9b"     bytes before  0 1 2 4     characters "aéb" start at bytes  0 1 3 4
             starts  0 1 1 3                  (the last character that starts at or before each byte)
         """
-        before = np.concatenate(([0], np.cumsum([len(part) for part in self._bytes], dtype=np.int64)))
+        before = [0, *accumulate(map(len, self._bytes))]
         if self.text.isascii():
             return before
-        sizes = [len(char.encode("utf-8", "surrogateescape")) for char in self.text]
-        edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-        return edges.searchsorted(before, side="right") - 1
+        edges = np.concatenate(([0], np.cumsum(_byte_lengths(self.text))))
+        starts: list[int] = (edges.searchsorted(before, side="right") - 1).tolist()
+        return starts
 
-    @cached_property
-    def _places(self) -> dict[int, list[int]]:
-        """For each id that is an added token, the characters at which it starts, ascending."""
-        added = set(self._added.values())
-        places: dict[int, list[int]] = {}
-        for token, at in zip(self.ids, self._starts.tolist(), strict=False):
-            if token in added:
-                places.setdefault(token, []).append(at)
-        return places
+    def _places_of(self, token: int) -> Sequence[int]:
+        """The characters at which an added token starts, ascending."""
+        if token not in self._found:
+            number = self.ids.count(token)  # none for most tokens: no place of a token is needed then
+            places, at = self._found.setdefault(token, []), -1
+            for _ in range(number):
+                at = self.ids.index(token, at + 1)
+                places.append(self._starts[at])
+        return self._found[token]
 
 
 class GrowingCompletion(Completion):
@@ -141,7 +141,6 @@ class GrowingCompletion(Completion):
         self._starting: list[int] = []  # where each token starts whose first character is known
         self._placing: list[tuple[int, int]] = []  # the other tokens, and how many bytes of the next text are before
         self._waiting = 0  # bytes of which no character is known yet
-        self._found: dict[int, list[int]] = {}
         self.ended = False
 
     def append(self, token: int) -> bool:
@@ -184,7 +183,7 @@ class GrowingCompletion(Completion):
             self._waiting -= len(new) if new.isascii() else len(new.encode("utf-8", "surrogateescape"))
             return
         # Bytes 0 1 2 3 of the characters "é" (0..2) and "b", "c": a token that starts at byte 2 has "b" as its first.
-        edges = np.cumsum([len(char.encode("utf-8", "surrogateescape")) for char in new])
+        edges = np.cumsum(_byte_lengths(new))
         here = [(token, at) for token, at in self._placing if at < edges[-1]]
         for token, at in here:
             self._place(token, before + int(edges.searchsorted(at, side="right")))
@@ -202,9 +201,26 @@ class GrowingCompletion(Completion):
         first = self._holding(start, first)
         return first, max(first, bisect_left(self._starting, stop))
 
-    @property
-    def _places(self) -> dict[int, list[int]]:
-        return self._found
+    def _places_of(self, token: int) -> Sequence[int]:
+        """See `Completion`."""
+        return self._found.get(token, ())
+
+
+def _bytes_of(encoder: PieceEncoder, ids: list[int]) -> list[bytes]:
+    """The bytes of each id. A model whose embedding is padded may sample ids that the tokenizer does not have."""
+    size = encoder.vocab_size
+    if not ids or (min(ids) >= 0 and max(ids) < size):
+        return encoder.token_bytes(ids)
+    known = iter(encoder.token_bytes([token for token in ids if 0 <= token < size]))
+    return [next(known) if 0 <= token < size else _UNKNOWN for token in ids]
+
+
+def _byte_lengths(text: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The number of bytes of each character; 1 for a lone surrogate, which stands for a byte that is not UTF-8."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    is_byte = (codes >= 0xDC80) & (codes <= 0xDCFF)
+    lengths = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
+    return np.where(is_byte, 1, lengths)
 
 
 def replace_surrogates(text: str) -> str:

@@ -314,9 +314,13 @@ class ResponseBuilder:
     def begin_argument(self, at: int, parameter: str | None = None, *, trim: Trim = NOTHING, suffix: str = "") -> None:
         """The arguments of the open call begin at this character, or the value of one of them; see `ArgumentDelta`.
 
+        Arguments are reported only, so there is nothing to do unless somebody listens.
+
         Args:
             trim, suffix: what is removed around it.
         """
+        if not self.is_observed:
+            return
         index = len(self.calls) - 1
         self._argument = TrimmedText(trim, lambda text: self._tell(ArgumentDelta(index, text, parameter)), suffix)
         self._argued = at
@@ -325,19 +329,21 @@ class ResponseBuilder:
 
     def argument_to(self, stop: int) -> None:
         """Everything up to this character belongs to the argument that began last."""
-        if stop > self._argued:
+        if self.is_observed and stop > self._argued:
             self._argument.add(self.completion.text[self._argued : stop])
             self._argued = stop
 
     def write_argument(self, json_text: str) -> None:
         """More of the argument that began last, which the model writes in a notation of its own, as JSON."""
-        self._argument.add(json_text)
+        if self.is_observed:
+            self._argument.add(json_text)
 
     def end_argument(self, stop: int) -> None:
         """The argument that began last ends before this character."""
-        self.argument_to(stop)
-        self._argument.cut_suffix()
-        self._argument.end()
+        if self.is_observed:
+            self.argument_to(stop)
+            self._argument.cut_suffix()
+            self._argument.end()
 
     def _tell(self, delta: ArgumentDelta) -> None:
         if self.is_observed:

@@ -36,6 +36,8 @@ def hold(stop: int) -> None:
 class _Marker:
     """Where a marker begins for the first time from a character on, as far as that is known."""
 
+    __slots__ = ("_completion", "_is_added", "_is_control", "_searched", "_start", "text")
+
     def __init__(self, completion: Completion, text: str, start: int, by_id: bool) -> None:
         self.text, self._completion, self._start, self._searched = text, completion, start, start
         self._is_added = by_id or completion.is_added(text)
@@ -107,8 +109,12 @@ class Window:
         if self._within is None:
             end, ended = len(self.completion.text), self.completion.ended
         else:
-            self._within._look()
+            if not self._within.closed:
+                self._within._look()
             end, ended = self._within.stop, self._within.closed
+        if not self._markers:
+            self.stop, self.closed = max(self.start, end), ended
+            return
         first, marker, is_final, clear = end + 1, "", ended, end
         for each in self._markers:
             at, final = each.find(end, ended)

@@ -60,9 +60,9 @@ class LlamaJSON(CallDialect):
         if is_call:
             _open(out, at, first, is_first)
             yield from scan_call_object(rest, inner, "parameters", out)
-        if is_object:
+        if is_object and not rest.closed:
             yield from _scan_end(rest, inner)
-        elif has_tag:  # code, or the call of a built-in tool: the rest of the completion
+        elif has_tag and not is_object:  # code, or the call of a built-in tool: the rest of the completion
             yield from rest.pass_on(hold)
         block = self._call_at(completion, at)
         if block is None:
@@ -184,11 +184,12 @@ def _begins_call(rest: Window, at: int) -> Steps[bool]:
     Asked once, where the second member's value begins; without one, the whole object will tell.
     """
     reader = JSONReader(at)
-    while True:
+    while not rest.closed:
         reader.read(rest.completion.text, rest.stop)
-        if reader.ended or reader.broken or rest.closed or len(reader.members) > 2 or _is_second_known(reader):
-            return _LLAMA_CALL.match(rest.completion.text, at) is not None
+        if reader.ended or reader.broken or len(reader.members) > 2 or _is_second_known(reader):
+            break
         yield from rest.grow()
+    return _LLAMA_CALL.match(rest.completion.text, at) is not None
 
 
 def _is_second_known(reader: JSONReader) -> bool:

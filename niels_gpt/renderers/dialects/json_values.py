@@ -69,17 +69,13 @@ def call_value_at(completion: Completion, start: int) -> tuple[Any, int]:
     return (None if isinstance(value, dict) and _repeats_key(completion.decoded(start, end)) else value), end
 
 
+# Whether an object has a key twice. That of the outermost is made last, from what those within it have become.
+_REPEATS_KEY = json.JSONDecoder(object_pairs_hook=lambda pairs: len(dict(pairs)) < len(pairs))
+
+
 def _repeats_key(text: str) -> bool:
     """An object, as JSON text, has a key twice. Objects in it do not matter."""
-    repeated = False
-
-    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal repeated  # of the object that is complete last, which is the outermost
-        found = dict(pairs)
-        repeated = len(found) < len(pairs)
-        return found
-
-    json.loads(text, object_pairs_hook=made)
+    repeated: bool = _REPEATS_KEY.decode(text)
     return repeated
 
 

@@ -207,16 +207,24 @@ class KimiSection(CallDialect):
             inner = before.stop + len(_KIMI_CALL)
             limit = Window(completion, inner, (_KIMI_CALL,), within=section)
             body = Window(completion, inner, (_KIMI_END_CALL,), within=limit)
-            head = Window(completion, inner, (_KIMI_ARGUMENTS,), within=body)
-            yield from head.pass_on(hold)
-            if head.marker:
-                id_match = _KIMI_ID.fullmatch(completion.decoded(inner, head.stop).strip())
-                out.name(id_match[1] if id_match else None)
-                start = head.stop + len(_KIMI_ARGUMENTS)
-                out.begin_argument(start, trim=ALL_SPACE)
-                yield from Window(completion, start, within=body).pass_on(out.argument_to)
-                out.end_argument(body.stop)
+            if out.is_observed:
+                yield from self._report(body, out)
+            yield from body.pass_on(hold)
             at = close(self._read_call(completion, before.stop, body.stop + len(body.marker)), out)
+
+    @staticmethod
+    def _report(body: Window, out: ResponseBuilder) -> Steps[None]:
+        """Report the name and the arguments of the open call as they come; `_read_call` reads them afterwards."""
+        completion = body.completion
+        head = Window(completion, body.start, (_KIMI_ARGUMENTS,), within=body)
+        yield from head.pass_on(hold)
+        if head.marker:
+            id_match = _KIMI_ID.fullmatch(completion.decoded(body.start, head.stop).strip())
+            out.name(id_match[1] if id_match else None)
+            start = head.stop + len(_KIMI_ARGUMENTS)
+            out.begin_argument(start, trim=ALL_SPACE)
+            yield from Window(completion, start, within=body).pass_on(out.argument_to)
+            out.end_argument(body.stop)
 
     def _read_call(self, completion: Completion, at: int, limit: int) -> Block:
         inner = at + len(_KIMI_CALL)
