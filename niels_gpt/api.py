@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.values import check_keywords
 
 if TYPE_CHECKING:
     from niels_gpt.builds.conversation_encoders import Samples
@@ -176,13 +177,14 @@ def loader(
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
     kind = kind_of(path)
     rows: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "device": device}
-    order: dict[str, Any] = {"seed": seed or 0, "shuffle": shuffle, "pad_token_id": pad_token_id}
+    order: dict[str, Any] = {"seed": 0 if seed is None else seed, "shuffle": shuffle, "pad_token_id": pad_token_id}
     for_episodes = {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
     made: SplitLoader[Any]
     if kind == "preferences":
         _refuse_options(path, kind, {"packing": packing or None, **for_episodes})
         from niels_gpt.preferences.loader import PreferenceLoader
 
+        check_keywords(PreferenceLoader, options)
         made = PreferenceLoader(path, **rows, **order, **options)
     elif kind == "rollouts":
         _refuse_options(path, kind, for_episodes)
@@ -190,16 +192,20 @@ def loader(
             raise UsageError(f"{next(iter(path))}: rollouts are not mixed in proportions; pass a list of directories")
         from niels_gpt.rollouts.loader import RolloutLoader
 
-        made = RolloutLoader(path, packing=bool(packing), **rows, **order, **options)
+        check_keywords(RolloutLoader, options)
+        made = RolloutLoader(path, packing=packing or False, **rows, **order, **options)
     else:
         from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 
+        check_keywords(GPTEpisodeDataLoader, options)
         options |= _order(mixture, sampling, seed, shuffle=shuffle) | _shard_cache(cache_dir, cache_bytes)
         if mixture is not None:
             path, packing = list(mixture.folders), mixture.packing
         # The contract's name of the sequence length is block_size.
         rows = {"block_size" if name == "sequence_length" else name: value for name, value in rows.items()}
-        made = GPTEpisodeDataLoader(rows, dataset_dir=path, packing=bool(packing), pad_token_id=pad_token_id, **options)
+        made = GPTEpisodeDataLoader(
+            rows, dataset_dir=path, packing=packing or False, pad_token_id=pad_token_id, **options
+        )
     return made.as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 
@@ -220,7 +226,11 @@ def _order(mixture: Mixture | None, sampling: Sampling | None, seed: int | None,
     if sampling is not None and (seed is not None or not shuffle):
         raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
     if mixture is None:
-        return {"epoch_shuffle": shuffle, "epoch_seed": seed or 0} if sampling is None else {"sampling": sampling}
+        return (
+            {"epoch_shuffle": shuffle, "epoch_seed": 0 if seed is None else seed}
+            if sampling is None
+            else {"sampling": sampling}
+        )
     seed = mixture.seed if seed is None else seed
     chosen = sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)
     return {"sampling": chosen, "too_long": mixture.too_long, "share_prefixes": mixture.share_prefixes}

@@ -80,7 +80,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The one of `names` that is most similar to an unknown name; `None` if none is similar."""
-    if len(name) > _LONGEST_NAME:
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:  # a caller's value may be of any type
         return None
     choices = list(names)
     near = difflib.get_close_matches(name, choices, n=1) or difflib.get_close_matches(name.lower(), choices, n=1)

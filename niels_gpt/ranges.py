@@ -94,6 +94,17 @@ class Range:
         return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # not nan
 
 
+def check_flag(value: Any, name: str) -> bool:
+    """Check a switch, and return it as a `bool`; numpy's are accepted.
+
+    Raises:
+        UsageError: anything else, such as "no", which would count as true.
+    """
+    if type(value).__name__ not in ("bool", "bool_"):  # numpy's has either name; importing it would take time
+        raise UsageError(f"{name} is {shown(value)}; expected true or false")
+    return bool(value)
+
+
 SEED: Final = Range("seed", 0, (1 << 63) - 1)
 THREADS: Final = Range("num_threads", 1, 1024)
 WORKERS: Final = Range("workers", 1, 4096)
@@ -120,6 +131,7 @@ TOKEN_ID: Final = Range("token id", 0, (1 << 32) - 1)
 VOCAB_SIZE: Final = Range("vocab_size", 1, 1 << 32)
 ROW: Final = Range("number", 0, LARGE)
 BATCH_SIZE: Final = Range("B", 1, (1 << 31) - 1)
+NUM_WORKERS: Final = Range("num_workers", 0, 4096)
 LENGTH: Final = Range("T", 1, (1 << 31) - 2)  # a row holds one token more
 BLOCK_SIZE: Final = Range("block_size", 1, (1 << 31) - 2)
 EPOCHS: Final = Range("epochs", 1, LARGE)

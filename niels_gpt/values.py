@@ -10,11 +10,12 @@ The value can be passed on and stored; the keywords are shorter for a single cal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import UsageError, did_you_mean
 
 Options = TypeVar("Options")
 
@@ -38,6 +39,14 @@ def merged(defaults: Options, options: Options | None, keywords: Mapping[str, An
             raise UsageError(f"{name} is passed as a keyword and in {type(defaults).__name__}; pass it in one place")
     # All at once: a dataclass may refuse one option without another, such as packing without a length.
     return replace(defaults if options is None else options, **passed)  # type: ignore[type-var]
+
+
+def check_keywords(target: Callable[..., Any], passed: Iterable[str]) -> None:
+    """Raise `UsageError` unless a function or class has all these parameters; the message has the nearest name."""
+    known = [name for name in inspect.signature(target).parameters if name != "self"]
+    for name in passed:
+        if name not in known:
+            raise UsageError(f"{name!r} is not an option of {target.__name__}{did_you_mean(name, known)}")
 
 
 def _differs(value: Any, default: Any) -> bool:

@@ -28,7 +28,7 @@ import torch.utils.data
 from niels_gpt.episodes.batches import Batch, Batches
 from niels_gpt.episodes.states import Place
 from niels_gpt.errors import Mismatch, UsageError
-from niels_gpt.ranges import DEPTH, EPOCHS
+from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
 
 LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
 LOOKAHEAD_TOKENS = 1 << 16  # in them at most (32 bytes each); a batch with more is made by itself
@@ -448,6 +448,7 @@ class EpisodeWorkers(Generic[Batch]):
     ) -> None:
         self._batch_source, self._state, self._epochs = batch_source, batch_source.state(start), epochs
         self._on_batch, self._options = on_batch, options
+        NUM_WORKERS.whole(options.get("num_workers", 0))
         EpisodeIterable(batch_source, start, epochs=epochs)  # raises now, not at the first pass, if epochs is wrong
 
     def __repr__(self) -> str:

@@ -32,6 +32,7 @@ from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.ranges import check_flag
 from niels_gpt.storage.shard_cache import ShardCache
 
 _log = logging.getLogger("niels_gpt.episodes")
@@ -140,6 +141,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         others: dict[str, Any] = {"use_loss_mask": use_loss_mask, "pad_token_id": pad_token_id}
         others |= {"episode_min_tokens": episode_min_tokens}
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", order | others)
+        check_flag(packing, "packing")
         self.packing, self.device, self._global_counts = packing, self.config.device, global_counts
         # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if packing else "head")

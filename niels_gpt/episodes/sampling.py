@@ -120,6 +120,9 @@ class Sampling:
                 "temperature, repeats or phases) with weight_by 'type', 'source' or 'dataset', and none with 'weight', "
                 "where each episode has its own"
             )
+        ranges.SEED.whole(self.seed)
+        for name in ("shuffle", "drop_last"):
+            ranges.check_flag(vars(self)[name], name)
         self._check_epoch()
         self._check_shards()
 

@@ -22,7 +22,7 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.remote import StreamedDataset, is_url, open_streamed
 from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown, without_passwords
 from niels_gpt.format.collate import checked_device
-from niels_gpt.ranges import RANK, VOCAB_SIZE, WORLD_SIZE
+from niels_gpt.ranges import RANK, TOKEN_ID, VOCAB_SIZE, WORLD_SIZE
 from niels_gpt.storage.manifests import tokenizer_sha256
 from niels_gpt.storage.shard_cache import ShardCache
 
@@ -205,10 +205,9 @@ def resolve_pad_id(setting: int | None, tokenizer: Any | None, vocab_size: int |
         raise UsageError(
             "no pad_token_id in the config and no tokenizer with an eos; pass pad_token_id=, or the tokenizer"
         )
+    TOKEN_ID.whole(pad, "pad_token_id")
     if vocab_size is not None and pad >= vocab_size:
         raise UsageError(f"pad_token_id is {pad} but the vocabulary has {vocab_size:,} ids; pass one of them")
-    if pad >= 2**32:
-        raise UsageError(f"pad_token_id is {pad}; ids have 32 bits")
     return pad
 
 

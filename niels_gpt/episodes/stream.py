@@ -9,7 +9,6 @@ are numbered through, and each position of an endless random sequence draws one:
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import logging
 from collections.abc import Mapping
@@ -39,11 +38,12 @@ from niels_gpt.episodes.schedule import RandomRows
 from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
 from niels_gpt.episodes.spans import Array, RowSpans
 from niels_gpt.episodes.states import Place, place_in, state_of
-from niels_gpt.errors import CacheError, UsageError, did_you_mean, without_passwords
+from niels_gpt.errors import CacheError, UsageError, without_passwords
 from niels_gpt.format import gather
 from niels_gpt.format.collate import to_device
 from niels_gpt.format.gather import Buffers
 from niels_gpt.kernel import native
+from niels_gpt.values import check_keywords
 
 _log = logging.getLogger("niels_gpt.stream")
 
@@ -62,10 +62,7 @@ def make_data_loader(
     """
     if dataset_mode(config, options.pop("dataset_mode", None)) == "token_stream":
         return GPTDataLoader(config, tokenizer, dataset_dir, **options)
-    known = inspect.signature(GPTEpisodeDataLoader).parameters
-    for name in options:
-        if name not in known:
-            raise UsageError(f"{name!r} is not an option of GPTEpisodeDataLoader{did_you_mean(name, known)}")
+    check_keywords(GPTEpisodeDataLoader, options)
     return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
 
 

@@ -12,7 +12,7 @@ from niels_gpt.episodes.iterate import SplitIterator
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.sampling import Sampling, grouped_schedule
 from niels_gpt.episodes.schedule import EveryRow, Schedule
-from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks
+from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
 from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.collate import checked_device
@@ -77,11 +77,12 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
         self._order: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "drop_last": drop_last}
         Sampling(**self._order)
         self.rank, self.world_size = ranks(rank, world_size)
-        self.device, self.pad_token_id = str(checked_device(device)), pad_token_id
+        self.device = str(checked_device(device))
         self._splits = {
             name: PreferenceSplit([Path(folder) for folder in self._names], name, self._fitting) for name in SPLITS
         }
         self.vocab_size = self._splits["train"].episodes.vocab_size
+        self.pad_token_id = resolve_pad_id(pad_token_id, None, self.vocab_size)
         self._iterators: dict[str, SplitIterator[PreferenceBatch]] = {}
         self._log_splits()
         if self._splits["train"].episodes.shards:

@@ -11,11 +11,11 @@ from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.iterate import SplitIterator
 from niels_gpt.episodes.sampling import Sampling
 from niels_gpt.episodes.schedule import EveryRow
-from niels_gpt.episodes.settings import ensure_log_output, ranks
+from niels_gpt.episodes.settings import ensure_log_output, ranks, resolve_pad_id
 from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.collate import checked_device
-from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
+from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE, check_flag
 from niels_gpt.rollouts.batches import RolloutBatch, RolloutSource
 from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import SPLIT
@@ -82,8 +82,12 @@ class RolloutLoader(SplitLoader[RolloutBatch]):
         width = self.sequence_length + 1
         selection = Selection(width, too_long, max_age, current_version, drop_zero_variance)
         self.rank, self.world_size = ranks(rank, world_size)
-        self.device, self.pad_token_id = str(checked_device(device)), pad_token_id
+        self.device = str(checked_device(device))
+        switches = {"packing": packing, "whole_groups": whole_groups, "drop_zero_variance": drop_zero_variance}
+        for name, value in switches.items():
+            check_flag(value, name)
         self.dataset = RolloutDataset(paths)
+        self.pad_token_id = resolve_pad_id(pad_token_id, None, self.dataset.episodes.vocab_size)
         self._advantages = self.dataset.advantages(advantages)
         self._groups, self.left_out = selection.of(self.dataset)
         plan = group_rows if whole_groups else single_rows

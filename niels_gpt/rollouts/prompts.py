@@ -29,6 +29,7 @@ from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of, read_prompts
 from niels_gpt.sources.rejections import BadRowLimit, RejectedReason, TooManyBadRows
 from niels_gpt.storage.remote import AnyFile
+from niels_gpt.values import check_keywords
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,7 @@ class PromptSet:
         Raises:
             As `PromptSet`, and InputError: a file cannot be read.
         """
+        check_keywords(cls, options)
         wanted = PromptColumns(columns or {}, answers)
         several: list[Any] = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else [inputs]
         in_memory = bool(several) and isinstance(several[0], Mapping)
@@ -167,6 +169,7 @@ class PromptSet:
 
     def loader(self, *, batch_size: int, **options: Any) -> PromptLoader:
         """A `PromptLoader` of these prompts; `options` are its other arguments."""
+        check_keywords(PromptLoader, options)
         return PromptLoader(self, batch_size=batch_size, **options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from niels_gpt.ranges import TOKEN_ID
 from niels_gpt.rollouts.format import NO_VERSION
 
 Array = npt.NDArray[Any]
+MOST_LOGPROB: Final = 0.01  # of a probability of 1, with what rounding in an engine may add
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,13 @@ def _logprobs(values: Any, mask: Array, where: str) -> Array:
         raise UsageError(f"{where}completion_logprobs are {found.dtype}; expected floating point numbers")
     with np.errstate(over="ignore"):  # what does not fit into float32, as which it is stored, becomes infinite
         bad = mask & ~np.isfinite(found.astype(np.float32))
+    above = mask & (found > MOST_LOGPROB)
+    if above.any() and not bad.any():
+        at = int(np.argmax(above))
+        raise UsageError(
+            f"{where}completion_logprobs: {found[at]} at token {at:,}; expected the logarithm of a probability, which "
+            "is at most 0. Are these probabilities?"
+        )
     if bad.any():
         at = int(np.argmax(bad))
         raise UsageError(

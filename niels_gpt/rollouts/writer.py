@@ -43,6 +43,7 @@ from niels_gpt.rollouts.turns import RolloutTokens, joined
 from niels_gpt.sources.inputs import ReadProgress, Rejected, read_jsonl
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
+from niels_gpt.values import check_keywords
 
 WAITING_TOKENS: Final = 1 << 18  # tokens that are written together
 
@@ -245,8 +246,10 @@ class _RolloutFiles:
 
 def _finite(name: str, value: Any) -> float:
     try:
+        if isinstance(value, str | bytes):  # float() reads texts, too
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise UsageError(f"{name} is {shown(value)}; expected a number") from None
     if not math.isfinite(number):
         raise UsageError(f"{name} is {number}; expected a finite number")
@@ -261,7 +264,7 @@ def _line(group_id: Any, metadata: Mapping[str, Any] | None) -> bytes:
         raise UsageError(f"metadata is {shown(metadata)}; expected a mapping")
     try:
         text = json.dumps({"group_id": group_id, "metadata": dict(metadata or {})}, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"metadata cannot be written as JSON: {error}") from error
     return text.encode() + b"\n"
 
@@ -287,6 +290,7 @@ def import_rollouts(
         InputError: a line is no JSON, a field is missing or of another kind, or lists differ in length (file, line and
             field named). OutputExists: `out_dir` is taken. Whatever is raised, `out_dir` is as it was before.
     """
+    check_keywords(RolloutWriter, options)
     options = {"name": Path(out_dir).name, **options}
     with RolloutWriter(out_dir, renderer, **options) as writer:
         progress.begin(Path(out_dir).name, unit="rollouts")
@@ -343,7 +347,10 @@ def _turn(turn: Mapping[str, Any], with_logprobs: bool) -> dict[str, Any]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"logprobs holds {shown(value)}; expected numbers, or null where a token was not sampled")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # refused as infinite numbers are, with its token
 
 
 def _prompt_hash(turns: list[dict[str, Any]]) -> str:

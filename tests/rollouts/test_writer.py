@@ -211,6 +211,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], me
     [
         ({"reward": math.nan}, "reward is nan"),
         ({"reward": "high"}, "reward is 'high'"),
+        ({"reward": "1"}, "reward is '1'; expected a number"),
+        ({"reward": 10**400}, "expected a number"),
+        ({"advantage": 10**400}, "expected a number"),
+        ({"turns": {**GOOD, "completion_logprobs": [0.25] * len(GOOD["completion_ids"])}}, "Are these probabilities?"),
         ({"advantage": math.inf}, "advantage is inf"),
         ({"group_id": None}, "group_id is None"),
         ({"group_id": True}, "group_id is True"),

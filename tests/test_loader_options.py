@@ -1,0 +1,94 @@
+"""Options of all loaders: each is refused by one line of ours, whatever kind of dataset the loader reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+import niels_gpt as ng
+from niels_gpt.episodes.sampling import Sampling
+from niels_gpt.errors import UsageError
+from niels_gpt.rollouts.prompts import PromptSet
+from niels_gpt.rollouts.writer import import_rollouts
+from tests.episodes.rows import write_dataset
+from tests.preferences.made import built, pairs
+from tests.renderers.tiny_families import renderer_of
+from tests.rollouts.made import rows, write
+
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("datasets")
+    return {
+        "preferences": built(folder / "pairs", pairs(20)),
+        "rollouts": write(folder / "rollouts", rows(8)),
+        "episodes": write_dataset(folder / "episodes"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["preferences", "rollouts", "episodes"])
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("seed", -1, "seed is -1; expected"),
+        ("seed", 1.5, "seed is 1.5; expected"),
+        ("seed", "a", "seed is 'a'; expected"),
+        ("seed", 2**70, "expected at most"),
+        ("shuffle", "no", "shuffle is 'no'; expected true or false"),
+        ("drop_last", "no", "'no'; expected true or false"),
+        ("pad_token_id", -1, "pad_token_id is -1; expected"),
+        ("pad_token_id", "a", "pad_token_id is 'a'; expected"),
+        ("pad_token_id", 1.5, "pad_token_id is 1.5; expected"),
+        ("pad_token_id", 2**33, "pad_token_id is 8589934592"),
+        ("num_workers", -1, "num_workers is -1; expected 0 or more"),
+        ("num_workers", 1.5, "num_workers is 1.5; expected a whole number"),
+        ("num_workers", NAN, "num_workers is nan; expected a whole number"),
+        ("too_long", 5, "too_long is 5;"),
+        ("batch_siz", 5, "'batch_siz' is not an option of"),
+    ],
+)
+def test_an_option_of_another_kind_or_out_of_range(
+    datasets: dict[str, Path], kind: str, option: str, value: Any, expected: str
+) -> None:
+    name = "epoch_drop_last" if (kind, option) == ("episodes", "drop_last") else option
+    options = {"batch_size": 2, "sequence_length": 128, "pad_token_id": 0, name: value}
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        ng.loader(datasets[kind], **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"), [("rollouts", "packing"), ("rollouts", "whole_groups"), ("episodes", "packing")]
+)
+def test_a_switch_is_true_or_false(datasets: dict[str, Path], kind: str, option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option} is 'no'; expected true or false"):
+        ng.loader(datasets[kind], batch_size=4, sequence_length=64, pad_token_id=0, **{option: "no"})
+
+
+def prompts(**options: Any) -> PromptSet:
+    found = [{"prompt": "what is it", "answer": str(number)} for number in range(5)]
+    return PromptSet.open(found, renderer_of("qwen3"), **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: prompts(max_toknes=5), "'max_toknes' is not an option of PromptSet; did you mean 'max_tokens'?"),
+        (lambda: prompts().loader(batch_size=2, sed=5), "'sed' is not an option of PromptLoader"),
+        (lambda: prompts().loader(batch_size=2, seed=-1), "seed is -1"),
+        (lambda: prompts().loader(batch_size=2, shuffle="no"), "shuffle is 'no'"),
+        (lambda: Sampling(seed=NAN), "seed is nan"),
+        (lambda: Sampling(drop_last="no"), "drop_last is 'no'"),  # type: ignore[arg-type]
+        (lambda: import_rollouts(["x"], "y", log_probs=False), "'log_probs' is not an option of RolloutWriter"),
+    ],
+)
+def test_prompts_orders_and_imports(call: Callable[[], Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        call()
