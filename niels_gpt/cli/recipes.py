@@ -15,7 +15,9 @@ from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, pri
 from niels_gpt.errors import OutputExists
 
 if TYPE_CHECKING:
+    from niels_gpt.recipes.lock import Lock
     from niels_gpt.recipes.plan import Plan
+    from niels_gpt.recipes.reading import LoadedRecipe
     from niels_gpt.recipes.run import BuiltRecipe
 
 RecipeFile = Annotated[
@@ -66,33 +68,37 @@ def build(
     loaded, locked = (
         read_lock(recipe, settings or ()) if is_lock(recipe) else (read_recipe(recipe, settings or ()), None)
     )
-    with ShownProgress() as progress:
-        if dry_run:
-            from niels_gpt.recipes.inputs import open_recipe
-            from niels_gpt.recipes.plan import plan_recipe
-
-            opened = open_recipe(loaded, threads=executor.threads, duplicates=False, allow_code=allow_code)
-            if loaded.recipe.duplicates is not None:
-                progress.note("duplicates are looked for by the build; this plan still counts them")
-            elif locked is not None:
-                locked.check_inputs(opened.configs, opened.encoder.describe())
-            plan = plan_recipe(opened, progress)
-        else:
-            from niels_gpt.recipes.run import build_recipe
-
-            built = build_recipe(
-                loaded,
-                locked=locked,
-                executor=runner,
-                overwrite=overwrite,
-                threads=executor.threads,
-                allow_code=allow_code,
-                progress=progress,
-            )
     if dry_run:
+        plan = _planned(loaded, locked, threads=executor.threads, allow_code=allow_code)
         _show_plan(plan, recipe, executor.workers or 1, as_json)
-    else:
-        _show_built(built, as_json)
+        return
+    from niels_gpt.recipes.run import build_recipe
+
+    with ShownProgress() as progress:
+        built = build_recipe(
+            loaded,
+            locked=locked,
+            executor=runner,
+            overwrite=overwrite,
+            threads=executor.threads,
+            allow_code=allow_code,
+            progress=progress,
+        )
+    _show_built(built, as_json)
+
+
+def _planned(loaded: LoadedRecipe, locked: Lock | None, *, threads: int | None, allow_code: bool) -> Plan:
+    """What a build would make; nothing is built."""
+    from niels_gpt.recipes.inputs import open_recipe
+    from niels_gpt.recipes.plan import plan_recipe
+
+    with ShownProgress() as progress:
+        opened = open_recipe(loaded, threads=threads, duplicates=False, allow_code=allow_code)
+        if loaded.recipe.duplicates is not None:
+            progress.note("duplicates are looked for by the build; this plan still counts them")
+        elif locked is not None:
+            locked.check_inputs(opened.configs, opened.encoder.describe())
+        return plan_recipe(opened, progress)
 
 
 def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:

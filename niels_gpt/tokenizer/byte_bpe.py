@@ -14,13 +14,13 @@ from niels_gpt import ranges
 from niels_gpt.errors import TokenizerError
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, ReadProgress, fingerprint
+from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES
 from niels_gpt.sources.locations import files_of
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.hf import CONFIG_NAME, TOKENIZER_NAME
-from niels_gpt.tokenizer.training import LINES_REPORTED, META_NAME, Sample, lines_of
+from niels_gpt.tokenizer.training import META_NAME, sample_of, what_was_made
 from niels_gpt.version import __version__
 
 EOS: Final = "<|end_of_text|>"
@@ -66,16 +66,8 @@ def train_byte_bpe(
     check_library("tokenizers")
     files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
-        progress.begin("reading text", unit="lines")
-        sample = Sample(max_lines, seed)
         # Line ends stay: a blank line is to become one token.
-        count = ReadProgress()
-        count.begin(files)
-        for line in lines_of(files, with_ends=True, count=count):
-            sample.add(line)
-            progress.advance(1)
-            if sample.seen % LINES_REPORTED == 0 and (fraction := count.fraction()):
-                progress.expect(int(sample.seen / fraction))
+        sample = sample_of(files, max_lines, seed, progress, with_ends=True)
         progress.begin(f"training byte-level BPE with {vocab_size:,} ids on {len(sample):,} lines")
         record = write_atomic(staged.path / TOKENIZER_NAME, _train(sample.lines(), vocab_size))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "bos_token": BOS}
@@ -88,9 +80,7 @@ def train_byte_bpe(
             "max_lines": max_lines,
             "special_tokens": [EOS, BOS],
             "versions": {"niels_gpt": __version__, "tokenizers": _version()},
-            "lines": {"read": sample.seen, "used": len(sample)},
-            "inputs": fingerprint(files),
-            "model": {"name": TOKENIZER_NAME, "bytes": record.bytes, "sha256": record.sha256},
+            **what_was_made(sample, files, TOKENIZER_NAME, record),
         }
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()

@@ -28,6 +28,7 @@ from niels_gpt.sources.inputs import (
     size_of,
 )
 from niels_gpt.sources.locations import files_of
+from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.remote import AnyFile
 from niels_gpt.storage.staging import StagedDirectory
@@ -105,15 +106,7 @@ def train_tokenizer(
     _check(options)
     files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
-        progress.begin("reading text", unit="lines")
-        sample = Sample(options.max_lines, options.seed)
-        count = ReadProgress()
-        count.begin(files)
-        for line in lines_of(files, count=count):
-            sample.add(line)
-            progress.advance(1)
-            if sample.seen % LINES_REPORTED == 0 and (fraction := count.fraction()):
-                progress.expect(int(sample.seen / fraction))
+        sample = sample_of(files, options.max_lines, options.seed, progress)
         progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
         model = _train(sample.lines(), options)
         record = write_atomic(staged.path / MODEL_NAME, model)
@@ -123,9 +116,7 @@ def train_tokenizer(
             **vars(options),
             "special_tokens": list(SPECIAL_TOKENS),
             "versions": {"niels_gpt": __version__, "sentencepiece": sentencepiece.__version__},
-            "lines": {"read": sample.seen, "used": len(sample)},
-            "inputs": fingerprint(files),
-            "model": {"name": MODEL_NAME, "bytes": record.bytes, "sha256": record.sha256},
+            **what_was_made(sample, files, MODEL_NAME, record),
         }
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()
@@ -139,6 +130,30 @@ def _check(options: TrainingOptions) -> None:
     ranges.SEED.check(options.seed)
     if options.model_type not in ("unigram", "bpe"):
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
+
+
+def sample_of(
+    files: Sequence[AnyFile], max_lines: int, seed: int, progress: Progress, *, with_ends: bool = False
+) -> Sample:
+    """A seeded sample of at most `max_lines` lines; see `lines_of`."""
+    progress.begin("reading text", unit="lines")
+    sample, count = Sample(max_lines, seed), ReadProgress()
+    count.begin(files)
+    for line in lines_of(files, with_ends=with_ends, count=count):
+        sample.add(line)
+        progress.advance(1)
+        if sample.seen % LINES_REPORTED == 0 and (fraction := count.fraction()):
+            progress.expect(int(sample.seen / fraction))
+    return sample
+
+
+def what_was_made(sample: Sample, files: Sequence[AnyFile], name: str, record: FileRecord) -> dict[str, Any]:
+    """The end of tokenizer_meta.json: lines, inputs, and the file of the model."""
+    return {
+        "lines": {"read": sample.seen, "used": len(sample)},
+        "inputs": fingerprint(files),
+        "model": {"name": name, "bytes": record.bytes, "sha256": record.sha256},
+    }
 
 
 def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False, count: ReadProgress | None = None) -> Iterator[str]:
