@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -91,7 +92,9 @@ class Watch:
         self.remove()
         if not self._rows:
             raise InputError("no batch with input_ids reached a model, so nothing was judged")
-        self.report = report = diagnose(self._rows, **self._options)
+        found = diagnose(self._rows, **self._options)
+        name = "the first batch" if self._seen == 1 else f"the first {self._seen} batches"
+        self.report = report = replace(found, source={**found.source, "name": name})
         self._rows = []
         self._show(report)
         if self._stop_on is not None and report.failed(self._stop_on):
@@ -290,7 +293,8 @@ def _print(report: Report) -> None:
 
     from niels_gpt.doctor.show import render
 
-    Console(stderr=True).print(render(report))
+    # Bars of trainers leave the cursor at the end of their line.
+    Console(stderr=True).print("\n", render(report), sep="")
 
 
 def _keep(_: Report) -> None:

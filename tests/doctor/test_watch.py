@@ -102,7 +102,10 @@ def test_the_trainers_own_tokenizer_is_used(tmp_path: Path, capsys: pytest.Captu
     trainer.train()
     assert watch.report is not None
     assert watch.report.rules("error") == ["eot-masked-as-padding"]
-    assert "eot-masked-as-padding" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "eot-masked-as-padding" in said
+    # On a line of its own: bars of trainers leave the cursor at the end of theirs.
+    assert f"\nthe first {watch.report.rows // 2} batches: {watch.report.rows} rows" in said
 
 
 def test_a_model_in_a_loop_of_ones_own() -> None:
