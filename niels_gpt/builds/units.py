@@ -395,7 +395,7 @@ class Unit:
         """Chunks of about a million tokens, memory-mapped, with the rejected rows in their places between them."""
         with ExitStack() as files:
             rows, taken = _Rows(self.path, self._weights_dtype, files), 0
-            for before, rejected in _objects(self.path / REJECTED_NAME, files):
+            for before, rejected in map(json.loads, _json_lines(self.path / REJECTED_NAME, files)):
                 yield from rows.take(before - taken)
                 taken = before
                 yield Rejected(**rejected)
@@ -410,16 +410,16 @@ class _Rows:
             _mapped(folder / f"{name}.bin", dtype)
             for name, dtype in (("ids", "<u4"), ("weights", weights_dtype), ("lengths", "<i8"))
         )
-        self._metadata = _objects(folder / METADATA_NAME, files)
-        self._groups = _objects(folder / GROUPS_NAME, files)
+        self._metadata = _json_lines(folder / METADATA_NAME, files)
+        self._groups = _json_lines(folder / GROUPS_NAME, files)
         self._row = self._token = 0
 
     def take(self, n: int) -> Iterator[Chunk]:
         """The next `n` rows."""
         for lengths in _parts(self._lengths[self._row : self._row + n]):
             end = self._token + int(lengths.sum())
-            metadata = list(islice(self._metadata, len(lengths)))
-            groups = list(islice(self._groups, len(lengths))) or [None] * len(lengths)
+            metadata = _values(self._metadata, len(lengths))
+            groups = _values(self._groups, len(lengths)) or [None] * len(lengths)
             token, self._token = self._token, end
             yield Chunk(self._ids[token:end], lengths, self._weights[token:end], groups, metadata)
         self._row += n
@@ -428,14 +428,19 @@ class _Rows:
 def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
     if path.stat().st_size == 0:  # cannot be mapped
         return np.zeros(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r")
+    # A plain array: each part of a `memmap` is one, too, and making those takes longer than copying a document.
+    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 
-def _objects(path: Path, files: ExitStack) -> Iterator[Any]:
-    """The values of a JSON-lines file; none if it does not exist."""
-    if not path.is_file():
-        return iter(())
-    return map(json.loads, files.enter_context(path.open("rb")))
+def _json_lines(path: Path, files: ExitStack) -> Iterator[bytes]:
+    """The lines of a JSON-lines file; none if it does not exist."""
+    return files.enter_context(path.open("rb")) if path.is_file() else iter(())
+
+
+def _values(lines: Iterator[bytes], n: int) -> list[Any]:
+    """The values of the next `n` lines, or as many as there are; read together in a fifth of the time."""
+    values: list[Any] = json.loads(b"[%b]" % b",".join(islice(lines, n)))
+    return values
 
 
 def _manifest(path: Path) -> Manifest:
