@@ -5,18 +5,26 @@ released there, and what it guards (Rust data in gigatoken, two lists that belon
 before a fork all locks made by `new_lock` are taken, and released in both processes afterwards. A fork thus waits as
 long as the longest of these locks is held: for one batch of texts.
 
+Modules have locks as well: a child that imports what another thread was importing at the fork waits for ever. First
+uses import (codecs, extensions, parts of pydantic), so a fork also waits until no other thread imports, `PATIENCE` at
+most.
+
 Also here: a `cached_property` without the lock that `functools.cached_property` has in Python 3.11, for which no fork
 waits.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+PATIENCE: Final = 10.0  # seconds; another thread's import may itself wait for the thread that forks
 
 
 class ForkAware(Protocol):
@@ -41,12 +49,19 @@ class _Forks:
             os.register_at_fork(before=self._take, after_in_parent=self._release, after_in_child=self._begin_child)
 
     def _take(self) -> None:
-        taken = self._taken[threading.get_ident()] = []
-        self.gate.acquire()
-        taken.append(self.gate)
-        for lock in list(self.locks):
-            lock.acquire()
-            taken.append(lock)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            taken = self._taken[threading.get_ident()] = []
+            self.gate.acquire()
+            taken.append(self.gate)
+            for lock in list(self.locks):
+                lock.acquire()
+                taken.append(lock)
+            # With the locks held: whoever imports inside of one has finished.
+            if not _others_import() or time.monotonic() > deadline:
+                return
+            self._release()  # the import may need them
+            time.sleep(0.001)
 
     def _release(self) -> None:
         for lock in reversed(self._taken.pop(threading.get_ident(), [])):
@@ -58,6 +73,12 @@ class _Forks:
         self._taken.clear()  # entries of threads that were about to fork too, and do not exist here
         for fork_aware in list(self.fork_aware):
             fork_aware.after_fork()
+
+
+def _others_import() -> bool:
+    """Whether another thread is importing a module. Python tells it only by the locks of its import system."""
+    locks = [reference() for reference in list(importlib._bootstrap._module_locks.values())]  # type: ignore[attr-defined]
+    return any(lock is not None and lock.owner not in (None, threading.get_ident()) for lock in locks)
 
 
 @cache

@@ -84,6 +84,48 @@ def test_a_fork_waits_for_those_inside() -> None:
     assert found.splitlines() == ["(True, [1, 1], True)", "True [1, 1] False"]
 
 
+def test_a_fork_waits_for_imports_of_others(tmp_path: Path) -> None:
+    """The first use of a library imports it, and the child needs it as well."""
+    (tmp_path / "slowly.py").write_text("import time\ntime.sleep(0.5)\nvalue = 7\n")
+    found = script(
+        f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        from niels_gpt.forks import new_lock
+        lock = new_lock()
+        def work(began):
+            began()
+            import slowly
+        in_thread(work)
+        time.sleep(0.1)
+        def in_the_child():
+            import slowly
+            return slowly.value
+        in_child(in_the_child)
+        """
+    )
+    assert found == "7"
+
+
+def test_an_import_that_waits_for_the_fork_delays_it_only(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import __main__\n__main__.forked.wait(60)\n")
+    found = script(
+        f"""
+        import niels_gpt.forks
+        niels_gpt.forks.PATIENCE = 0.3
+        sys.path.insert(0, {str(tmp_path)!r})
+        lock, forked = niels_gpt.forks.new_lock(), threading.Event()
+        def work(began):
+            began()
+            import waits
+        in_thread(work)
+        time.sleep(0.1)
+        in_child(lambda: lock.acquire(timeout=20))
+        forked.set()
+        """
+    )
+    assert found == "True"
+
+
 def test_a_fork_in_the_thread_that_holds_the_lock() -> None:
     """A signal handler may fork anywhere."""
     found = script(
