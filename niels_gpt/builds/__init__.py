@@ -1,0 +1,14 @@
+"""Rows to ids and weights, and a directory that is complete or absent: what builds of caches and episodes share.
+
+::
+
+    build.py                  one build: its options, directory, rejected rows and manifest. Start reading here
+    tasks.py                  what may run anywhere, and what runs it;  units.py: finished pieces on disk
+    rows.py                   checks of rows before they are encoded, and batches of similar size
+    conversations.py          the tasks that encode conversations, by one of
+    conversation_encoders.py    a renderer or our own sentinels: `as_encoder`
+    sample_encoder.py           a renderer that makes several samples of a conversation
+    documents.py              texts: encoder, task, token budgets
+    splits.py                 train or val, by group; the shuffle buffer
+    images.py                 images of conversations: found, hashed, placed;  fit_images.py: cutting beside images
+"""

@@ -3,7 +3,7 @@
 ::
 
     build_cache.py        conversations or texts -> the files below             (needs a tokenizer)
-    build_all.py          the caches of all named sources
+    build_all.py          the caches of all named sources, with a copy of the tokenizer (tokenizer_copy.py)
     cli.py                another name of `niels-gpt cache`
     ----------------------------------------------------------------------
     pretrain_dataset.py   random windows of token streams                        (needs numpy and torch alone)

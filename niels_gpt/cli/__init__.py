@@ -1,0 +1,22 @@
+"""The command line: a module for each command or group of commands, and what they share.
+
+::
+
+    main.py           the names of all commands; each module is imported when its command is run
+    entry.py          the console script, which ends quietly after Ctrl-C from its first moment on
+
+    demo.py           demo, whose steps are in demo_steps.py
+    tokenizer.py      tokenizer train
+    cache.py          cache build-sft, build-pretrain, info, verify; build-all, whose corpora are in corpora.py
+    episodes.py       episodes build, pack, info, verify, config
+    preferences.py    preferences build, info, verify
+    rollouts.py       rollouts import, info, show, verify
+    recipes.py        build and init                              show.py             show and render
+    explore.py        explore                                     exchange.py         export, import, publish, fetch
+    doctor.py         doctor                                      doctor_template.py  doctor template
+    catalogue.py      renderers, formats, rules
+
+    options.py        options that several commands share;  build_options.py: those of commands that build
+    terminal.py       consoles, progress, results, and errors as one line with an exit code
+    app.py            help pages, and what typer refuses;  completion.py: what the shell offers after Tab
+"""

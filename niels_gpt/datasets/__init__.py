@@ -14,6 +14,9 @@
                 train_mask.bin                             decide what is trained
     episodes    train/tokens.bin, train/episodes.idx, ...  an episode, or a packed row of several texts
 
+Splits of pretraining caches are in `stream.py`, all others in `examples.py`; `rows.py` has what they share, and
+`dataset.py` opens them.
+
 All files are memory-mapped: opening reads manifests and checks the indexes, and memory grows with what is asked for,
 not with the dataset. Nothing here loops over tokens or rows in Python.
 """

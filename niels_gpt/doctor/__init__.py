@@ -4,6 +4,7 @@ How a diagnosis runs::
 
     diagnose(source)                                     run.py          (options.py: which rows, and how)
       open_input -> Opened                               open_input.py   what the input is, and its rows in slices
+                                                         token_files.py  token files of other programs
       Context.for_input -> tokenizer, renderer, layout   context.py      (layout.py, layout_inference.py)
       examine_slices: for every slice, in workers        examine.py      (slices.py)
         chat_rows, token_rows, rows_of -> rows           rows.py, columns.py, stored.py
@@ -11,7 +12,8 @@ How a diagnosis runs::
         rules -> Counters                                rules/, counters.py
       Counters.merge, in the order of the input
       Context.conclude: what only the whole shows        context.py
-      Report                                             report.py       (show.py, sarif.py)
+      Copies: duplicates and leaks                       copies.py
+      Report                                             report.py       (show.py, sarif.py; template.py of a template)
 
 `diagnose(source, other)` compares two tokenizers or templates instead (comparing.py, rules/drift.py). `watch(trainer)`
 and `judge_script` judge the first batches of a training (live.py); `fix=` writes repaired rows (repair.py). How to add

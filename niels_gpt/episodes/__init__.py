@@ -5,7 +5,7 @@ How a batch comes about, with the file that does each step::
     place (epoch, position)                          loader.py, iterate.py     where a split has been read to
       -> rows of the global batch, cut by rank       schedule.py               7 2 9 4 | 1 8 3 6
       -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
-      -> spans: file, start, length                  rows.py, dataset.py       (shard 0, 4096, 300), (shard 0, 17, 211)
+      -> spans: file, start, length                  spans.py, dataset.py      (shard 0, 4096, 300), (shard 0, 17, 211)
       -> ids and weights, gathered and checked       rows.py                   arrays of (batch_size, block_size + 1)
       -> EpisodeBatch: x, y, mask, state, ...        batch.py                  tensors of (batch_size, block_size)
 
@@ -25,6 +25,11 @@ The other files::
     sampling     proportions, mixtures, metadata      writer    the files of one split, as they are written
     index_sets   sets of numbers in little memory     stream    windows of a token stream; `make_data_loader`
     format       names and layout of the files        verify    what a dataset holds, and what is wrong with it
+    shards       the files of one folder, mapped      states    checkpoint states
+    mixture      rows of each part, from proportions  images    images of episodes
+    metadata     types, weights, groups of episodes   shared_prefixes    samples that share their beginning
+    batches      what all sources of batches share    batch_source       batches of episodes, by place
+    split_loader what all loaders share               remote, shard_stream   datasets in a store
 
 The command line is in `niels_gpt.cli.episodes`; docs/episodes.md is for users.
 """

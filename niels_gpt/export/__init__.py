@@ -5,8 +5,12 @@ How an export runs::
     export(source, "trl", out)                    run.py
       splits_of, open_source -> Examples, Stream  source.py              one split of the dataset
       arrange -> Rows, a million tokens at a time arranging.py, rows.py  limit, order, truncation, packing
-      Format.open -> SplitWriter.write(rows)      hf.py, megatron.py ..  one file for each format
+      Format.open -> SplitWriter.write(rows)      formats.py             and one file for each format:
+                                                  datatrove, hf, litdata, llmc, mds, megatron, megatron_bridge,
+                                                  nanogpt, olmo; preferences
       README.md and export.json, written last     run.py
+
+`tokenize.py` is the same without files: a function for `datasets.map`, Ray Data and torch.
 
 To add a format, write one file with a `SplitWriter` and a `Format`, and one line in registry.py. writers.py has what
 writers share: files with checksums, shards, parquet.

@@ -7,7 +7,8 @@
     fitting.py    policies that make a row fit into a window
     packing.py    which texts share a row (best-fit decreasing), and their layout: segments, positions, cu_seqlens
     attention.py  attention masks that keep a packed text from seeing its neighbours
-    collate.py    rows of ids and masks -> x, y and mask tensors; the one place where targets are shifted
+    gather.py     x, y and mask from rows, or straight from files; the one place where targets are shifted
+    collate.py    arrays of rows as tensors, on a device
     display.py    a batch in a terminal or a notebook, trained targets in colour
 
 In a mask, `True` means trained, here and everywhere.

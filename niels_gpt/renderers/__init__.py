@@ -2,10 +2,12 @@
 
 ::
 
-    registry.py       which renderer for which model: `create_renderer`;  configs.py, options.py: their options
+    registry.py       which renderer for which model: `create_renderer`;  known_models.py: names on the hub
+    configs.py        the options of every renderer;  options.py: those of families, and their checks
     choice.py         a renderer from what a user names: options as text, a template file, a date
     types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
-    parsing.py        what is read from completions: `ParsedResponse`, `ParsedToolCall`
+    completions.py    reading completions, for families and templates
+    parsing.py        what is read from them: `ParsedResponse`, `ParsedToolCall`
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
     display.py        how a rendering is shown in a terminal and a notebook;  example.py: how a renderer is
 
@@ -18,9 +20,13 @@
     images/           images in messages;  image_family.py: what families with images share
     unsupported.py    fields that a format has no place for
 
+    stream.py         `ResponseParser`: a completion that is read while it is sampled
+    response.py       what is read becomes events (events.py) and a `ParsedResponse`
+    windows.py        texts that may still grow;  thinking.py: reasoning;  partial_json.py: JSON
+
     template/         `TemplateRenderer`: any Jinja chat template, with attribution
 
-    client.py         completions from an inference server
+    client.py         completions from an inference server;  answers.py: what it answers
     pool.py           several renderers with one interface, for threads
     base.py           the public names in one module, as in the `renderers` package
 

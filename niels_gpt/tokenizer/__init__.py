@@ -11,6 +11,7 @@
     hf.py                reads and checks a Hugging Face tokenizer: its JSON, templates, special tokens
     hub.py               tokenizers on the Hugging Face hub; whose code is run, and at which commit
     python_tokenizer.py  transformers tokenizers in Python without a tokenizer.json, as a `PieceEncoder`
+    byte_tokenizer.py    objects that encode text and know the bytes of ids, such as tiktoken's
     split_encoder.py     encoding without offsets: split at special tokens, prove by bytes
     sentencepiece.py     our own tokenizer, also as a `PieceEncoder`
     sentinels.py         its four sentinels; encoding that can never produce one from text

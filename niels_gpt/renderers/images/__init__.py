@@ -1,0 +1,9 @@
+"""Images of conversations: from a part of a message to the processor's arrays.
+
+::
+
+    loading.py      the forms that an image in a message may have, and how it is loaded
+    processors.py   `Images`: the model's image processor, with a cache
+    media.py        `MultiModalData`: the arrays of a rendering, and where its placeholder tokens are
+    stored.py       `StoredImages`: those of a dataset, made when it is read
+"""

@@ -28,5 +28,6 @@ How a character of the output gets its facts, in the order in which it happens:
 
 A template is a program from someone else: `bounds.py`, `budget.py` and `sizes.py` limit its work and memory, and
 `isolation.py` runs it in a process of its own. `run.py` compiles and runs it; `parsers.py` reads completions;
-`bridge.py` extends a prompt by the next turn.
+`bridge.py` extends a prompt by the next turn. `known.py` lists families that are rendered so;
+`probe_results.py` reports what is proven of a template.
 """
