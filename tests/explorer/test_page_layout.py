@@ -129,6 +129,22 @@ def test_the_inspector_forgets_the_last_row(address: str, visit: Visit) -> None:
     page.locator("#inspector dl").wait_for(state="detached")
 
 
+ALIGNED = """(table) => [...table.querySelectorAll("tr")].map((row) => [...row.cells].map(
+    (cell) => getComputedStyle(cell).textAlign.replace("start", "left")).join(" "))"""
+TOPS = "(all) => all.map((one) => one.getBoundingClientRect().top)"
+
+
+def test_columns_and_charts_are_aligned(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#findings").page
+    page.locator(".overview").wait_for()
+    assert len({*page.locator(".overview table").evaluate(ALIGNED)}) == 1  # names stand above their numbers
+    page.get_by_role("tab", name="Dataset").click()
+    page.locator(".chart").nth(1).wait_for()
+    assert len({*page.locator(".chart figcaption").evaluate_all(TOPS)}) == 1
+    style = "(chosen) => [getComputedStyle(chosen).borderLeftStyle, chosen.getBoundingClientRect().width >= 150]"
+    assert page.get_by_label("Rows of a finding").evaluate(style) == ["solid", True]
+
+
 def test_findings_link(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#findings").page
     page.locator(".finding").first.wait_for()

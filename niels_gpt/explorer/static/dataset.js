@@ -85,7 +85,7 @@ export class DatasetView {
     this.toolNames = h("datalist", { id: "tool-names" });
     this.tool = chats ? h("input", { type: "text", list: "tool-names", placeholder: "tool", "aria-label": "Rows with the tool", class: "tool", oninput: again }) : null;
     const findings = this.session.findings?.findings ?? [];
-    this.finding = findings.length ? h("select", { "aria-label": "Rows of a finding", onchange: () => { history.replaceState(null, "", address("dataset", this.shown())); again(); } }, h("option", { value: "" }, "any finding"), findings.map((finding, at) => h("option", { value: at }, `${finding.title} (${number(finding.count)})`))) : null;
+    this.finding = findings.length ? h("select", { class: "of-finding", "aria-label": "Rows of a finding", onchange: () => { history.replaceState(null, "", address("dataset", this.shown())); again(); } }, h("option", { value: "" }, "any finding"), findings.map((finding, at) => h("option", { value: at }, `${finding.title} (${number(finding.count)})`))) : null;
     this.pattern = h("input", { type: "checkbox", "aria-label": "Regular expression", onchange: again });
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
