@@ -28,8 +28,11 @@ from typing import Any
 from benchmarks.corpus import Corpus
 from benchmarks.families import _blocks, model_of
 from benchmarks.fresh import Block, Way, take_turns
+from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers import tml
+from tests.renderers.chats import Messages
+from tests.renderers.test_parity import differs
 
 FILE = Path(__file__).parent.parent / "docs" / "families_beside.json"
 SIZE, BLOCKS = 100, 5  # conversations of a block, blocks
@@ -55,15 +58,25 @@ def measured(name: str, corpus: Corpus) -> dict[str, Any]:
         way.run(way.ready(next(_blocks(renderer, corpus, 1, 0.0, size=4))))
     blocks = list(_blocks(renderer, corpus, BLOCKS, 0.0, size=SIZE))
     times = take_turns(ways, blocks)
+    chats = [chat for block in blocks for chat in block.chats]
     made = [rendered.token_ids for block in blocks for rendered in renderer.render_many(block.chats)]
+    listed = [is_listed(renderer, chat) for chat in chats]
+    same = {way: list(map(operator.eq, made, chain.from_iterable(map(each, blocks)))) for way, each in others.items()}
     return {
         "tokenizer": kind,
         "rates": {way: round(SIZE / median(taken.fresh.values())) for way, taken in times.items()},
-        "equal": {
-            way: sum(map(operator.eq, made, chain.from_iterable(map(each, blocks)))) for way, each in others.items()
+        "equal": {way: sum(equal) for way, equal in same.items()},
+        "listed": {
+            way: sum(not e and each for e, each in zip(equal, listed, strict=True)) for way, equal in same.items()
         },
         "tml": None if judged is None else tml.JUDGED[judged].kind,
     }
+
+
+def is_listed(renderer: Family, chat: Messages) -> bool:
+    """docs/deviations.md says in which way the official template renders this conversation otherwise."""
+    spelled = any(control in message["content"] for message in chat for control in renderer.encoder.control_ids)
+    return differs(renderer.name, chat, None) or spelled
 
 
 def _theirs(label: str) -> Callable[[Block], Any]:
@@ -109,7 +122,7 @@ def main() -> None:
     for name in chosen or FAMILIES:
         rows[name] = measured(name, corpus)
         if chosen:
-            rows[name]["later"] = {"date": _about()["date"], "load": _about()["load"]}
+            rows[name]["later"] = {key: _about()[key] for key in ("date", "load", "conversations")}
         print(name, rows[name], flush=True)
         _write(about, {known: rows[known] for known in FAMILIES if known in rows})
 

@@ -89,7 +89,8 @@ HOW_TO_READ = (
 BESIDE = (
     "Conversations without tools in a second, on one core, in one run of {conversations} each (real text, processor "
     "time, {date}, load {load}; {versions}), written by `python -m benchmarks.beside`. Transformers' template and the "
-    "`renderers` package: how many of these have our ids, and ids alone are measured. Ours are ids and mask, in "
+    "`renderers` package: how many of these have our ids (of the others, how many differ in a way that is listed), and "
+    "ids alone are measured. Ours are ids and mask, in "
     "batches. What differs from the templates and from tml-renderers (counted over all options of a family), one by "
     "one and with who is right: [deviations](deviations.md). *Tiny*: no tokenizer of the model is at hand, so ours was "
     "measured with one of some hundred tokens, which is quicker; such a rate is not to be compared with the others, "
@@ -231,12 +232,13 @@ def beside() -> str:
     about, rows = document["about"], document["families"]
     versions = ", ".join(f"{package} {number}" for package, number in about["versions"].items())
     text = BESIDE.format(**(about | {"versions": versions})) + "".join(
-        f" `{name}` was measured in a run of its own ({row['later']['date']}, load {row['later']['load']})."
+        f" `{name}` was measured in a run of its own ({row['later']['date']}, load {row['later']['load']}, "
+        f"{row['later']['conversations']} conversations)."
         for name, row in rows.items()
         if "later" in row
     )
     lines = [
-        f"| {name} | {' | '.join(_compared(name, rows[name], about['conversations']))} |"
+        f"| {name} | {' | '.join(_compared(name, rows[name], rows[name].get('later', about)['conversations']))} |"
         for name in FAMILIES
         if name in rows
     ]
@@ -253,9 +255,11 @@ def _compared(name: str, row: dict[str, Any], size: int) -> list[str]:
 
     def equal(way: str) -> str:
         same = row["equal"].get(way)
-        return (
-            "not compared" if same is None else f"{'equal' if same == size else f'{same} of {size} equal'}, {rate(way)}"
-        )
+        if same is None:
+            return "not compared"
+        listed, unexplained = row.get("listed", {}).get(way, 0), size - same - row.get("listed", {}).get(way, 0)
+        others = f" ({listed} listed{f', {unexplained} not' if unexplained else ''})"
+        return f"{'equal' if same == size else f'{same} of {size} equal{others}'}, {rate(way)}"
 
     own = f"{rate('ours')}{' (tiny)' if row['tokenizer'] == 'tiny' else ''}"
     cells = [own, equal("transformers"), equal("renderers")]

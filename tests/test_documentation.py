@@ -377,3 +377,12 @@ def test_the_page_on_the_doctor(tmp_path: Path) -> None:
     for level in ("findings", "evidence", "window"):
         shown, real = shown[level][0], real[level][0]
         assert shown.keys() == real.keys()
+
+
+def test_every_conversation_that_a_template_renders_otherwise_is_listed() -> None:
+    """docs/families_beside.json: what is not equal is so by a difference of docs/deviations.md."""
+    document = json.loads((REPOSITORY / "docs" / "families_beside.json").read_text(encoding="utf-8"))
+    for name, row in document["families"].items():
+        size = row.get("later", document["about"])["conversations"]
+        for way, equal in row["equal"].items():
+            assert equal + row.get("listed", {}).get(way, 0) == size, (name, way)

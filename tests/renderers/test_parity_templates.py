@@ -174,6 +174,32 @@ def test_mistral_puts_the_system_text_where_the_prompt_had_it() -> None:
     assert seen > 50
 
 
+def test_real_conversations_differ_from_mistrals_template_by_two_listed_differences_alone() -> None:
+    """The official ids are ours without the system text that it leaves out, and with what contents spell parsed.
+
+    These are the conversations that docs/families.md compares: some tens of them differ, and all for these reasons.
+    """
+    from benchmarks.beside import is_listed
+    from benchmarks.corpus import Corpus
+    from benchmarks.families import _blocks, model_of
+    from tests.renderers.test_template import official
+
+    folder = ASSETS / "mistral-nemo-instruct-2407"
+    tokenizer, (model, _) = official(folder), model_of("mistral")
+    plain = FAMILIES["mistral"](model)
+    parsing = FAMILIES["mistral"](model, special_tokens_in_content="parse")
+    (block,) = _blocks(plain, Corpus(), 1, 0.0, size=60)
+    unequal = 0
+    for chat in block.chats:
+        theirs = tokenizer.apply_chat_template(chat, return_dict=False)
+        is_left_out = chat[0]["role"] == "system" and chat[-1]["role"] != "user"
+        assert parsing.render_ids(chat[1:] if is_left_out else chat) == theirs
+        if plain.render_ids(chat) != theirs:
+            assert is_listed(plain, chat)
+            unequal += 1
+    assert 10 < unequal < 40
+
+
 def test_kimis_tokenizer_without_offsets() -> None:
     """The ids of Kimi's real kind of tokenizer, and facts without any offsets."""
     from tests.renderers.test_template import official
