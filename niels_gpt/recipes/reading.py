@@ -25,6 +25,7 @@ from niels_gpt.recipes.schema import Recipe, Table
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
+MOST_PLACES: Final = 100_000  # values of a YAML file, those of aliases counted each time
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
@@ -113,14 +114,14 @@ def _read(file: Path) -> tuple[dict[str, Any], Lines]:
     with storage_errors("reading", file):
         data = file.read_bytes()
     try:
-        text = data.decode()
+        text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: byte {error.start:,} is not UTF-8; save the recipe as UTF-8") from error
     if file.suffix == ".toml":
         try:
             return tomllib.loads(text), toml_lines(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{file}: not valid TOML: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{file}: not valid TOML: {_reason(error)}") from error
     return _read_yaml(file, text)
 
 
@@ -167,14 +168,23 @@ def _read_yaml(file: Path, text: str) -> tuple[dict[str, Any], Lines]:
     except ModuleNotFoundError as error:
         raise MissingExtra("yaml") from error
     try:
-        root, values = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+        lines: Lines = {}
+        if (root := yaml.compose(text, Loader=yaml.SafeLoader)) is not None:
+            _walk(root, (), lines, file)
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{file}: not valid YAML: {_reason(error)}") from error
     if not isinstance(values, dict):
         raise InputError(f"{file}: holds {type(values).__name__}; expected keys and values, such as `out: datasets/x`")
-    lines: Lines = {}
-    _walk(root, (), lines, file)
     return values, lines
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or an alias is within itself"
+    return " ".join(str(error).split())
 
 
 def _walk(node: Any, place: Location, lines: Lines, file: Path) -> None:
@@ -184,8 +194,12 @@ def _walk(node: Any, place: Location, lines: Lines, file: Path) -> None:
         InputError: a key that a table has twice, of which YAML's reader would silently use the last.
     """
     lines.setdefault(place, node.start_mark.line + 1)
+    if len(lines) > MOST_PLACES:  # of a few lines, whose aliases name each other
+        raise InputError(f"{file}: holds more than {MOST_PLACES:,} values; write them out without so many aliases")
     if node.id == "mapping":
         for key, value in node.value:
+            if key.id != "scalar":  # `safe_load` refuses it, too
+                raise InputError(f"{file}:{key.start_mark.line + 1}: a list or table as a key; expected a text")
             inner = (*place, key.value)
             if inner in lines:
                 raise InputError(f"{file}:{key.start_mark.line + 1}: the key {key.value!r} again; expected it once")
@@ -303,5 +317,5 @@ def _key_in(here: Any, part: str, text: str) -> str | int:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text.strip()

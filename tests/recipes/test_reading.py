@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,35 @@ def test_lines_are_those_of_the_text(tables: list[tuple[str, list[str]]]) -> Non
             expected[(*place, key)] = len(lines)
     found = toml_lines("\n".join(lines))
     assert {place: found.get(place) for place in expected} == expected
+
+
+LAUGHS = "\n".join(["a0: &a0 [x, x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("r.toml", "x = " + "[" * 5000 + "]" * 5000, "not valid TOML: it is nested too deeply"),
+        ("r.toml", "seed = " + "9" * 10_000, "not valid TOML: Exceeds the limit"),
+        ("r.yaml", "a: " + "[" * 1500 + "]" * 1500, "not valid YAML: it is nested too deeply"),
+        ("r.yaml", "seed: " + "9" * 10_000, "not valid YAML: Exceeds the limit"),
+        ("r.yaml", "seed: 2026-13-45", "not valid YAML: month must be in 1..12"),
+        ("r.yaml", "a: &a [*a]", "an alias is within itself"),
+        ("r.yaml", "a: &a {b: *a}", "an alias is within itself"),
+        ("r.yaml", LAUGHS, "holds more than 100,000 values"),
+        ("r.yaml", "? [a, b]\n: c", "r.yaml:1: a list or table as a key; expected a text"),
+        ("r.yaml", "", "holds NoneType; expected keys and values"),
+    ],
+)
+def test_files_that_no_recipe_is(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=re.escape(expected)):
+        read_recipe(tmp_path / name)
+
+
+def test_a_byte_order_mark_and_settings_that_no_recipe_has(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("\ufeff" + MINIMAL)
+    assert read_recipe(tmp_path / "r.toml").recipe.out == "made"
+    for value in ("[" * 5000, "9" * 10_000):
+        with pytest.raises(UsageError, match="seed: found"):
+            read_recipe(tmp_path / "r.toml", [f"seed={value}"])
