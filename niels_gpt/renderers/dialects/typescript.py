@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from niels_gpt.errors import MessageError, shown
+from niels_gpt.renderers.conversation import sorted_json
 
 Schema = Mapping[str, Any]
 _STEP = "  "
@@ -57,14 +58,14 @@ def declare_tools(tools: Sequence[Schema]) -> str | None:
         MessageError: `wrong_tools`: a schema is no JSON schema, naming the place; or it is nested too deeply.
     """
     try:
-        return _declared(json.dumps([tool["function"] for tool in tools], sort_keys=True))
+        return _declared(sorted_json([tool["function"] for tool in tools]))
     except RecursionError as error:
         raise MessageError("wrong_tools", "tools hold a JSON schema that is nested too deeply to read") from error
 
 
 @lru_cache(maxsize=256)  # many conversations offer the same tools
 def _declared(functions: str) -> str | None:
-    read = json.loads(functions)
+    read = json.loads(functions)  # so all objects below are dicts
     for number, function in enumerate(read):
         where = f"tools[{number}].function"
         _expect(function, "description", str, where)
@@ -83,10 +84,11 @@ def _check(schema: Any, where: str) -> None:
     Raises:
         MessageError: `wrong_tools`.
     """
-    if not isinstance(schema, Mapping):  # true and false are schemas; anything else has no TypeScript
+    if not isinstance(schema, dict):  # true and false are schemas; anything else has no TypeScript
         return
     for key, kind in _FIELD_TYPES.items():
-        _expect(schema, key, kind, where)
+        if key in schema:
+            _expect(schema, key, kind, where)
     for key in ("enum", "anyOf"):
         if key in schema and not isinstance(schema[key], list):
             raise _wrong(schema[key], f"{where}.{key}", list)
@@ -98,7 +100,8 @@ def _check(schema: Any, where: str) -> None:
     for number, spec in enumerate(schema.get("anyOf", ())):
         _check(spec, f"{where}.anyOf[{number}]")
     for key in ("items", "additionalProperties"):
-        _check(schema.get(key), f"{where}.{key}")
+        if key in schema:
+            _check(schema[key], f"{where}.{key}")
 
 
 def _expect(spec: Schema, key: str, kind: type, where: str) -> None:
@@ -161,7 +164,7 @@ class _Declaration:
     def _type(self, schema: Any, indent: str) -> str:
         if isinstance(schema, bool) or schema == {}:
             return "null" if schema is False else "any"
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, dict):
             raise _NoTypeError
         if "$ref" in schema:
             return self._reference(schema["$ref"])
@@ -204,7 +207,7 @@ def _braces(members: list[str], indent: str) -> str:
 
 def _notes(schema: Any, indent: str) -> list[str]:
     """Comments of a schema: its description, and its bounds."""
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, dict):
         return []
     kind = schema.get("type")
     bare = isinstance(kind, str) and not {"anyOf", "enum", "$ref"} & schema.keys()
@@ -220,7 +223,7 @@ def _comment(schema: Schema, indent: str) -> list[str]:
 
 def _default(schema: Any, indent: str) -> list[str]:
     """Numbers and booleans as Python writes them (`True`), as in the original; anything else as JSON."""
-    spec = schema.get("default") if isinstance(schema, Mapping) else None
+    spec = schema.get("default") if isinstance(schema, dict) else None
     if spec is None:
         return []
     return [f"{indent}// Default: {spec if isinstance(spec, int | float) else json.dumps(spec, ensure_ascii=False)}"]
