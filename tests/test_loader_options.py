@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.episodes.sampling import Sampling
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.export.run import export
 from niels_gpt.rollouts.prompts import PromptSet
 from niels_gpt.rollouts.writer import import_rollouts
 from tests.episodes.rows import write_dataset
@@ -70,6 +72,18 @@ def test_an_option_of_another_kind_or_out_of_range(
 def test_a_switch_is_true_or_false(datasets: dict[str, Path], kind: str, option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} is 'no'; expected true or false"):
         ng.loader(datasets[kind], batch_size=4, sequence_length=64, pad_token_id=0, **{option: "no"})
+
+
+@pytest.mark.parametrize("kind", ["preferences", "rollouts"])
+def test_a_lost_manifest_does_not_make_plain_episodes(datasets: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    """Answers that must not be imitated would be trained."""
+    copied = shutil.copytree(datasets[kind], tmp_path / "copied")
+    (copied / "episodes.json").unlink()
+    expected = f"no such file, beside .*; expected the manifest of a dataset of {kind}"
+    with pytest.raises(CacheError, match=expected):
+        ng.loader(copied, batch_size=2, sequence_length=128)
+    with pytest.raises(CacheError, match=expected):
+        export(copied, "trl", tmp_path / "exported")
 
 
 def prompts(**options: Any) -> PromptSet:

@@ -63,6 +63,7 @@ PREFIXES_NAME: Final = "prefixes.idx"
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source", "weight")
 COMPLETIONS_NAME: Final = "completions.bin"
+ROLLOUTS_NAME: Final = "rollouts.bin"
 IMAGES_NAME: Final = "images.idx"
 IMAGE_PATHS_NAME: Final = "image_paths.bin"
 KINDS: Final = ("episodes", "preferences", "rollouts")
@@ -253,8 +254,26 @@ _NOT_PLAIN: Final = {
 }
 
 
+def _refuse_lost_manifest(dataset: Path) -> None:
+    """Raise `CacheError` for preferences or rollouts without a manifest: they would pass for plain episodes."""
+    for kind, name in (("preferences", COMPLETIONS_NAME), ("rollouts", ROLLOUTS_NAME)):
+        for split in SPLITS:
+            if found := next(
+                (folder / name for folder in _candidates(dataset / split) if (folder / name).is_file()), None
+            ):
+                raise CacheError(
+                    f"{dataset / MANIFEST_NAME}: no such file, beside {found}; expected the manifest of a dataset of "
+                    f"{kind}. As episodes, {_NOT_PLAIN[kind]}; copy the whole directory again"
+                )
+
+
 def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
-    """Raise `UsageError` for a dataset of preferences or rollouts, which holds answers that must not be imitated."""
+    """Raise `UsageError` for a dataset of preferences or rollouts, which holds answers that must not be imitated.
+
+    Also `CacheError` for one that lost its manifest.
+    """
+    if manifest is None:
+        _refuse_lost_manifest(dataset)
     if manifest is not None and manifest["kind"] in _NOT_PLAIN:
         raise UsageError(f"{dataset}: a dataset of {manifest['kind']}; as episodes, {_NOT_PLAIN[manifest['kind']]}")
 

@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.cache.mmap import map_tokens
+from niels_gpt.episodes.format import ROLLOUTS_NAME
 from niels_gpt.errors import CacheError, storage_errors
 
 KIND: Final = "rollouts"
 SPLIT: Final = "train"
 LOGPROBS_NAME: Final = "logprobs.bin"
 VERSIONS_NAME: Final = "versions.bin"
-RECORDS_NAME: Final = "rollouts.bin"
+RECORDS_NAME: Final = ROLLOUTS_NAME
 LINES_NAME: Final = "rollouts.jsonl"
 LOGPROB_DTYPE: Final = "<f4"
 VERSION_DTYPE: Final = "<i4"
