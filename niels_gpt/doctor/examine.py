@@ -185,6 +185,8 @@ class Examination:
         # A row with several problems of one rule is one hit, with the note of the first.
         first = {(problem.row, problem.rule): problem for problem in problems[::-1]}
         for row, rule in sorted(first):
+            if rule == "empty-row" and (row, "unusable-row") in first:
+                continue  # a row that cannot be read has no ids, either
             evidence = Evidence(row=int(numbers[row]), where=wheres[row], note=first[row, rule].note)
             counters.add(rule, [evidence])
         for rows in parts:

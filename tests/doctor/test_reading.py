@@ -168,6 +168,12 @@ def test_a_broken_line_is_a_finding_with_its_line(tmp_path: Path) -> None:
     assert (finding.evidence[0].row, finding.evidence[0].where) == (3, f"{path}:5")
 
 
+def test_a_broken_line_of_ids_is_one_finding(tmp_path: Path) -> None:
+    path = as_jsonl(rows(samples("chatml")), tmp_path)
+    path.write_text(path.read_text() + "{broken\n")
+    assert diagnose(path, renderer=renderer_of("chatml")).rules("warning") == ["unusable-row"]
+
+
 def test_our_own_sft_cache_needs_no_tokenizer(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     build_sft_cache(
         ChatFile(chats_file()).iterate(), str(tmp_path / "cache"), tokenizer=tokenizer, val_frac=0.1, seed=1
