@@ -16,7 +16,7 @@ import numpy.typing as npt
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import SLICE_BYTES, SLICE_ROWS, Slice
 from niels_gpt.errors import UsageError
-from niels_gpt.imports.arrays import HEADER_BYTES, array_of, has_array_header, is_token_file, token_dtype_of
+from niels_gpt.imports.arrays import HEADER_BYTES, NO_ID, array_of, has_array_header, is_token_file, token_dtype_of
 from niels_gpt.imports.formats import ImportOptions, SplitFiles
 from niels_gpt.imports.run import FORMATS
 from niels_gpt.imports.samples import read_index
@@ -112,9 +112,9 @@ class TokenFiles:
         return {name: files for name, files in found.items() if self.split in (None, name)}
 
     def _eos_id(self, dtype: str | None) -> int:
-        """The first of `ends` that the first file begins with, among many ids; without any of them 2**32, no id."""
+        """The first of `ends` that the first file begins with, among many ids; `NO_ID` without any of them."""
         if not self.ends or self.form not in STREAMS or len(self.ends) == 1:
-            return self.ends[0] if self.ends else 1 << 32
+            return self.ends[0] if self.ends else NO_ID
         file = _first_file(self.path)
         if file is None:
             return self.ends[0]

@@ -20,6 +20,7 @@ from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
 
 PORTION_TOKENS = 1 << 20
+NO_ID = 1 << 32  # not in any file
 HEADER_BYTES = 4 * HEADER
 DTYPES = {magic: dtype for dtype, (magic, _) in MAGIC_AND_VERSION.items()}
 
@@ -164,7 +165,15 @@ def documents_of(tokens: npt.NDArray[Any], eos_id: int) -> Iterator[Rows]:
     ::
 
         a b E c | d E e        (E ends a document, | a portion)        a b E    c d E    e
+
+    Args:
+        eos_id: E; `NO_ID`: every portion is a document, so that a long stream does not fill memory.
     """
+    if eos_id == NO_ID:
+        for start in range(0, len(tokens), PORTION_TOKENS):
+            part = tokens[start : start + PORTION_TOKENS]
+            yield rows_of(part.astype(np.uint32), np.array([len(part)]), None)
+        return
     begun = 0  # where the document that is being read begins
     for start in range(0, len(tokens), PORTION_TOKENS):
         ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1

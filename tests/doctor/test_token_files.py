@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
 from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.token_files import TokenFiles
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
 from tests.conftest import run_cli
@@ -129,3 +130,14 @@ def test_megatrons_files_may_be_named_without_their_suffixes(tmp_path: Path) -> 
     done = run_cli("doctor", index.with_suffix(""), "--tokenizer", folder_of(FAMILY), "--renderer", FAMILY)
     assert done.returncode == 1
     assert "eot-not-trained" in done.stdout
+
+
+def test_a_stream_without_ends_is_read_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a tokenizer nothing says where documents end; windows are cut alike whatever the portions."""
+    np.arange(20_000).astype("uint16").tofile(tmp_path / "train.bin")
+    whole = diagnose(tmp_path).to_json()
+    monkeypatch.setattr("niels_gpt.imports.arrays.PORTION_TOKENS", 8192)
+    files = TokenFiles(tmp_path / "train.bin", "nanogpt").splits()["train"]
+    assert max(len(rows.ids) for rows in files.read()) == 8192
+    assert diagnose(tmp_path).to_json() == whole
+    assert whole["rows"] == 5
