@@ -99,6 +99,22 @@ def test_many_more_random_conversations(stored: str) -> None:
     assert sweep(stored, 3000, seed=2) > 1000
 
 
+def test_white_space_is_content_only_of_the_messages_that_are_written_with_it() -> None:
+    """Llama's template strips a user's text and not a result: the header's newline is not the user's.
+
+    The late system message makes the renderer prove the conversation by rendering.
+    """
+    call = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": {"city": ""}}}
+    chat = [
+        {"role": "user", "content": "\n}"},
+        {"role": "system", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "d ", "tool_call_id": "a"},
+    ]
+    renderer = renderer_of("llama-3", ("tools_in_user_message", False))
+    assert facts(template_of("trl-llama3_1").render(chat)) == facts(renderer.render(chat))
+
+
 def test_every_stored_template_is_there() -> None:
     assert {name for name in STORED if name.startswith("trl-")} <= {path.stem for path in TEMPLATES}
 

@@ -33,7 +33,7 @@ def made(*contents: str, retained: str = "", letters_only: bool = False, everywh
 
 def leaves(found: Substituted, output: str, real: str, *, edges: bool = True) -> list[int]:
     own = np.zeros(len(real), np.bool_)
-    return leaves_of(found, found.find(output), real, own, edges=edges).tolist()
+    return leaves_of(found, found.find(output), real, own, edges=range(len(real)) if edges else ()).tolist()
 
 
 @given(contents=st.lists(TEXTS, min_size=1, max_size=4), letters_only=st.booleans(), everywhere=st.booleans())

@@ -18,7 +18,7 @@ takes one, can be trusted for a template; where it cannot, conversations are att
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -125,7 +125,7 @@ class _Turns:
         fixed = np.zeros(len(real), np.bool_)
         for start, stop in self.controls.places(whole.text):
             fixed[start:stop] = True
-        leaf = leaves_of(made, whole.substitutes, real, fixed, edges=self._has_edges(gen))
+        leaf = leaves_of(made, whole.substitutes, real, fixed, edges=self._with_edges(gen))
         self.content = np.array([*(leaf.message for leaf in made.leaves), NONE], np.int64)[leaf]
 
     def rendering(self, count: int, gen: bool) -> _Rendering | None:
@@ -139,12 +139,22 @@ class _Turns:
                 self._renderings[count, gen] = _Rendering(text, self.made.find(text))
         return self._renderings[count, gen]
 
-    def _has_edges(self, gen: bool) -> bool:
-        """Whether white space at the edges of contents is in the output: without it, the output differs."""
-        if all(leaf.text == leaf.text.strip() for leaf in self.made.leaves):
-            return False
+    def _with_edges(self, gen: bool) -> frozenset[int]:
+        """The messages whose white space at the edges of contents is in the output: without it, the output differs.
+
+        Asked message by message where it is so of any: a template may strip users' texts and not results of tools.
+        """
+        messages = frozenset(leaf.message for leaf in self.made.leaves if leaf.text != leaf.text.strip())
+        if not messages or not self._needs_edges(messages, gen):
+            return frozenset()
+        return frozenset(one for one in messages if len(messages) == 1 or self._needs_edges({one}, gen))
+
+    def _needs_edges(self, indices: Collection[int], gen: bool) -> bool:
+        stripped = [without_edges(one) if at in indices else one for at, one in enumerate(self.messages)]
+        if len(indices) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
+            return True
         try:
-            return self.render([without_edges(message) for message in self.messages], gen) != self.real
+            return self.render(stripped, gen) != self.real
         except MessageError:
             return True
 

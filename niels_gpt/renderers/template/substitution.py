@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeGuard, cast
@@ -182,7 +182,12 @@ def replaced_places(text: str, letters_only: bool) -> list[int]:
 
 
 def leaves_of(
-    made: Substituted, substitutes: npt.NDArray[np.int64], real: str, own: npt.NDArray[np.bool_], *, edges: bool
+    made: Substituted,
+    substitutes: npt.NDArray[np.int64],
+    real: str,
+    own: npt.NDArray[np.bool_],
+    *,
+    edges: Collection[int],
 ) -> npt.NDArray[np.int64]:
     """The leaf of each character of an output, -1 for the template's own.
 
@@ -196,7 +201,7 @@ def leaves_of(
     Args:
         real: the output on the real messages.
         own: the characters that are the template's own for certain: its control tokens.
-        edges: white space at the start and end of a leaf may be in the output.
+        edges: the messages of which white space at the start and end of a leaf may be in the output.
     """
     found = np.append(made.leaf, np.int32(NONE))[substitutes].astype(np.int64)
     known = np.flatnonzero(substitutes >= 0)
@@ -231,20 +236,20 @@ def _until(own: npt.NDArray[np.bool_], count: int) -> int:
     return int(np.argmax(own[:count])) if own[:count].any() else count
 
 
-def _text_after(made: Substituted, number: int, edges: bool) -> str:
+def _text_after(made: Substituted, number: int, edges: Collection[int]) -> str:
     """The characters of a leaf from a substitute to the next one, or to the leaf's end."""
     text, next_one = made.leaves[made.leaf[number]].text, number + 1
     same = next_one < len(made.leaf) and int(made.leaf[next_one]) == int(made.leaf[number])
     following: str = text[int(made.place[number]) + 1 : int(made.place[next_one]) if same else None]
-    return following if same or edges else following.rstrip()
+    return following if same or made.leaves[made.leaf[number]].message in edges else following.rstrip()
 
 
-def _text_before(made: Substituted, number: int, edges: bool) -> str:
+def _text_before(made: Substituted, number: int, edges: Collection[int]) -> str:
     """The characters of a leaf from the substitute before, or from the leaf's start, to a substitute."""
     text = made.leaves[made.leaf[number]].text
     same = number > 0 and int(made.leaf[number - 1]) == int(made.leaf[number])
     preceding: str = text[int(made.place[number - 1]) + 1 if same else 0 : int(made.place[number])]
-    return preceding if same or edges else preceding.lstrip()
+    return preceding if same or made.leaves[made.leaf[number]].message in edges else preceding.lstrip()
 
 
 def without_edges(message: Message) -> Message:
