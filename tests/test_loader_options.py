@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -84,6 +85,16 @@ def test_a_lost_manifest_does_not_make_plain_episodes(datasets: dict[str, Path],
         ng.loader(copied, batch_size=2, sequence_length=128)
     with pytest.raises(CacheError, match=expected):
         export(copied, "trl", tmp_path / "exported")
+
+
+@pytest.mark.parametrize("kind", ["preferences", "rollouts"])
+@pytest.mark.parametrize("field", ["dataset_name", "tokenizer_sha256"])
+def test_an_edited_manifest_is_refused(datasets: dict[str, Path], kind: str, field: str, tmp_path: Path) -> None:
+    path = shutil.copytree(datasets[kind], tmp_path / "copied") / "episodes.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, field: "other"}))
+    with pytest.raises(CacheError, match="manifest_sha256 is"):
+        ng.loader(path.parent, batch_size=2, sequence_length=128)
 
 
 def prompts(**options: Any) -> PromptSet:
