@@ -272,7 +272,7 @@ def build(
     Rows with `chosen` and `rejected`, or of a `format` that `build_preferences` knows, become a dataset of preferences.
 
     Args:
-        inputs: JSON lines, JSON, parquet, arrow; files, URLs or patterns.
+        inputs: JSON lines, JSON, parquet; files, URLs or patterns.
         out: the directory to create.
         tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too.
         loss_on: which tokens are trained; default everything that the model itself emits.

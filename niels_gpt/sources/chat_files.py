@@ -81,7 +81,8 @@ class ChatFile(ChatSource):
         """The dialect of the first hundred rows; `None` if none of them has the keys of any.
 
         Raises:
-            UsageError: a row can be read in two ways, which give different messages.
+            UsageError: a row can be read in two ways, which give different messages; or it has a completion that is
+                labelled desirable or not.
         """
         if self.dialect is not None or self.mapping.dialect is not None:
             return self.dialect or self.mapping.dialect
@@ -90,6 +91,7 @@ class ChatFile(ChatSource):
             if isinstance(record, Record) and isinstance(record.value, dict):
                 found = candidates(record.value)
                 self._refuse_two_readings(record, found)
+                _refuse_labelled(record, found)
                 seen |= dict.fromkeys(found[:1])
         # Rows of a provider without calls look like plain messages; one row with them shows what all are.
         first = next(iter(seen), None)
@@ -133,6 +135,16 @@ class ChatFile(ChatSource):
     def _made(self, records: Iterable[Record | Rejected]) -> Iterable[Record | Rejected]:
         """The records as the mapping's function makes them, if it has one."""
         return records if self.mapping.function is None else self.mapping.function.applied(records)
+
+
+def _refuse_labelled(record: Record, dialects: Sequence[str]) -> None:
+    """As conversations, rows of KTO would train the completions that their label calls undesirable."""
+    if dialects[:1] == ["prompt_completion"] and isinstance(record.value.get("label"), bool):
+        raise UsageError(
+            f"{record.where} has a prompt, a completion, and a label that is true or false, as rows of KTO have. Build "
+            'preferences from them (niels-gpt preferences build --format unpaired; ng.build(format="unpaired")), or '
+            "choose --format prompt_completion to train every completion, whatever its label"
+        )
 
 
 def _reading(chat: Conversation) -> str:

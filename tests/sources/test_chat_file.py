@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import niels_gpt as ng
 from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.messages import Conversation
 from niels_gpt.sources import records
@@ -117,6 +118,19 @@ def test_the_dialect_can_be_overridden(tmp_path: Path) -> None:
     assert conversations(alike) == [[ASK, ANSWER]], "both readings are the same"
     with pytest.raises(UsageError, match="no format 'x'; known: messages, sharegpt, alpaca, prompt_completion"):
         ChatFile(file, "x")
+
+
+def test_completions_with_a_label_of_kto_are_no_conversations_unless_the_format_is_named(tmp_path: Path) -> None:
+    bad = {"prompt": "2 + 2?", "completion": "4", "label": False}
+    file = write(tmp_path / "kto.jsonl", {**bad, "label": None}, bad)
+    with pytest.raises(UsageError, match=r"kto\.jsonl:2 has a prompt, a completion, and a label .*--format unpaired"):
+        conversations(file)
+    with pytest.raises(UsageError, match="--format prompt_completion to train every completion"):
+        ng.build(file, tmp_path / "out", "no tokenizer is needed to say so")
+    assert not (tmp_path / "out").exists()
+    assert conversations(file, "prompt_completion") == [[ASK, ANSWER]] * 2
+    topics = write(tmp_path / "topics.jsonl", {**bad, "label": "maths"}, {**bad, "label": 0})
+    assert conversations(topics) == [[ASK, ANSWER]] * 2, "a label that is no truth value is metadata"
 
 
 @pytest.mark.parametrize(
