@@ -54,7 +54,7 @@ _PUBLIC_MODULES = ("base", "configs", "registry", "client")  # searched in this 
 # Module names of the `renderers` package -> the modules that hold the same names here.
 _ALIASES: Final = {
     "parsers": "template.parsers",
-    "default": "template.default",
+    "default": "template.renderer",
     **{
         name: f"families.{name}"
         for name in (
