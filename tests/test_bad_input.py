@@ -261,7 +261,7 @@ def test_a_directory_of_someone_else_is_never_touched(niels: Niels) -> None:
 def test_a_path_below_a_file_is_refused(niels: Niels) -> None:
     Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
     Path("out").write_text("a file", encoding="utf-8")
-    check_refused(niels(*BUILD), DATA, "out/chats", "creating the directory failed")
+    check_refused(niels(*BUILD), DATA, "out/chats", "a part of the path is a file: choose another place")
     check_refused(niels(*BUILD[:-1], "out"), USAGE, "out: this is a file", "Choose another path")
     assert Path("out").read_text(encoding="utf-8") == "a file"
 
