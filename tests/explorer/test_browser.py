@@ -291,7 +291,11 @@ def test_drift_marks_what_differs(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#drift").page
     page.locator(".verdict", has_text="First difference").wait_for()
     page.get_by_label("Left: format").select_option(label="qwen3")
-    page.get_by_label("Right: format").select_option(label="chatml")
+    # Each choice is compared anew, and a comparison that comes after the click would take the cursors away.
+    with page.expect_response(lambda answer: "chatml" in (answer.request.post_data or "")) as compared:
+        page.get_by_label("Right: format").select_option(label="chatml")
+    compared.value.finished()
+    page.wait_for_timeout(100)  # it is shown
     page.locator(".pair .t.differs", has_text="think").first.wait_for()
     page.get_by_role("button", name="Next difference").click()
     page.locator(".pair .t.cursor").nth(1).wait_for()  # one on each side
