@@ -45,6 +45,7 @@ print(time.process_time() - begun)
 
 
 def main() -> None:
+    """Time both in processes of their own, one round after the other, and print the medians with their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="a Python that has datatrove")
     parser.add_argument("--rounds", type=int, default=3)

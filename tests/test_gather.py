@@ -17,17 +17,13 @@ from hypothesis import strategies as st
 from niels_gpt.format import gather
 from niels_gpt.format.gather import ARRAYS_PER_SHAPE, Buffers, Files, Spans, shifted
 from niels_gpt.format.packing import layout_of
-from niels_gpt.kernel import native
 
 PAD, MOST_SEGMENTS = 7, 3
 
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    found = native()
-    if found is None:
-        pytest.skip("the kernel was not built")
-    return found
+    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
 
 
 class Case:

@@ -55,6 +55,16 @@ def sentence(kind: str, where: str = "message 1: content.1") -> str:
     )
 
 
+def built_and_diagnosed(file: Path) -> tuple[str, str]:
+    """What a build says of the one row that it rejects, and the evidence of the doctor's finding about it."""
+    model, out = str(folder_of("chatml")), file.parent / "episodes"
+    ng.build(str(file), out, tokenizer=model, renderer_name="chatml", max_bad_rows=1)
+    rejected = json.loads((out / "rejected.jsonl").read_text(encoding="utf-8"))
+    report = ng.diagnose(str(file), tokenizer=model, renderer=RendererOptions("chatml"))
+    (finding,) = [each for each in report.findings if each.rule == "unusable-row"]
+    return rejected["detail"], str(finding.evidence)
+
+
 @parts
 def test_messages(name: str) -> None:
     kind, part = PARTS[name]
@@ -147,13 +157,9 @@ def test_builds_and_the_doctor(tmp_path: Path) -> None:
     rows = [good, asked(part), good, good, good]
     file = tmp_path / "chats.jsonl"
     file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows), encoding="utf-8")
-    model = folder_of("chatml")
-    ng.build(str(file), tmp_path / "episodes", tokenizer=str(model), renderer_name="chatml", max_bad_rows=1)
-    rejected = (tmp_path / "episodes" / "rejected.jsonl").read_text(encoding="utf-8")
-    assert json.loads(rejected)["detail"] == f"{file}:2: {sentence(kind)}"
-    report = ng.diagnose(str(file), tokenizer=str(model), renderer=RendererOptions("chatml"))
-    (finding,) = [each for each in report.findings if each.rule == "unusable-row"]
-    assert "content.1 is audio" in str(finding.evidence)
+    rejected, evidence = built_and_diagnosed(file)
+    assert rejected == f"{file}:2: {sentence(kind)}"
+    assert "content.1 is audio" in evidence
 
 
 def test_the_explorer() -> None:
@@ -263,10 +269,6 @@ def test_builds_and_the_doctor_of_rows_with_columns(tmp_path: Path) -> None:
     file = tmp_path / "chats.jsonl"
     rows = [{"messages": GOOD}] * 4 + [row_with("videos", messages=GOOD)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    model = folder_of("chatml")
-    ng.build(str(file), tmp_path / "episodes", tokenizer=str(model), renderer_name="chatml", max_bad_rows=1)
-    rejected = (tmp_path / "episodes" / "rejected.jsonl").read_text(encoding="utf-8")
-    assert json.loads(rejected)["detail"] == f"{file}:5: {column_sentence('videos')}"
-    report = ng.diagnose(str(file), tokenizer=str(model), renderer=RendererOptions("chatml"))
-    (finding,) = [each for each in report.findings if each.rule == "unusable-row"]
-    assert "column 'videos' holds video (2)" in str(finding.evidence)
+    rejected, evidence = built_and_diagnosed(file)
+    assert rejected == f"{file}:5: {column_sentence('videos')}"
+    assert "column 'videos' holds video (2)" in evidence

@@ -86,8 +86,8 @@ class Layout:
         ids, n = rows.ids, len(rows.ids)
         place, which, length = self._openings(rows)
         if self.joins_parts:
-            kept = ~self._goes_on(rows, place, which)
-            place, which, length = place[kept], which[kept], length[kept]
+            begins = ~self._goes_on(rows, place, which)
+            place, which, length = place[begins], which[begins], length[begins]
         if self.headerless:
             place, which, length = self._with_headerless(rows, place, which, length)
         role = self._roles[which]

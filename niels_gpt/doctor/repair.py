@@ -254,11 +254,11 @@ def _drop_schema_nulls(row: dict[str, Any]) -> bool:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
-        kept = ("default", "const", "enum", "examples")
+        may_be_null = ("default", "const", "enum", "examples")
         return {
-            key: inner if key in kept else _without_nulls(inner)
+            key: inner if key in may_be_null else _without_nulls(inner)
             for key, inner in value.items()
-            if inner is not None or key in kept
+            if inner is not None or key in may_be_null
         }
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 

@@ -85,16 +85,16 @@ class TokenRows:
 
     def select(self, chosen: Bools) -> TokenRows:
         """The rows where `chosen`, of shape (rows,), is True."""
-        kept = chosen[self.row_of]
+        of_chosen = chosen[self.row_of]  # of shape (tokens,)
 
         def of_tokens(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
-            return None if values is None else values[kept]
+            return None if values is None else values[of_chosen]
 
         return replace(
             self,
             numbers=self.numbers[chosen],
             wheres=[self.wheres[row] for row in np.flatnonzero(chosen).tolist()],
-            ids=self.ids[kept],
+            ids=self.ids[of_chosen],
             starts=np.concatenate(([0], np.cumsum(self.lengths[chosen]))),
             trained=of_tokens(self.trained),
             labels=of_tokens(self.labels),

@@ -125,6 +125,7 @@ def whole_lengths(records: Records, prefixes: Records | None) -> Int64s:
 
 
 def past_the_end(shard: Shard, name: str, record: int, found: npt.NDArray[np.uint64]) -> CacheError:
+    """The error for a record that ends past the tokens of its shard; `found` is its start and its length."""
     start, length = (int(value) for value in found)
     return CacheError(
         f"{shard.folder / name}: record {record:,}: start {start:,} and length {length:,} end past the "
@@ -134,6 +135,14 @@ def past_the_end(shard: Shard, name: str, record: int, found: npt.NDArray[np.uin
 
 
 def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
+    """The memory-mapped files of a shard, with their sizes checked.
+
+    Args:
+        manifest: of the split; `None` for a folder without one.
+
+    Raises:
+        CacheError: a file is missing or damaged, or files do not belong together.
+    """
     tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
     mask, no_mask = open_mask(folder, len(tokens), manifest)
     records = read_index(folder / INDEX_NAME)
@@ -150,6 +159,7 @@ def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
 
 
 def episodes_of(shard: Shard) -> int:
+    """The number of episodes in a shard."""
     return len(shard.records)
 
 

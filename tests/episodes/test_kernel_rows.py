@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from niels_gpt.episodes import rows, spans, stream
 from niels_gpt.episodes.stream import GPTDataLoader
 from niels_gpt.errors import NielsError
-from niels_gpt.kernel import native
 from tests.episodes.made import config, epoch_of, loader, write_shard
 from tests.episodes.test_prefixes import Group, groups, write
 from tests.episodes.test_reference import POLICIES, Data, datasets
@@ -23,10 +22,7 @@ from tests.episodes.test_reference import POLICIES, Data, datasets
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    found = native()
-    if found is None:
-        pytest.skip("the kernel was not built")
-    return found
+    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
 
 
 def made_by(kernel: ModuleType | None, folder: Path, **options: Any) -> list[dict[str, Any]] | str:

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from niels_gpt.doctor.counters import Counters, SampledRow
+from niels_gpt.doctor.counters import Counters, Hits, SampledRow
 from niels_gpt.doctor.layout import Layout, occurrences
 from niels_gpt.doctor.report import Evidence, WindowToken
 from niels_gpt.doctor.rows import Bools
@@ -60,8 +60,8 @@ SIZE: Final = 1 << 16
 WINDOW: Final = 64  # tokens of a row that are encoded again
 # Of the tokens; a run that was cut may end in another one. Ids of other tokenizers were seen to reach 0.4 to 0.94.
 SAME: Final = 0.96
-ODD: Final = 5  # different control tokens of a row that the format does not write
-ODD_ROWS: Final = "wrong-tokenizer: control tokens"
+FOREIGN: Final = 5  # different control tokens of a row that the format does not write
+FOREIGN_ROWS: Final = "wrong-tokenizer: control tokens"
 SAMPLE: Final = "ids-wrapped: sample"
 VARIED: Final = 50  # distinct ids of the sample; sums and other simple rows may need no high ids
 # Rows without and with ids from 65,536 on; of each slice the longest, because long rows are the likelier to have them.
@@ -74,9 +74,9 @@ SHORTEST: Final = 16  # ids: shorter rows often have no high ids
 CHANGED: Final = 0.98  # of the tokens come out again: below this the row is another one
 MIN_CHANGED: Final = 2  # rows
 TIMES: Final = 3  # how much larger the share of changed rows must be than among rows with high ids
-EXPECTED: Final = (
-    20  # high ids that a tenth of their usual share would be: texts differ, but none at all is no accident
-)
+# High ids that texts would hold at a tenth of their usual share. Texts differ, but where so many are expected, none at
+# all is no accident.
+EXPECTED: Final = 20
 
 
 def check(view: View) -> View:
@@ -102,21 +102,21 @@ def check(view: View) -> View:
     # Text that is trained as a whole, or not at all, may be without turns.
     partly = (trained > 0) & (trained < rows.per_row(~view.padding & ~rows.first_of_document))
     # Where control tokens have small ids, ids of another tokenizer hold many of them, and turns by accident.
-    odd = _control_tokens(view, layout) & ~wrapped & ((high > 0) | (layout.vocab_size <= SIZE))
-    note = f"the row holds {ODD} or more control tokens that the format does not write"
-    view.hit_rows(ODD_ROWS, odd, note)
-    _sample(view, no_turn & ~wrapped & ~odd & partly, "wrong-tokenizer", "no turn of this format is in the row")
-    _sample(view, odd, "wrong-tokenizer", note)
-    return replace(view, rows=rows.select(~(wrapped | odd))) if (wrapped | odd).any() else view
+    foreign = _control_tokens(view, layout) & ~wrapped & ((high > 0) | (layout.vocab_size <= SIZE))
+    note = f"the row holds {FOREIGN} or more control tokens that the format does not write"
+    view.hit_rows(FOREIGN_ROWS, foreign, note)
+    _sample(view, no_turn & ~wrapped & ~foreign & partly, "wrong-tokenizer", "no turn of this format is in the row")
+    _sample(view, foreign, "wrong-tokenizer", note)
+    return replace(view, rows=rows.select(~(wrapped | foreign))) if (wrapped | foreign).any() else view
 
 
 def _control_tokens(view: View, layout: Layout) -> Bools:
-    """Rows with at least `ODD` different control tokens that the format does not write, bool of shape (rows,)."""
+    """Rows with at least `FOREIGN` different control tokens that the format does not write, bool of shape (rows,)."""
     rows, ids = view.rows, view.rows.ids
     places = np.flatnonzero(np.isin(ids, list(_unwritten(layout))))
     # One number for each pair of a row and an id.
     pairs = np.unique(rows.row_of[places] * layout.vocab_size + ids[places])
-    found: Bools = np.bincount(pairs // layout.vocab_size, minlength=len(rows)) >= ODD
+    found: Bools = np.bincount(pairs // layout.vocab_size, minlength=len(rows)) >= FOREIGN
     return found
 
 
@@ -180,16 +180,34 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
         encoder: `None` without a tokenizer; then nothing was sampled.
     """
     sample = counters.drop(SAMPLE)
-    if encoder is None or layout is None:
-        counters.move(ODD_ROWS, "special-tokens-in-content")
-        return
-    found = counters.hits.get("wrong-tokenizer")
-    if found is not None and _are_its_own(found.evidence, encoder, layout):
-        counters.drop("wrong-tokenizer")
-    elif (
-        found is None
-        and sample is not None
-        and "ids-wrapped" not in counters.hits
+    if encoder is not None and layout is not None:
+        found = counters.hits.get("wrong-tokenizer")
+        if found is not None and _are_its_own(found.evidence, encoder, layout):
+            counters.drop("wrong-tokenizer")
+        elif found is None and "ids-wrapped" not in counters.hits:
+            _find_wrapped(sample, counters, encoder, layout)
+        if "wrong-tokenizer" in counters.hits:
+            counters.drop(FOREIGN_ROWS)
+        _drop_consequences(counters)
+    counters.move(FOREIGN_ROWS, "special-tokens-in-content")
+
+
+def _drop_consequences(counters: Counters) -> None:
+    """Drop findings of no more rows than are of another vocabulary.
+
+    Their ids are taken for the rest of a turn, or for beginnings of texts.
+    """
+    wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
+    for rule in ("begins-mid-turn", "seam-trained", "attention-crosses"):
+        hits = counters.hits.get(rule)
+        if hits is not None and hits.rows <= wrong:
+            counters.drop(rule)
+
+
+def _find_wrapped(sample: Hits | None, counters: Counters, encoder: PieceEncoder, layout: Layout) -> None:
+    """Report that all rows lost their upper bits; else look for single ones."""
+    if (
+        sample is not None
         and encoder.vocab_size > SIZE
         and not counters.sums["ids from 65,536 on"]
         and (
@@ -201,17 +219,8 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
         first = sample.evidence[0]
         evidence = Evidence(first.row, first.where, note, window=first.window[:WINDOW])
         counters.add("ids-wrapped", [evidence], count=counters.sums["rows"], rows=counters.sums["rows"])
-    elif found is None and "ids-wrapped" not in counters.hits:
+    else:
         _find_wrapped_among_others(counters, encoder, layout)
-    if "wrong-tokenizer" in counters.hits:
-        counters.drop(ODD_ROWS)
-    counters.move(ODD_ROWS, "special-tokens-in-content")
-    wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
-    # Their ids are taken for the rest of a turn, or for beginnings of texts.
-    for rule in ("begins-mid-turn", "seam-trained", "attention-crosses"):
-        hits = counters.hits.get(rule)
-        if hits is not None and hits.rows <= wrong:
-            counters.drop(rule)
 
 
 def _find_wrapped_among_others(counters: Counters, encoder: PieceEncoder, layout: Layout) -> None:
@@ -238,18 +247,20 @@ def _find_wrapped_among_others(counters: Counters, encoder: PieceEncoder, layout
 
 def _changed_rows(rows: Sequence[SampledRow], encoder: PieceEncoder, layout: Layout) -> list[SampledRow]:
     """The rows whose text is encoded as other ids than theirs, or that hold control tokens that no probe has."""
-    odd = list(_unwritten(layout))
+    unwritten = list(_unwritten(layout))
     return [
-        row for row in rows if np.isin(row.ids, odd).any() or _share_kept([row.ids.tolist()], encoder, layout) < CHANGED
+        row
+        for row in rows
+        if np.isin(row.ids, unwritten).any() or _share_unchanged([row.ids.tolist()], encoder, layout) < CHANGED
     ]
 
 
 def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
     """Nearly all of these tokens come out again when their text is encoded."""
-    return _share_kept([[token.id for token in sample.window] for sample in samples], encoder, layout) >= SAME
+    return _share_unchanged([[token.id for token in sample.window] for sample in samples], encoder, layout) >= SAME
 
 
-def _share_kept(rows: Iterable[list[int]], encoder: PieceEncoder, layout: Layout) -> float:
+def _share_unchanged(rows: Iterable[list[int]], encoder: PieceEncoder, layout: Layout) -> float:
     """How many of the tokens come out again when their text is encoded, from 0 to 1."""
     same = total = 0
     for row in rows:
