@@ -16,6 +16,7 @@ waits.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+_log: Final = logging.getLogger(__name__)
 PATIENCE: Final = 10.0  # seconds; another thread's import may itself wait for the thread that forks
 
 
@@ -58,7 +60,14 @@ class _Forks:
                 lock.acquire()
                 taken.append(lock)
             # With the locks held: whoever imports inside of one has finished.
-            if not _others_import() or time.monotonic() > deadline:
+            if not _others_import():
+                return
+            if time.monotonic() > deadline:
+                _log.warning(
+                    "fork: another thread is still importing after %g s; if the forked process imports the same "
+                    "module, it waits for ever. Import it before other threads start",
+                    PATIENCE,
+                )
                 return
             self._release()  # the import may need them
             time.sleep(0.001)

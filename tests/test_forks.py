@@ -106,11 +106,12 @@ def test_a_fork_waits_for_imports_of_others(tmp_path: Path) -> None:
     assert found == "7"
 
 
-def test_an_import_that_waits_for_the_fork_delays_it_only(tmp_path: Path) -> None:
+def test_an_import_that_waits_for_the_fork_delays_it_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import __main__\n__main__.forked.wait(60)\n")
     found = script(
         f"""
-        import niels_gpt.forks
+        import logging, niels_gpt.forks
+        logging.basicConfig(stream=sys.stdout)
         niels_gpt.forks.PATIENCE = 0.3
         sys.path.insert(0, {str(tmp_path)!r})
         lock, forked = niels_gpt.forks.new_lock(), threading.Event()
@@ -123,7 +124,9 @@ def test_an_import_that_waits_for_the_fork_delays_it_only(tmp_path: Path) -> Non
         forked.set()
         """
     )
-    assert found == "True"
+    warned, entered = found.splitlines()
+    assert "another thread is still importing after 0.3 s" in warned
+    assert entered == "True"
 
 
 def test_a_fork_in_the_thread_that_holds_the_lock() -> None:

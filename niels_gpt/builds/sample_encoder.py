@@ -44,7 +44,7 @@ from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
-_NO_IMAGES = "only --samples per-conversation takes images; build such rows apart, or drop the row"
+_NO_IMAGES = "only --samples per-conversation takes images; build these rows into another dataset, or drop the row"
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Opened:
         )
 
     def count(self) -> int | None:
-        """How many rows there are; `None` where nobody knows before reading."""
+        """How many rows there are; `None` where it is not known before reading."""
         if self.form == "rows":
             return len(self.rows)
         if self.splits:

@@ -1,6 +1,6 @@
 """From ids or rendered text back to the conversation, as far as the format allows.
 
-A rendering is read as contents with text of the format between them. What stands between two contents is learned from
+A rendering is read as contents with text of the format between them. The text between two contents is learned from
 renderings of small conversations (the probes), in bytes, with each control token as a mark that no text has::
 
     probe      <|im_start|> user \\n zqa <|im_end|> \\n <|im_start|> assistant \\n zqb <|im_end|> \\n
@@ -140,7 +140,7 @@ class _Bytes:
 
 @dataclass(frozen=True)
 class _Between:
-    """What stands between contents: for each role, a pattern whose alternatives lead to `roles`, in order."""
+    """The text between contents: for each role, a pattern whose alternatives lead to `roles`, in order."""
 
     pattern: re.Pattern[bytes]
     roles: list[str]
@@ -244,7 +244,7 @@ def _spelled(renderer: Renderer, text: bytes) -> str:
     return re.sub(rb"\xff(\d+)\xff", lambda found: names[found[1]], text).decode("utf-8", "replace")
 
 
-# ---- what stands between contents
+# ---- the text between contents
 
 
 def learn_between(renderer: Renderer, tools: list[Any] | None) -> dict[str, _Between]:

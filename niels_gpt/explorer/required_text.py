@@ -42,7 +42,7 @@ def _collect(items: Any, runs: list[str]) -> None:
         elif code is codes.ATOMIC_GROUP:
             _collect(value, runs)
         elif code in _REPEATS and value[0] > 0:
-            # Once at least, and what stands before and after need not be next to it.
+            # Once at least; the text before it and the text after it need not be adjacent.
             runs.append("")
             _collect(value[2], runs)
             runs.append("")

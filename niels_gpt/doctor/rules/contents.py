@@ -63,7 +63,7 @@ _NEEDLE: Final = 24
 
 
 def repeated(text: str) -> str | None:
-    """A piece that stands at least `REPEATS` times in a row, over `REPEATED_CHARACTERS` or more; `None` without one.
+    """A piece that is repeated at least `REPEATS` times, over `REPEATED_CHARACTERS` or more; `None` without one.
 
     The text is tried at its end and at three other places::
 

@@ -241,7 +241,7 @@ RULES: Final = (
         "answer-cut",
         "answers break off",
         "The end-of-turn is trained after half a sentence, so the model learns to stop anywhere.",
-        "Answers were generated with a token limit (finish_reason length), and kept.",
+        "Answers were generated with a token limit (finish_reason length), and not removed.",
         "Drop answers whose finish_reason is length, or train them without their end-of-turn.",
     ),
     _rule(

@@ -4,8 +4,8 @@ A dialect writes a call on an emitter and reads calls back from a completion, in
 Reading never raises: every attempt at a call is recorded with its status, its text and its tokens.
 
 A dialect reads completions that still grow (`windows.py`), and reports names and arguments as they come. Over a whole
-completion the same code never waits. Dialects that parsers for chat templates alone read are `CallReader`s: nobody
-writes them.
+completion the same code never waits. Dialects that only parsers for chat templates read are `CallReader`s: no
+family writes them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _NONE: Final = -1  # in place of a character: the text is not of the notation, o
 
 
 def _in_string(text: str) -> str:
-    """A text as it stands within a string of JSON."""
+    """A text as it is written within a string of JSON."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
