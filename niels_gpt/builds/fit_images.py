@@ -9,7 +9,7 @@ import numpy as np
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.format.fitting import beside_runs
-from niels_gpt.renderers.images.media import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
 from niels_gpt.renderers.types import RenderedTokens
 
 POLICIES = ("head", "tail", "drop_partial_turn", "error")

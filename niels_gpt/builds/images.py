@@ -22,7 +22,7 @@ from typing import Any
 from niels_gpt.errors import MessageError, MissingExtra, UsageError, storage_errors
 from niels_gpt.messages import Message
 from niels_gpt.renderers.images.loading import ImagePart, image_part, is_image, source_of
-from niels_gpt.renderers.images.media import MultiModalData
+from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.storage.files import write_atomic
 
 INLINE = "inline"

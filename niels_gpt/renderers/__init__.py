@@ -6,10 +6,10 @@
     configs.py        the options of every renderer;  options.py: those of families, and their checks
     choice.py         a renderer from what a user names: options as text, a template file, a date
     types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
-    completions.py    reading completions, for families and templates
-    parsing.py        what is read from them: `ParsedResponse`, `ParsedToolCall`
+    completions.py    reading completions, at once or while they are sampled: reasoning, content, calls
+    parsing.py        what is read from them: `ParsedResponse`, `ParsedToolCall`, and events
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
-    display.py        how a rendering is shown in a terminal and a notebook;  example.py: how a renderer is
+    display.py        how a rendering, and a renderer, is shown in a terminal and a notebook
 
     families/         one file per model family: its grammar and its options
     engine.py         `Family`: rendering, parsing and bridging, the same for all grammars. Start reading here
@@ -20,9 +20,8 @@
     images/           images in messages;  image_family.py: what families with images share
     unsupported.py    fields that a format has no place for
 
-    stream.py         `ResponseParser`: a completion that is read while it is sampled
-    response.py       what is read becomes events (events.py) and a `ParsedResponse`
-    windows.py        texts that may still grow;  thinking.py: reasoning;  partial_json.py: JSON
+    response.py       what is read becomes events and a `ParsedResponse`
+    windows.py        texts that may still grow;  partial_json.py: JSON
 
     template/         `TemplateRenderer`: any Jinja chat template, with attribution
 

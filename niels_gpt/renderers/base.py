@@ -12,18 +12,9 @@ from niels_gpt.messages import (
     ToolSpec,
     VideoPart,
 )
+from niels_gpt.renderers.completions import ResponseParser, StreamingRenderer
 from niels_gpt.renderers.encode import attribute_text_segments
-from niels_gpt.renderers.events import (
-    ArgumentDelta,
-    CallClosed,
-    CallName,
-    CallOpened,
-    ContentDelta,
-    Event,
-    ReasoningDelta,
-    Stopped,
-)
-from niels_gpt.renderers.images.media import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
 from niels_gpt.renderers.loss import LossOn, extract_message_tool_names
 from niels_gpt.renderers.masks import (
     batch_weights,
@@ -32,7 +23,20 @@ from niels_gpt.renderers.masks import (
     build_trajectory_step,
     loss_weights,
 )
-from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, RenderedConversation, ToolCallParseStatus
+from niels_gpt.renderers.parsing import (
+    ArgumentDelta,
+    CallClosed,
+    CallName,
+    CallOpened,
+    ContentDelta,
+    Event,
+    ParsedResponse,
+    ParsedToolCall,
+    ReasoningDelta,
+    RenderedConversation,
+    Stopped,
+    ToolCallParseStatus,
+)
 from niels_gpt.renderers.pool import RendererPool, is_multimodal
 from niels_gpt.renderers.reading import reject_assistant_in_extension, should_preserve_past_thinking, trim_to_turn_close
 from niels_gpt.renderers.registry import (
@@ -43,7 +47,6 @@ from niels_gpt.renderers.registry import (
     create_renderer_pool,
 )
 from niels_gpt.renderers.response import CallInProgress
-from niels_gpt.renderers.stream import ResponseParser, StreamingRenderer
 from niels_gpt.renderers.types import MultimodalRenderer, Piece, RenderedBatch, RenderedTokens, Renderer
 from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS
 from niels_gpt.tokenizer.hub import load_hf_tokenizer as load_tokenizer

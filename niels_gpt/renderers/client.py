@@ -23,10 +23,9 @@ from niels_gpt.extras import check_library
 from niels_gpt.forks import new_lock, reset_after_fork
 from niels_gpt.messages import Message
 from niels_gpt.renderers.answers import Completed, ServerError, StreamedCompletion, completed, excerpt
-from niels_gpt.renderers.events import Event
-from niels_gpt.renderers.images.media import MultiModalData
-from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, ToolCallParseStatus
-from niels_gpt.renderers.stream import ResponseParser, StreamingRenderer
+from niels_gpt.renderers.completions import ResponseParser, StreamingRenderer
+from niels_gpt.renderers.images.processors import MultiModalData
+from niels_gpt.renderers.parsing import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.types import RenderedTokens, Renderer, supports_tools
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ async def generate(
             A server without `max_tokens` uses its own default (vLLM: 16).
         max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, asked for once per process; a server
             that does not list it is not checked.
-        on_event: is called in the event loop with each event (`renderers/events.py`) of a completion that the server
+        on_event: is called in the event loop with each event (`renderers/parsing.py`) of a completion that the server
             streams: reasoning, content and calls as they are sampled. The result is the same as without.
 
     Raises:

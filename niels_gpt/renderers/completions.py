@@ -1,23 +1,184 @@
 """`ReadsCompletions`: reading completions, for families and for renderers by template.
 
 A completion is read at once (`parse_response`) or as it is sampled (`stream`), by the same code: `read_response`, a
-generator that waits where the next step depends on what has not been sampled (`windows.py`).
+generator that waits where the next step depends on what has not been sampled (`windows.py`), and reports to a
+`ResponseBuilder`. First comes the reasoning, up to where it ends (`read_reasoning`), then content and tool calls, which
+the format's dialect reads.
+
+::
+
+    parser = renderer.stream(prompt_ids)
+    for ids in chunks:                       any division of the completion into chunks
+        for event in parser.feed(ids):       events are listed in `parsing.py`
+            ...
+    parser.finish()                          the last events, of a completion without a stop
+    parser.result()                          what `parse_response` gives for all ids
+
+Nothing is reported before it is certain, and nothing is taken back. The work for each token is constant, on average.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+from niels_gpt.errors import UsageError
 from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.base import CallReader, Schemas, schemas_of
-from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.renderers.parsing import Event, ParsedResponse, Stopped
 from niels_gpt.renderers.reading import Completion, GrowingCompletion, text_at_end
-from niels_gpt.renderers.response import NOTHING, ResponseBuilder, Trim
-from niels_gpt.renderers.stream import ResponseParser
-from niels_gpt.renderers.thinking import PromptEnd, ReasoningFormat, read_reasoning
-from niels_gpt.renderers.windows import Steps, Window, run
+from niels_gpt.renderers.response import NOTHING, CallInProgress, ResponseBuilder, Trim
+from niels_gpt.renderers.types import Renderer
+from niels_gpt.renderers.windows import Steps, Window, hold, run
 from niels_gpt.tokenizer.pieces import PieceEncoder
+
+# ---- where reasoning ends, in formats that write it between two tags
+
+
+class PromptEnd(enum.Enum):
+    """What the prompt says of the think block.
+
+    The prompt's own ids tell (`OPEN`, `CLOSED`), or only what the family's generation prompt would say (`LIKELY_OPEN`),
+    or nothing is known. Then text is held back until it is known whether it is reasoning: until a tag or a call, or the
+    end.
+    """
+
+    OPEN = enum.auto()  # it opens one, so the completion begins with reasoning
+    CLOSED = enum.auto()  # it opens none: reasoning has an opening tag of its own
+    LIKELY_OPEN = enum.auto()  # open, but a finished completion without tags is an answer
+    UNKNOWN = enum.auto()  # a closing tag that no opening one precedes ends reasoning
+
+
+@dataclass(frozen=True)
+class ReasoningFormat:
+    """How a format writes reasoning.
+
+    Attributes:
+        opening, closing: its tags.
+        calls: what the first tool call begins with, "" for formats without calls.
+    """
+
+    opening: str
+    closing: str
+    calls: str = ""
+
+
+def read_reasoning(
+    completion: Completion,
+    out: ResponseBuilder,
+    form: ReasoningFormat,
+    prompt: PromptEnd,
+    end_of_unclosed: Callable[[Completion], int],
+) -> Steps[int]:
+    """The character at which the content starts; the reasoning before it goes to `out`.
+
+    Args:
+        end_of_unclosed: where reasoning without a closing tag ends, in a completion that has ended.
+    """
+    body = yield from _after_opening(completion, form.opening)
+    if body < 0 and prompt is PromptEnd.CLOSED:
+        return 0
+    is_open = body >= 0 or prompt is PromptEnd.OPEN
+    out.begin_reasoning(max(body, 0))
+    window = Window(completion, max(body, 0), tuple(filter(None, (form.closing, form.calls))))
+    yield from window.pass_on(out.reasoning_to if is_open else hold)
+    if not is_open and prompt is PromptEnd.UNKNOWN:
+        if window.marker != form.closing:  # a closing tag after a call is within its arguments
+            return 0
+    elif window.marker == form.calls != "":  # a call in a block that is open: the block may be closed after it
+        yield from Window(completion, window.stop, (form.closing,)).pass_on(hold)
+    close = completion.find(form.closing)
+    if close < 0:
+        if not is_open and completion.stopped:
+            return 0
+        end = end_of_unclosed(completion)
+        out.reasoning_to(end)
+        return end
+    out.reasoning_to(close)
+    return close + len(form.closing)
+
+
+def _after_opening(completion: Completion, opening: str) -> Steps[int]:
+    """The character after the opening tag that a completion begins with, white space aside; -1 if there is none.
+
+    A tag that is a control token counts by its id only.
+    """
+    rest = Window(completion, 0)
+    at = yield from rest.skip_space(0)
+    if not (yield from rest.starts_with(opening, at)):
+        return -1
+    if completion.is_control(opening) and completion.find(opening) != at:
+        return -1
+    return at + len(opening)
+
+
+# ---- reading while the completion is sampled
+
+
+class ResponseParser:
+    """Reads one completion. Made by `renderer.stream`; see this module."""
+
+    def __init__(self, completion: GrowingCompletion, builder: ResponseBuilder, steps: Steps[None]) -> None:
+        self._completion, self._builder, self._steps = completion, builder, steps
+        self._finished = False
+
+    def feed(self, token_ids: Sequence[int]) -> list[Event]:
+        """Take the next ids; the events that are certain now. Ids after a stop are ignored, as in `parse_response`.
+
+        Raises:
+            UsageError: after `finish` or `result`.
+        """
+        if self._finished:
+            raise UsageError("feed was called after finish or result; expected all ids before. Make a new parser")
+        if self._completion.ended:
+            return []
+        for token in map(int, token_ids):
+            if not self._completion.append(token):
+                self._advance()
+                return [*self._builder.take(), Stopped(token)]
+        self._advance()
+        return self._builder.take()
+
+    def finish(self) -> list[Event]:
+        """The last events, of a completion that ended without a stop; none after a stop."""
+        self._finished = True
+        if self._completion.ended:
+            return []
+        self._completion.end()
+        self._advance()
+        return [*self._builder.take(), Stopped(None)]
+
+    def result(self) -> ParsedResponse:
+        """The completion as a message; finishes it. Equal to `parse_response` of all ids that were fed."""
+        self.finish()
+        return self._builder.result()
+
+    @property
+    def calls(self) -> Sequence[CallInProgress]:
+        """The calls so far; the last may be in progress, with `partial_arguments`."""
+        return tuple(self._builder.calls)
+
+    def _advance(self) -> None:
+        """Read as far as the ids go."""
+        next(self._steps, None)
+
+
+@runtime_checkable
+class StreamingRenderer(Renderer, Protocol):
+    """A renderer that also reads completions while they are sampled: every renderer of this package."""
+
+    def parse_response(
+        self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
+    ) -> ParsedResponse:
+        """See `Renderer`; the end of the prompt tells whether the completion begins within reasoning."""
+
+    def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
+        """A parser for one completion; its result is that of `parse_response`."""
+
+
+# ---- what a renderer inherits
 
 
 class ReadsCompletions:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.images.media import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import Ids, PieceEncoder, Positions

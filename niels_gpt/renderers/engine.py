@@ -28,9 +28,9 @@ from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.completions import ReadsCompletions
 from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.display import ShowsExample
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
-from niels_gpt.renderers.example import ShowsExample
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.reading import (
     append_rendering,

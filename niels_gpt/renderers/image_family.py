@@ -20,8 +20,7 @@ from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.images.loading import ImagePart, image_part
-from niels_gpt.renderers.images.media import MultiModalData
-from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, ProcessedImage, no_processor
+from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, MultiModalData, ProcessedImage, no_processor
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.types import RenderedTokens
 

@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from niels_gpt.renderers.conversation import to_json
-from niels_gpt.renderers.events import (
+from niels_gpt.renderers.parsing import (
     ArgumentDelta,
     CallClosed,
     CallName,
     CallOpened,
     ContentDelta,
     Event,
+    ParsedResponse,
+    ParsedToolCall,
     ReasoningDelta,
 )
-from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall
 from niels_gpt.renderers.partial_json import partial_json
 from niels_gpt.renderers.reading import Completion, GrowingCompletion, replace_surrogates
 

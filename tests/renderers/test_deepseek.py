@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.renderers.events import ArgumentDelta, CallClosed, CallName
+from niels_gpt.renderers.parsing import ArgumentDelta, CallClosed, CallName
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import create_renderer
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation

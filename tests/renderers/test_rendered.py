@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import RenderedTokens, extract_message_tool_names
-from niels_gpt.renderers.images.media import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
 from tests.renderers.small import FAMILIES, assistant, call, conversation, family, result, user
 
 #                       system   nobody's  user     assistant   user (none)  user (interrupted by -1)

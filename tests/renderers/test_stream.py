@@ -13,17 +13,18 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.events import (
+from niels_gpt.renderers.parsing import (
     ArgumentDelta,
     CallClosed,
     CallName,
     CallOpened,
     ContentDelta,
     Event,
+    ParsedResponse,
     ReasoningDelta,
     Stopped,
+    ToolCallParseStatus,
 )
-from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
 from niels_gpt.renderers.reading import Completion, GrowingCompletion
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.completions import PromptEnd
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
@@ -13,7 +14,6 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.reading import Completion
 from niels_gpt.renderers.response import NOTHING, ResponseBuilder
-from niels_gpt.renderers.thinking import PromptEnd
 from niels_gpt.renderers.unsupported import refuse_late_system, refuse_many_calls
 from niels_gpt.renderers.windows import Steps
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from niels_gpt.renderers.completions import PromptEnd
 from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.inkling import CALL, END, MODEL, TEXT, THINKING, InklingCalls
@@ -15,7 +16,6 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.reading import Completion
 from niels_gpt.renderers.response import NOTHING, ResponseBuilder
-from niels_gpt.renderers.thinking import PromptEnd
 from niels_gpt.renderers.windows import Steps
 
 

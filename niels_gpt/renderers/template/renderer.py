@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
 from niels_gpt.renderers.completions import ReadsCompletions
+from niels_gpt.renderers.display import ShowsExample
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
-from niels_gpt.renderers.example import ShowsExample
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.template.attribution import (
