@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.tokenizer.byte_bpe import train_byte_bpe
+from niels_gpt.tokenizer.training import train_byte_bpe
 
 # ChatML, as Qwen writes it. The first are control tokens; the others are text to a model, each in one token.
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -14,7 +14,7 @@ import httpx
 from niels_gpt.errors import NielsError
 from niels_gpt.renderers.base import create_renderer, load_tokenizer
 from niels_gpt.renderers.client import generate
-from niels_gpt.trainers.rollouts import Trajectory, trajectory
+from niels_gpt.rollouts import Trajectory, trajectory
 
 
 async def rollout(url: str, model: str, renderer: object, turns: int) -> Trajectory:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
-from niels_gpt.builds.fit_images import POLICIES, fit_rendered
+from niels_gpt.builds.images import POLICIES, fit_rendered
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.fitting import beside_runs
 from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights

@@ -10,5 +10,5 @@
     sample_encoder.py           a renderer that makes several samples of a conversation
     documents.py              texts: encoder, task, token budgets
     splits.py                 train or val, by group; the shuffle buffer
-    images.py                 images of conversations: found, hashed, placed;  fit_images.py: cutting beside images
+    images.py                 images of conversations: found, hashed, placed; cutting beside them
 """

@@ -310,7 +310,7 @@ def verify(
     Example: niels-gpt episodes verify episodes/chats
     """
     from niels_gpt.episodes.verify import verify_dataset
-    from niels_gpt.rollouts.checks import verify_rollouts
+    from niels_gpt.rollouts.verify import verify_rollouts
 
     check = verify_rollouts if kind_of(dataset) == "rollouts" else verify_dataset
     with ShownProgress() as progress:

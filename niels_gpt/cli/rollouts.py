@@ -70,7 +70,7 @@ def info(dataset: Dataset, as_json: Json = False) -> None:
 
     Example: niels-gpt rollouts info rollouts/step_7
     """
-    from niels_gpt.rollouts.checks import summarise
+    from niels_gpt.rollouts.verify import summarise
 
     found = summarise(dataset)
     if as_json:
@@ -169,7 +169,7 @@ def import_(
 
     Example: niels-gpt rollouts import sampled.jsonl --out rollouts/step_7 --tokenizer ~/models/Qwen3-8B
     """
-    from niels_gpt.rollouts.checks import summarise
+    from niels_gpt.rollouts.verify import summarise
     from niels_gpt.rollouts.writer import import_rollouts
 
     if tokenizer is None and renderer.named:

@@ -90,7 +90,7 @@ def _train_sentencepiece(inputs: list[str], directory: Path, **how: Any) -> dict
 
 def _train_byte_bpe(inputs: list[str], directory: Path, **how: Any) -> dict[str, Any]:
     """What was trained, as --json prints it."""
-    from niels_gpt.tokenizer.byte_bpe import train_byte_bpe
+    from niels_gpt.tokenizer.training import train_byte_bpe
 
     tokenizer = train_byte_bpe(inputs, directory, **how)
     return {

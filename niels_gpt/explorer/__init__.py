@@ -7,10 +7,10 @@
 
     the page          server.py (HTTP)  >  api.py, requests.py (typed requests, JSON answers)  >  the modules below
       renderers       renderer_list.py, rendering.py        a conversation, rendered by any family or template
-      tokens          token_columns.py, loss_modes.py       tokens as the page draws them, under every loss mask
+      tokens          token_columns.py                      tokens as the page draws them, under every loss mask
       rows            dataset.py (protocol), chat_rows.py, line_index.py (chat files), stored.py (datasets of ours)
                       sample_stats.py (histograms), training_rows.py (rows as they are trained)
-                      row_columns.py, required_text.py      filters that need not parse every row
+                      row_columns.py                        filters that need not parse every row
       comparing       drift.py                              where two renderings differ
       reading back    inversion.py, inversion_view.py       from ids or text to the conversation
       doctor          findings.py                           its report

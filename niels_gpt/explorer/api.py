@@ -15,12 +15,11 @@ from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.findings import Findings
 from niels_gpt.explorer.html import exported
 from niels_gpt.explorer.inversion_view import inverted
-from niels_gpt.explorer.loss_modes import DEFAULT_MODE, MODES
 from niels_gpt.explorer.renderer_list import Choice, RendererList
 from niels_gpt.explorer.rendering import RAW
 from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Invert, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
-from niels_gpt.explorer.token_columns import TokenTable
+from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, TokenTable
 from niels_gpt.renderers.template.probe_results import report_on
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.version import __version__

@@ -22,9 +22,9 @@ from niels_gpt.explorer.dataset import (
     scanned,
 )
 from niels_gpt.explorer.line_index import LineIndex
-from niels_gpt.explorer.loss_modes import MODES, LossMode
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList, characters
 from niels_gpt.explorer.row_columns import RowColumns, facts_of, plain_texts, text_of
+from niels_gpt.explorer.token_columns import MODES, LossMode
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn

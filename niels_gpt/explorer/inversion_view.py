@@ -18,10 +18,9 @@ import numpy as np
 from niels_gpt.errors import MessageError, NielsError, UsageError
 from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.inversion import Chat, Reading, Renderer, given_ids, read_conversation
-from niels_gpt.explorer.loss_modes import MODES
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList
 from niels_gpt.explorer.rendering import RAW, token_table
-from niels_gpt.explorer.token_columns import TokenTable
+from niels_gpt.explorer.token_columns import MODES, TokenTable
 from niels_gpt.messages import normalise
 
 _TEXT_NOTE = (

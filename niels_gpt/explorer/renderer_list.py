@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.explorer.loss_modes import LossMode
 from niels_gpt.explorer.rendering import RAW, bare_text_table, rendered_table, text_only_table
-from niels_gpt.explorer.token_columns import TokenTable
+from niels_gpt.explorer.token_columns import LossMode, TokenTable
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.choice import RendererOptions, clock_on, template_variables
 from niels_gpt.renderers.engine import Family

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.explorer.loss_modes import Bools, LossMode
-from niels_gpt.explorer.token_columns import TokenFacts, TokenTable, spelled, table_of_rendering
+from niels_gpt.explorer.token_columns import Bools, LossMode, TokenFacts, TokenTable, spelled, table_of_rendering
 from niels_gpt.messages import Message
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.template.renderer import DefaultRenderer

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from niels_gpt.errors import MessageError, NielsError, UsageError
-from niels_gpt.explorer.loss_modes import DEFAULT_MODE, MODES, LossMode
 from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, LossMode
 from niels_gpt.renderers.loss import LossOn, Preset
 
 PAGE_ROWS = 200

@@ -16,9 +16,8 @@ from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, Mismatch, UsageError
 from niels_gpt.explorer.dataset import About, Filter, Page, RowDetail, RowSummary, check_row, scanned
 from niels_gpt.explorer.example_view import view_example
-from niels_gpt.explorer.loss_modes import LossMode
 from niels_gpt.explorer.renderer_list import Choice
-from niels_gpt.explorer.token_columns import table_of_row
+from niels_gpt.explorer.token_columns import LossMode, table_of_row
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48

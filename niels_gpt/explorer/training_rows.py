@@ -25,10 +25,9 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import check_row
 from niels_gpt.explorer.example_view import view_episode
-from niels_gpt.explorer.loss_modes import LossMode
 from niels_gpt.explorer.renderer_list import Choice, RendererList
 from niels_gpt.explorer.rendering import stops_of
-from niels_gpt.explorer.token_columns import PADDING, Group, TokenTable, table_of_row
+from niels_gpt.explorer.token_columns import PADDING, Group, LossMode, TokenTable, table_of_row
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.messages import Conversation

@@ -10,7 +10,7 @@ with the file that does each step::
       -> rows of a batch, everything aligned with the targets                   batches.py
       -> order, ranks, resuming                                                 loader.py, and `niels_gpt.episodes`
 
-`writer.py` also imports what other programs wrote; `checks.py` counts, and finds what is wrong with the files.
+`writer.py` also imports what other programs wrote; `verify.py` counts, and finds what is wrong with the files.
 
 docs/rl.md is for users.
 """

@@ -15,8 +15,7 @@
     split_encoder.py     encoding without offsets: split at special tokens, prove by bytes
     sentencepiece.py     our own tokenizer, also as a `PieceEncoder`
     sentinels.py         its four sentinels; encoding that can never produce one from text
-    training.py          trains it from files, with provenance
-    byte_bpe.py          trains byte-level BPE from files, saved as a Hugging Face tokenizer
+    training.py          trains it, or byte-level BPE as a Hugging Face tokenizer, from files, with provenance
 
 `load_tokenizer` loads our own tokenizer (`load_sentencepiece`); `niels_gpt.renderers.base.load_tokenizer` loads one of
 transformers (`hub.load_hf_tokenizer`).

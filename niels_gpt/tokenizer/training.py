@@ -1,4 +1,9 @@
-"""Train a SentencePiece model from files, and record its inputs, options and versions beside it."""
+"""Train a tokenizer from files, and record its inputs, options and versions beside it.
+
+`train_tokenizer` trains SentencePiece with our four sentinels. `train_byte_bpe` trains byte-level BPE: a directory with
+tokenizer.json, as every tool opens it, for any text is its bytes again. Its control tokens are eos and bos, which text
+never becomes.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,15 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import sentencepiece
 
 from niels_gpt import ranges
 from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageError
+from niels_gpt.extras import check_library
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.inputs import (
@@ -32,6 +39,8 @@ from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.remote import AnyFile
 from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
+from niels_gpt.tokenizer.hf import CONFIG_NAME, TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_sentencepiece
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
 from niels_gpt.values import merged
@@ -108,7 +117,7 @@ def train_tokenizer(
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         sample = sample_of(files, options.max_lines, options.seed, progress)
         progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
-        model = _train(sample.lines(), options)
+        model = _train_sentencepiece(sample.lines(), options)
         record = write_atomic(staged.path / MODEL_NAME, model)
         SentencePieceTokenizer(staged.path / MODEL_NAME)  # raises if the model could not be loaded again
         meta = {
@@ -218,7 +227,7 @@ class Sample:
         return [line for _, _, line in sorted(self._retained, key=lambda entry: entry[1])]
 
 
-def _train(lines: list[str], options: TrainingOptions) -> bytes:
+def _train_sentencepiece(lines: list[str], options: TrainingOptions) -> bytes:
     if not any(line.strip() for line in lines):
         raise TokenizerError("the input contains no text; expected at least some hundred lines to train on")
     model = io.BytesIO()
@@ -266,3 +275,95 @@ def _explained(message: str, options: TrainingOptions) -> TokenizerError:
             f"raise --vocab-size above {needed} (now {size:,}) or lower --character-coverage"
         )
     return TokenizerError(f"SentencePiece could not train: {message.strip()}")
+
+
+# ---- byte-level BPE
+
+EOS: Final = "<|end_of_text|>"
+BOS: Final = "<|begin_of_text|>"
+
+# Where merges stop: English contractions, words with the space or sign before them, single digits, signs, line ends,
+# other white space. It is the pattern of Qwen2, which fast engines know; another one would be encoded slowly.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def train_byte_bpe(
+    inputs: Iterable[str | Path],
+    out_dir: str | Path,
+    *,
+    vocab_size: int = 16_000,
+    seed: int = 42,
+    max_lines: int = 2_000_000,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> TokenizerAdapter:
+    """Train a byte-level BPE tokenizer from files, directories or glob patterns (.txt, .md, .jsonl).
+
+    The same files and options result in the same bytes. Writes tokenizer.json, tokenizer_config.json (eos, bos) and
+    tokenizer_meta.json (options, versions, inputs with sha256) into `out_dir`.
+
+    Args:
+        inputs: the files; text files line by line, of JSON lines `text` and the `content` of `messages`.
+        out_dir: the directory that is created.
+        vocab_size: ids, the two control tokens and the 256 bytes included.
+        seed: of the sample.
+        max_lines: from more lines a sample of this size is taken.
+        overwrite: replace an existing directory.
+
+    Raises:
+        InputError: a file is missing, empty or unreadable. OutputExists: `out_dir` exists.
+        TokenizerError: there is too little text for `vocab_size`. MissingExtra: `tokenizers` is not installed.
+    """
+    ranges.PIECES.check(vocab_size)
+    ranges.MAX_LINES.check(max_lines)
+    ranges.SEED.check(seed)
+    check_library("tokenizers")
+    files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
+    with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
+        # Line ends stay: a blank line is to become one token.
+        sample = sample_of(files, max_lines, seed, progress, with_ends=True)
+        progress.begin(f"training byte-level BPE with {vocab_size:,} ids on {len(sample):,} lines")
+        record = write_atomic(staged.path / TOKENIZER_NAME, _train_byte_bpe(sample.lines(), vocab_size))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "bos_token": BOS}
+        write_atomic(staged.path / CONFIG_NAME, json_bytes(config))
+        meta = {
+            "format_version": 1,
+            "kind": "byte-bpe",
+            "vocab_size": vocab_size,
+            "seed": seed,
+            "max_lines": max_lines,
+            "special_tokens": [EOS, BOS],
+            "versions": {"niels_gpt": __version__, "tokenizers": version("tokenizers")},
+            **what_was_made(sample, files, TOKENIZER_NAME, record),
+        }
+        write_atomic(staged.path / META_NAME, json_bytes(meta))
+        staged.commit()
+    return TokenizerAdapter.load(Path(out_dir))
+
+
+def _train_byte_bpe(lines: list[str], vocab_size: int) -> bytes:
+    """The tokenizer.json."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer: Any = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
+    # ByteLevel only writes bytes as characters here; its own pattern would cut what the first one joins.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[EOS, BOS],
+        # All 256 bytes, also those that the sample lacks: no text is without ids.
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    if (found := tokenizer.get_vocab_size()) < vocab_size:
+        raise TokenizerError(
+            f"the text is too small for {vocab_size:,} ids; give more text or at most --vocab-size {found}"
+        )
+    return str(tokenizer.to_str()).encode()

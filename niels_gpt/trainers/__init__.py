@@ -7,5 +7,4 @@
     hugging_face.py  a transformers.Trainer that reads episodes          (needs transformers)
     trl_preferences.py  TRL's DPO and KTO trainers on exported ids          (needs trl)
     lightning.py     a LightningDataModule with a state                  (needs lightning)
-    rollouts.py      turns that a server sampled, joined into one training row
 """

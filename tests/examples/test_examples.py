@@ -90,7 +90,7 @@ def test_dpo_loop(run: Run, tmp_path: Path) -> None:
 
 def test_grpo_loop(run: Run, tmp_path: Path) -> None:
     from niels_gpt.rollouts import RolloutDataset
-    from niels_gpt.rollouts.checks import verify_rollouts
+    from niels_gpt.rollouts.verify import verify_rollouts
     from tests.renderers.tiny_families import folder_of
 
     rows = [{"prompt": f"the quick {k}", "answer": "fox"} for k in range(5)]

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.explorer import chat_rows
 from niels_gpt.explorer.chat_rows import ChatRows
-from niels_gpt.explorer.dataset import Filter
+from niels_gpt.explorer.dataset import Filter, required_text
 from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.explorer.required_text import required_text
 from niels_gpt.explorer.row_columns import TRAITS, RowColumns, RowFacts, facts_of, plain_texts, text_of
 from niels_gpt.messages import Conversation, reasoning_of
 from niels_gpt.sources.inputs import Rejected

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.explorer.drift import compare
-from niels_gpt.explorer.loss_modes import MODES
 from niels_gpt.explorer.renderer_list import Choice, RendererList
-from niels_gpt.explorer.token_columns import TokenTable, edges, runs_of, spelled
+from niels_gpt.explorer.token_columns import MODES, TokenTable, edges, runs_of, spelled
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import loss_weights

@@ -19,8 +19,8 @@ from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, OutputExists, TokenizerError, UsageError
 from niels_gpt.renderers.base import build_trajectory_step
 from niels_gpt.rollouts import RolloutDataset, RolloutWriter, trajectory
-from niels_gpt.rollouts.checks import verify_rollouts
 from niels_gpt.rollouts.dataset import group_advantages
+from niels_gpt.rollouts.verify import verify_rollouts
 from tests.renderers.tiny_families import renderer_of
 from tests.rollouts.made import rows, turn, write
 

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer
 
 from niels_gpt.errors import OutputExists, TokenizerError, UsageError
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.tokenizer.byte_bpe import BOS, EOS, train_byte_bpe
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.training import BOS, EOS, train_byte_bpe
 from tests.conftest import run_cli
 
 INPUTS = [notes_dir(), chats_file()]

@@ -10,7 +10,7 @@ import pytest
 
 from niels_gpt.errors import UsageError
 from niels_gpt.renderers.client import generate
-from niels_gpt.trainers.rollouts import trajectory
+from niels_gpt.rollouts import trajectory
 from tests.renderers.test_client import Server, answer, ids_of, renderer, server
 
 httpx = pytest.importorskip("httpx")

@@ -3,12 +3,11 @@
 ::
 
     base.py          what a dialect implements, `CallDialect`, and what they share
-    hermes.py        a JSON object between tags                   bare_json.py    JSON without tags
-    lists.py         all calls in one list between tags           named_calls.py  calls that begin with a name
+    json_calls.py    a JSON object a call: Hermes, Llama          named_calls.py  calls that begin with a name:
+    lists.py         all calls in one list between tags                           Mistral since Tekken v11, Gemma 4
     sections.py      all calls in one section                     xml_tags.py     arguments as tags
-    dsml.py          DeepSeek's markup since V4                   gemma_calls.py  Gemma 4's notation
-    harmony.py       gpt-oss's messages in channels               inkling.py      Inkling's messages by kind
-    typescript.py    declarations as TypeScript types
+    dsml.py          DeepSeek's markup since V4                   inkling.py      Inkling's messages by kind
+    harmony.py       gpt-oss's messages in channels               typescript.py   declarations as TypeScript types
 
     json_values.py   JSON in completions                          notations.py    arguments that are not JSON
 """

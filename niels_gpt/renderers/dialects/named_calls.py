@@ -1,12 +1,23 @@
-"""Calls that begin with a name and end at the next call: Mistral's, since Tekken v11."""
+"""Calls that begin with a name: Mistral's since Tekken v11, which end at the next call, and Gemma 4's, between tags."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, call_block, close, next_block
+from niels_gpt.renderers.dialects.base import (
+    Arguments,
+    Block,
+    CallDialect,
+    CallReader,
+    Schemas,
+    call_block,
+    close,
+    next_block,
+)
 from niels_gpt.renderers.dialects.json_values import strict_json
+from niels_gpt.renderers.dialects.notations import GemmaObject
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
@@ -78,3 +89,47 @@ class NamedCalls(CallDialect):
                 shape = Status.OK if isinstance(value, dict) else Status.MALFORMED_STRUCTURE
                 status = shape if name else Status.MISSING_NAME
         return call_block(completion, (at, stop), (at, stop), name, arguments, status, call_id)
+
+
+_BRACE = re.compile("[{}]")
+_NAME = re.compile(r"\s*call:([^{}]*)\{")
+
+
+class GemmaCalls(CallReader):
+    """`<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:1}<tool_call|>`, as they are read.
+
+    Arguments are in a notation of their own, whose strings are between `<|"|>`.
+    """
+
+    opening, closing = "<|tool_call>", "<tool_call|>"
+
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `CallReader`."""
+        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            out.open_call(at)
+            start = close((yield from self._scan_call(completion, at, out)), out)
+
+    def _scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
+        """The call whose tag is at a character. It ends at its closing tag, the next opening one, or the end."""
+        inner = at + len(self.opening)
+        limit = Window(completion, inner, (self.closing, self.opening))
+        brace = yield from limit.search(_BRACE, inner)
+        head = _NAME.match(completion.text, inner, brace + 1) if brace >= 0 else None
+        name: str | None = None
+        arguments: Arguments = None
+        status = Status.MALFORMED_STRUCTURE
+        if head is not None:
+            name = completion.decoded(*head.span(1)).strip() or None
+            out.name(name)
+            read = yield from GemmaObject().scan(Window(completion, inner), head.end(), out)
+            status = Status.INVALID_JSON if read is None else Status.OK if name else Status.MISSING_NAME
+            if read is not None:  # a text in the arguments may spell the tags
+                arguments, after = read
+                limit = Window(completion, after, (self.closing, self.opening))
+        yield from limit.pass_on(hold)
+        end = limit.stop
+        if limit.marker != self.closing:
+            return call_block(completion, (at, end), (inner, end), name, arguments, Status.UNCLOSED_BLOCK)
+        if arguments is not None and completion.text[limit.start : end].strip():
+            status = Status.MALFORMED_STRUCTURE
+        return call_block(completion, (at, end + len(self.closing)), (inner, end), name, arguments, status)

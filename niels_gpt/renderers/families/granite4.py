@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.dialects.json_calls import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
-from niels_gpt.renderers.dialects.bare_json import LlamaJSON
 from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.json_calls import LlamaJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from niels_gpt.renderers.conversation import Call, ConversationView
 from niels_gpt.renderers.dialects.base import CallDialect
-from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.dialects.json_calls import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.options import FamilyConfig

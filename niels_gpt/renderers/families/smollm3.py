@@ -6,7 +6,7 @@ import json
 from typing import Literal
 
 from niels_gpt.renderers.conversation import ConversationView, Tools
-from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.dialects.json_calls import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.families.phi import thought_and_solution

@@ -11,13 +11,11 @@ from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.conversation import tools_of
-from niels_gpt.renderers.dialects.bare_json import Llama4JSON, LlamaJSON, MistralList
 from niels_gpt.renderers.dialects.base import BlockRecorder, CallReader, schemas_of
 from niels_gpt.renderers.dialects.dsml import DSML, SpacedDSML
-from niels_gpt.renderers.dialects.gemma_calls import GemmaCalls
-from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.dialects.json_calls import HermesJSON, Llama4JSON, LlamaJSON, MistralList
 from niels_gpt.renderers.dialects.lists import JSONCalls, PythonCalls
-from niels_gpt.renderers.dialects.named_calls import NamedCalls
+from niels_gpt.renderers.dialects.named_calls import GemmaCalls, NamedCalls
 from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection, SeparatedJSON
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
 from niels_gpt.renderers.parsing import ParsedToolCall
