@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -60,8 +61,14 @@ class FakeTokenizer:
         return " ".join(words[token] for token in ids)
 
 
+@pytest.fixture(scope="session")
+def kernel() -> ModuleType:
+    """The compiled kernel, whatever `NIELS_GPT_KERNEL` says; tests are skipped where it was not built."""
+    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
+
+
 @pytest.fixture(params=["auto", "off"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """With the native kernel, where it was built, and with numpy."""
     monkeypatch.setenv("NIELS_GPT_KERNEL", request.param)
     native.cache_clear()

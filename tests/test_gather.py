@@ -21,11 +21,6 @@ from niels_gpt.format.packing import layout_of
 PAD, MOST_SEGMENTS = 7, 3
 
 
-@pytest.fixture(scope="module")
-def kernel() -> ModuleType:
-    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
-
-
 class Case:
     """Files of random values, and random spans of them in B rows of `width` tokens."""
 

@@ -22,11 +22,6 @@ from tests import odd_values
 SEEDS = st.integers(0, 2**40)
 
 
-@pytest.fixture(scope="module")
-def kernel() -> ModuleType:
-    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
-
-
 def typed(value: Any) -> Any:
     """With the types of everything, so that 1, 1.0 and True differ."""
     if isinstance(value, dict):

@@ -42,8 +42,6 @@ from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.storage.files import atomic_file, write_atomic
 
-LEFT_OUT: Final = ("unusable-row", "empty-row", "duplicate-row")
-OF_CHATS: Final = ("tool-arguments-double-encoded", "tool-arguments-null", "tool-schema-null", "text-damaged")
 OF_MASKS: Final = (
     "mask-missing",
     "row-without-mask",

@@ -15,7 +15,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing
 from niels_gpt.episodes.rows import BatchSums, EpisodeReader, TrainingRows
 from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
 from niels_gpt.episodes.schedule import EveryRow, Schedule, ShardWindows
-from niels_gpt.episodes.settings import ensure_log_output, flag
+from niels_gpt.episodes.settings import flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
 from niels_gpt.episodes.states import Place
@@ -37,8 +37,6 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.gather import Buffers
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.progress import SILENT, Progress
-
-_log = logging.getLogger("niels_gpt.episodes")
 
 
 def open_batch_source(
@@ -92,6 +90,8 @@ class BatchSource(Batches[EpisodeBatch]):
     The schedule gives the `batch_size * world_size` rows of a global batch; rank r takes `batch_size` of them from
     r * batch_size on. Making batches changes nothing here, so several threads may ask for any places at once.
     """
+
+    logger: ClassVar[logging.Logger] = logging.getLogger("niels_gpt.episodes")
 
     def __init__(
         self,
@@ -274,22 +274,13 @@ class BatchSource(Batches[EpisodeBatch]):
         trained, sums = self._reader_of(spans).trained_targets(spans)
         return trained, sums.astype(np.float64)
 
-    def log_epoch(self, epoch: int) -> None:
-        """Log the beginning of an epoch; rank 0 only."""
+    def describe_epoch(self, epoch: int) -> str:
+        """See `Batches`."""
         o = self.options
-        if self.schedule.n is None or o.rank:
-            return
-        ensure_log_output()  # a worker process that was spawned, not forked, has not done this
-        _log.info(
-            "[EpisodeLoader] split=%s epoch=%d episodes=%d batches=%d shuffle=%s drop_last=%s pad_id=%d mask=%s",
-            self.split.split,
-            epoch,
-            len(self.split),
-            self.steps_per_epoch(),
-            flag(o.shuffle),
-            flag(o.drop_last),
-            o.pad_id,
-            flag(self.uses_mask),
+        return (
+            f"[EpisodeLoader] split={self.split.split} epoch={epoch} episodes={len(self.split)} "
+            f"batches={self.steps_per_epoch()} shuffle={flag(o.shuffle)} drop_last={flag(o.drop_last)} "
+            f"pad_id={o.pad_id} mask={flag(self.uses_mask)}"
         )
 
     def __reduce__(self) -> tuple[type[BatchSource], tuple[Any, ...]]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 
@@ -17,6 +18,7 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.schedule import EMPTY, Schedule, batches_left, skip, starting_place, take
+from niels_gpt.episodes.settings import ensure_log_output
 from niels_gpt.episodes.states import Place, place_in, state_of
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import MAX_LENGTH
@@ -78,8 +80,12 @@ class Batches(ABC, Generic[Batch]):
         options: sizes, ranks and the seed.
         schedule: which row lies at which position.
         fingerprint: a hash of what decides which row lies at a place; set by the subclass.
+
+    Class attributes:
+        logger: takes the line of each epoch.
     """
 
+    logger: ClassVar[logging.Logger]
     fingerprint: str
     _earlier_fingerprint: str = ""  # as states of version 1 have it
 
@@ -95,8 +101,15 @@ class Batches(ABC, Generic[Batch]):
         """The same rows, each once, in ascending order, none dropped."""
 
     @abstractmethod
+    def describe_epoch(self, epoch: int) -> str:
+        """The line of the log for the beginning of an epoch."""
+
     def log_epoch(self, epoch: int) -> None:
-        """Log the beginning of an epoch; rank 0 only."""
+        """Log the beginning of an epoch, if there are epochs; rank 0 only."""
+        if self.schedule.n is None or self.options.rank:
+            return
+        ensure_log_output()  # a worker process that was spawned, not forked, has not done this
+        self.logger.info(self.describe_epoch(epoch))
 
     def batch(self, place: Place) -> tuple[Batch, Place]:
         """The batch at a place, on the CPU, and the place after it; raises as `batches`."""

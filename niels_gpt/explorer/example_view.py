@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import describe_completion
 from niels_gpt.ranges import BLOCK_SIZE, LENGTH
 from niels_gpt.token_display import CONTEXT, PADDING, SCAFFOLD, TRAINED
+
+if TYPE_CHECKING:
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 
 
 def view_example(
@@ -74,11 +78,6 @@ def view_episode(
     Raises:
         CacheError: no dataset, or a damaged one. UsageError: no such episode. Mismatch: not the dataset's tokenizer.
     """
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-
-    class AnyEpisodes(GPTEpisodeDataLoader):
-        reads_preferences = True  # to look at, not to train on
-
     BLOCK_SIZE.check(T)
     require_episodes(dataset)
     opened = open_dataset(dataset)
@@ -89,17 +88,8 @@ def view_episode(
         longest = int(rows.lengths_of(np.array([number]))[0]) if 0 <= number < len(rows) else 2
         T = 1024 if packed else max(1, longest - 1)
     special = opened.special_token_ids
-    loader = AnyEpisodes(
-        TrainingConfig(batch_size=1, block_size=T),
-        dataset_dir=dataset,
-        # Any id serves: padding is known by its position.
-        pad_token_id=special.get("eot", 0),
-        epoch_shuffle=False,
-        epoch_drop_last=False,
-        episode_min_tokens=1,
-        packing=packed,
-        too_long=too_long,
-    )
+    # Any id serves as padding, which is known by its position.
+    loader = _loader_in_order(dataset, T, special.get("eot", 0), packed=packed, too_long=too_long)
     source = loader.batch_source(split)
     n = loader.steps_per_epoch(split)
     # Checked after opening, because only the packing plan knows how many rows there are.
@@ -119,6 +109,25 @@ def view_episode(
         what = f"{what} {describe_completion(dataset, split, number)},"
     title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
     return ExampleView(title, tokens, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
+
+
+def _loader_in_order(dataset: Path, T: int, pad_token_id: int, *, packed: bool, too_long: str) -> GPTEpisodeDataLoader:
+    """A loader of batches of one row each, in the order of the dataset."""
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+
+    class AnyEpisodes(GPTEpisodeDataLoader):
+        reads_preferences = True  # to look at, not to train on
+
+    return AnyEpisodes(
+        TrainingConfig(batch_size=1, block_size=T),
+        dataset_dir=dataset,
+        pad_token_id=pad_token_id,
+        epoch_shuffle=False,
+        epoch_drop_last=False,
+        episode_min_tokens=1,
+        packing=packed,
+        too_long=too_long,
+    )
 
 
 def _sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenText | None) -> ExampleView:

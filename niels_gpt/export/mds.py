@@ -15,88 +15,58 @@ A shard, with numbers as little-endian uint32::
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
-from niels_gpt.export.rows import Int64s, Rows
+from niels_gpt.export.formats import Format, Settings
+from niels_gpt.export.rows import Int64s
 from niels_gpt.export.source import Facts
-from niels_gpt.export.writers import SAMPLE_SHARD_BYTES, Column, FileSet, Pending, joined, per_row, use_of_samples
-
-INDEX_NAME = "index.json"
+from niels_gpt.export.writers import Column, SampleShards, per_row, use_of_samples
 
 
-class MosaicShards:
+class MosaicShards(SampleShards):
     """Writes one split."""
 
-    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
-        self._set, self._split = FileSet(folder), facts.split
-        self.files = self._set.files
-        kinds = {"mask": "float32" if facts.has_weights else "uint8"}
-        if settings.several_texts(facts):
-            kinds["seq_lengths"] = "uint32"
-        kinds["tokens"] = np.dtype(token_dtype(facts)).name
-        self._kinds = kinds  # sorted by name, as the format requires
-        self._most = min(SAMPLE_SHARD_BYTES, settings.shard_tokens * np.dtype(kinds["tokens"]).itemsize)
-        self._shards: list[dict[str, Any]] = []
-        self._pending = Pending()
+    order = ("mask", "seq_lengths", "tokens")  # sorted by name, as the format requires
 
-    def write(self, rows: Rows) -> None:
-        """Append rows, one sample each."""
-        columns = {
-            # Not shifted: the reader aligns it with labels, see `use_of_samples`.
-            "mask": Column(rows.weights.astype(self._kinds["mask"]), rows.lengths),
-            "seq_lengths": Column(rows.text_lengths().astype("<u4"), rows.texts_per_row()),
-            "tokens": Column(as_tokens(rows.ids, self._kinds["tokens"]), rows.lengths),
-        }
-        parts = []
-        for name in self._kinds:
-            # Each array is preceded by its shape, because rows have different lengths.
-            parts += [_shapes(columns[name].lengths), columns[name]]
-        # A sample begins with the sizes of its columns: shape and values of each, together.
+    def encoded(self, columns: dict[str, Column]) -> list[Column]:
+        """The size of each column, then the columns, each preceded by its shape: rows have different lengths."""
+        parts = [part for column in columns.values() for part in (_shapes(column.lengths), column)]
+        # The size of a column is that of its shape and values together.
         sizes = [shape.sizes + values.sizes for shape, values in zip(parts[::2], parts[1::2], strict=True)]
-        data, total = joined([per_row(np.stack(sizes, axis=1).astype("<u4")), *parts])
-        if self._pending.bytes and self._pending.bytes + len(data) > self._most:
-            self._end()
-        self._pending.add(data, total)
+        return [per_row(np.stack(sizes, axis=1).astype("<u4")), *parts]
 
-    def _end(self) -> None:
-        if not len(self._pending):
-            return
-        config = {
-            "column_encodings": [f"ndarray:{kind}" for kind in self._kinds.values()],
-            "column_names": list(self._kinds),
-            "column_sizes": [None] * len(self._kinds),
+    def head(self) -> bytes:
+        """The configuration, which the index repeats for each shard."""
+        return json.dumps(self._config(), sort_keys=True).encode()
+
+    def file_name(self, number: int) -> str:
+        """See `SampleShards`."""
+        return f"shard.{number:05d}.mds"
+
+    def entry(self, name: str, size: int, samples: int) -> dict[str, Any]:
+        """See `SampleShards`."""
+        raw = {"basename": name, "bytes": size, "hashes": {}}
+        return self._config() | {"samples": samples, "raw_data": raw, "zip_data": None}
+
+    def index(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `SampleShards`."""
+        return {"shards": entries, "version": 2}
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "column_encodings": [f"ndarray:{kind}" for kind in self.kinds.values()],
+            "column_names": list(self.kinds),
+            "column_sizes": [None] * len(self.kinds),
             "compression": None,
             "format": "mds",
             # The checksums are in our export.json.
             "hashes": [],
-            "size_limit": self._most,
+            "size_limit": self.most,
             "version": 2,
         }
-        name = f"shard.{len(self._shards):05d}.mds"
-        file = self._set.open(f"{self._split}/{name}")
-        parts = self._pending.shard(json.dumps(config, sort_keys=True).encode())
-        for part in parts:
-            file.write(part)
-        raw = {"basename": name, "bytes": sum(map(len, parts)), "hashes": {}}
-        self._shards.append(config | {"samples": len(self._pending), "raw_data": raw, "zip_data": None})
-        self._set.finish()
-        self._pending = Pending()
-
-    def close(self) -> None:
-        """Write the last shard and the index."""
-        self._end()
-        index = json.dumps({"shards": self._shards, "version": 2}, sort_keys=True)
-        self._set.open(f"{self._split}/{INDEX_NAME}").write(index.encode())
-        self._set.finish()
-
-    def abandon(self) -> None:
-        """Close and delete unfinished files; does nothing after `close`."""
-        self._set.abandon()
 
 
 def _shapes(lengths: Int64s) -> Column:

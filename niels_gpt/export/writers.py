@@ -4,23 +4,24 @@
 
     FileSet       files with checksums                Shards        splits in several files of about equal size
     ParquetFile   columns of lists of integers        Spool         numbers on disk until a header can be written
-    Column        a column of samples, as bytes       Pending       a shard of samples, as MDS and litData have them
+    SampleShards  shards of samples: MDS, litData       Column        a column of samples, as bytes
 """
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError, storage_errors
-from niels_gpt.export.formats import Settings
+from niels_gpt.export.formats import Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.source import Facts
 from niels_gpt.extras import check_library
@@ -31,6 +32,7 @@ CHUNK = 1 << 17  # numbers of a spool that are read at once: 1 MB
 
 MOST_BYTES = 2**32 - 1  # offsets in shards are uint32
 SAMPLE_SHARD_BYTES = 1 << 26  # the default of both libraries
+SAMPLE_INDEX_NAME = "index.json"
 
 
 class FileSet:
@@ -272,36 +274,118 @@ def per_row(table: npt.NDArray[Any]) -> Column:
     return Column(table.reshape(-1), np.full(len(table), table.shape[1], dtype=np.int64))
 
 
-class Pending:
-    """The samples of the shard that is being filled."""
+class SampleShards(ABC):
+    """A split as shards of samples, one a row, and an index of the shards: MDS and litData.
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._data: list[bytes] = []
-        self._sizes: list[Int64s] = []
+    A shard, in little-endian uint32 except for head and samples::
 
-    def __len__(self) -> int:
-        return sum(map(len, self._sizes))
+        number of samples | where each begins, and where the last ends | head | samples
 
-    def add(self, data: bytes, sizes: Int64s) -> None:
-        """Append samples."""
+    A format overrides `encoded`, `file_name`, `entry`, `index`, and `head` if it has one.
+
+    Class attributes:
+        order: the columns of a sample, in the format's order; `seq_lengths` only where rows hold several texts.
+
+    Attributes:
+        files: the finished files.
+        kinds: the dtype of each column, in that order.
+        most: the size at which a shard ends, in bytes.
+    """
+
+    order: ClassVar[tuple[str, ...]] = ("tokens", "mask", "seq_lengths")
+
+    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+        self._set, self._split = FileSet(folder), facts.split
+        self.files = self._set.files
+        kinds = {
+            "tokens": np.dtype(token_dtype(facts)).name,
+            "mask": "float32" if facts.has_weights else "uint8",
+            "seq_lengths": "uint32",
+        }
+        several = settings.several_texts(facts)
+        self.kinds = {name: kinds[name] for name in self.order if several or name != "seq_lengths"}
+        self.most = min(SAMPLE_SHARD_BYTES, settings.shard_tokens * np.dtype(kinds["tokens"]).itemsize)
+        self._entries: list[dict[str, Any]] = []
+        self._clear()
+
+    @abstractmethod
+    def encoded(self, columns: dict[str, Column]) -> list[Column]:
+        """What a sample consists of, in order; the columns have the dtypes of `kinds`."""
+
+    @abstractmethod
+    def file_name(self, number: int) -> str:
+        """The name of a shard."""
+
+    @abstractmethod
+    def entry(self, name: str, size: int, samples: int) -> dict[str, Any]:
+        """What the index says of a shard: its name, its size in bytes, its number of samples."""
+
+    @abstractmethod
+    def index(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """The index of all shards."""
+
+    def head(self) -> bytes:
+        """What a shard holds before its samples."""
+        return b""
+
+    def write(self, rows: Rows) -> None:
+        """Append rows."""
+        columns = {
+            "tokens": Column(as_tokens(rows.ids, self.kinds["tokens"]), rows.lengths),
+            # Not shifted: the reader aligns it with labels, see `use_of_samples`.
+            "mask": Column(rows.weights.astype(self.kinds["mask"]), rows.lengths),
+            "seq_lengths": Column(rows.text_lengths().astype("<u4"), rows.texts_per_row()),
+        }
+        data, sizes = joined(self.encoded({name: columns[name] for name in self.kinds}))
+        # A shard ends before it would exceed its size; a single larger portion has one of its own.
+        if self._bytes and self._bytes + len(data) > self.most:
+            self._end()
         self._data.append(data)
         self._sizes.append(sizes)
-        self.bytes += len(data)
+        self._bytes += len(data)
 
-    def shard(self, head: bytes = b"") -> list[bytes]:
-        """The shard, in parts: the number of samples, where each begins and the last ends, `head`, the samples.
+    def _clear(self) -> None:
+        """No samples are pending."""
+        self._data: list[bytes] = []
+        self._sizes: list[Int64s] = []
+        self._bytes = 0
+
+    def _end(self) -> None:
+        """Write the pending samples as a shard."""
+        if not self._sizes:
+            return
+        name = self.file_name(len(self._entries))
+        parts = self._parts(np.concatenate(self._sizes), self.head())
+        file = self._set.open(f"{self._split}/{name}")
+        for part in parts:
+            file.write(part)
+        self._entries.append(self.entry(name, sum(map(len, parts)), sum(map(len, self._sizes))))
+        self._set.finish()
+        self._clear()
+
+    def _parts(self, sizes: Int64s, head: bytes) -> list[bytes]:
+        """The parts of a shard's file, in order; `sizes` are those of its samples in bytes.
 
         Samples of 3 and 2 bytes without a head: the uint32 numbers 2, 16 19 21 (which take 16 bytes), and 5 bytes.
 
         Raises:
             UsageError: the shard is too large for offsets of 32 bits.
         """
-        sizes = np.concatenate(self._sizes)
-        # The header: the number of samples, and one offset more than samples, each of 4 bytes.
+        # The number of samples, and one offset more than samples, each of 4 bytes.
         start = 4 * (len(sizes) + 2) + len(head)
         # Shards are ended at `SAMPLE_SHARD_BYTES`; only a single portion of huge rows gets here.
-        if start + self.bytes > MOST_BYTES:
-            raise UsageError(f"rows of {self.bytes:,} bytes in one shard; this format holds at most {MOST_BYTES:,}")
+        if start + self._bytes > MOST_BYTES:
+            raise UsageError(f"rows of {self._bytes:,} bytes in one shard; this format holds at most {MOST_BYTES:,}")
         offsets = start + np.concatenate([[0], np.cumsum(sizes)])
         return [np.array([len(sizes), *offsets], dtype="<u4").tobytes(), head, *self._data]
+
+    def close(self) -> None:
+        """Write the last shard and the index."""
+        self._end()
+        index = json.dumps(self.index(self._entries), sort_keys=True)
+        self._set.open(f"{self._split}/{SAMPLE_INDEX_NAME}").write(index.encode())
+        self._set.finish()
+
+    def abandon(self) -> None:
+        """Close and delete unfinished files; does nothing after `close`."""
+        self._set.abandon()

@@ -71,11 +71,6 @@ class PackPlan:
         found.update(np.ascontiguousarray(self.offsets, dtype="<i8").data)
         return found.hexdigest()
 
-    @property
-    def fewest_rows(self) -> int:
-        """A lower bound for the rows of any plan: with this many, all but one would be full."""
-        return -(-self.tokens // self.capacity)
-
 
 def pack(lengths: Integers, capacity: int) -> PackPlan:
     """Put all items into rows of `capacity`: the same plan as best-fit decreasing done item by item.

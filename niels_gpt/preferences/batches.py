@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,11 @@ from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.rows import EpisodeReader
 from niels_gpt.episodes.schedule import EMPTY, EveryRow, Schedule
-from niels_gpt.episodes.settings import ensure_log_output
 from niels_gpt.episodes.spans import RowSpans
 from niels_gpt.episodes.states import Place
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import PreferenceSplit
-
-_log = logging.getLogger("niels_gpt.preferences")
 
 
 @dataclass(frozen=True)
@@ -110,6 +107,8 @@ class PreferenceSource(Batches[PreferenceBatch]):
         schedule: which position of `groups` comes when.
         multiple: pad to the longest row of a batch, rounded up to a multiple of this; `None`: always to `block_size`.
     """
+
+    logger: ClassVar[logging.Logger] = logging.getLogger("niels_gpt.preferences")
 
     def __init__(
         self, groups: PreferenceSplit, options: BatchOptions, schedule: Schedule, multiple: int | None = None
@@ -227,17 +226,11 @@ class PreferenceSource(Batches[PreferenceBatch]):
         schedule = EveryRow(len(self.groups), self.options.seed, shuffle=False)
         return PreferenceSource(self.groups, replace(self.options, drop_last=False), schedule, self._multiple)
 
-    def log_epoch(self, epoch: int) -> None:
+    def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
-        if self.schedule.n is None or self.options.rank:
-            return
-        ensure_log_output()  # a worker process that was spawned, not forked, has not done this
-        _log.info(
-            "[PreferenceLoader] split=%s epoch=%d groups=%d batches=%d",
-            self.split.split,
-            epoch,
-            len(self.groups),
-            self.steps_per_epoch(),
+        return (
+            f"[PreferenceLoader] split={self.split.split} epoch={epoch} groups={len(self.groups)} "
+            f"batches={self.steps_per_epoch()}"
         )
 
     def __reduce__(self) -> tuple[type[PreferenceSource], tuple[Any, ...]]:

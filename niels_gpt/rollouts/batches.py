@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from niels_gpt.episodes.index_sets import Int64s, in_chunks
 from niels_gpt.episodes.iterate import LOOKAHEAD_TOKENS
 from niels_gpt.episodes.rows import Column, EpisodeReader
 from niels_gpt.episodes.schedule import EMPTY, EveryRow, Schedule
-from niels_gpt.episodes.settings import ensure_log_output
 from niels_gpt.episodes.spans import RowSpans, SpanLocator
 from niels_gpt.episodes.states import Place
 from niels_gpt.forks import cached_property
@@ -36,8 +35,6 @@ from niels_gpt.rollouts.format import NO_VERSION
 from niels_gpt.rollouts.plans import RowParts
 
 COUNTED = 1 << 10  # rollouts whose trained tokens are counted together
-
-_log = logging.getLogger("niels_gpt.rollouts")
 
 
 @dataclass(frozen=True)
@@ -106,6 +103,8 @@ class RolloutSource(Batches[RolloutBatch]):
         parts: the rows.
         advantages: of every rollout of the dataset, float64.
     """
+
+    logger: ClassVar[logging.Logger] = logging.getLogger("niels_gpt.rollouts")
 
     def __init__(
         self,
@@ -217,12 +216,9 @@ class RolloutSource(Batches[RolloutBatch]):
         options = replace(self.options, drop_last=False)
         return RolloutSource(self.dataset, options, schedule, self.parts, self._advantages)
 
-    def log_epoch(self, epoch: int) -> None:
+    def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
-        if self.options.rank:
-            return
-        ensure_log_output()  # a worker process that was spawned, not forked, has not done this
-        _log.info("[RolloutLoader] epoch=%d rows=%d batches=%d", epoch, self.parts.plan.rows, self.steps_per_epoch())
+        return f"[RolloutLoader] epoch={epoch} rows={self.parts.plan.rows} batches={self.steps_per_epoch()}"
 
     def __reduce__(self) -> tuple[type[RolloutSource], tuple[Any, ...]]:
         """Pickled for a worker, the source opens its files again there."""

@@ -92,11 +92,19 @@ class SentencePieceTokenizer:
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
+        return str(self._model.decode(self.checked_ids(ids)))
+
+    def checked_ids(self, ids: Sequence[int] | Ids) -> list[int]:
+        """The ids as ints of Python, all in the vocabulary.
+
+        Raises:
+            TokenizerError: an id is outside the vocabulary.
+        """
         plain = [int(token) for token in ids]
         outside = [token for token in plain if not 0 <= token < self.vocab_size]
         if outside:
             raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
-        return str(self._model.decode(plain))
+        return plain
 
     def piece(self, token: int) -> str:
         """One id for display: its text, or `<0x0A>` for a byte."""
@@ -228,11 +236,7 @@ class SentencePieceEncoder:
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        plain = [int(token) for token in ids]
-        outside = [token for token in plain if not 0 <= token < self.vocab_size]
-        if outside:
-            raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
-        return self._bytes_of(plain)
+        return self._bytes_of(self.tokenizer.checked_ids(ids))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, sentinels spelled out."""

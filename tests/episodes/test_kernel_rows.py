@@ -20,11 +20,6 @@ from tests.episodes.test_prefixes import Group, groups, write
 from tests.episodes.test_reference import POLICIES, Data, datasets
 
 
-@pytest.fixture(scope="module")
-def kernel() -> ModuleType:
-    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
-
-
 def made_by(kernel: ModuleType | None, folder: Path, **options: Any) -> list[dict[str, Any]] | str:
     """Everything in the batches of an epoch; or what is wrong with the data."""
     with pytest.MonkeyPatch.context() as patch:

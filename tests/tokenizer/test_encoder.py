@@ -204,7 +204,7 @@ def test_engines_agree(kind: str, pieces: Pieces) -> None:
 
 @pytest.mark.parametrize("kind", ["bytes", "nfc"])
 @pytest.mark.parametrize("copies", [1, 30])
-def test_the_general_path_takes_the_strings_that_are_not_proven(kind: str, copies: int, kernel: None) -> None:
+def test_the_general_path_takes_the_strings_that_are_not_proven(kind: str, copies: int, each_kernel: None) -> None:
     """Those in which a body spells a control token, or that a normalizer changes over two pieces; and no other."""
     pytest.importorskip("gigatoken")
     made = encoder(kind, "gigatoken")
@@ -230,7 +230,9 @@ def test_the_general_path_takes_the_strings_that_are_not_proven(kind: str, copie
         made.fast.encode([[START, "\ud800"]], [[4, 0]], general)
 
 
-def test_ids_that_do_not_account_for_the_text_are_not_believed(kernel: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_do_not_account_for_the_text_are_not_believed(
+    each_kernel: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An id too many, too few, in another place, or beyond the vocabulary: the general path is taken."""
     pytest.importorskip("gigatoken")
     made = encoder("bytes", "gigatoken")

@@ -34,12 +34,6 @@ from tests.tokenizer.layouts import (
 seeds = st.integers(0, 2**32 - 1)
 
 
-@pytest.fixture(scope="module")
-def kernel() -> ModuleType:
-    """The compiled kernel, whatever `NIELS_GPT_KERNEL` says."""
-    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
-
-
 def laid_by(kernel: ModuleType, texts: list[list[str]], facts: list[list[int]]) -> BatchLayout:
     return by_numpy._from_kernel(kernel.layout(texts, facts, ScaffoldControls()))
 

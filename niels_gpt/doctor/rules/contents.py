@@ -159,9 +159,6 @@ SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
 }
 
 
-HINTS: Final = tuple(hint for hints, _ in SECRETS.values() for hint in hints)
-
-
 def _secret(_: Message, text: str) -> str | None:
     """The kind of the first secret in a text, with no more than four characters of it; `None` without one."""
     for kind, (hints, pattern) in SECRETS.items():
