@@ -61,7 +61,7 @@ class Counters:
         hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
         minhashes: of conversations, 512 bytes each; `Copies.take` moves them to a file slice by slice.
         samples: by name, at most `SAMPLED_ROWS` rows of all that were passed to `sample`.
-        trained_turns: a key of every assistant turn that is trained, 8 bytes each.
+        trained_turns: keys of every trained assistant turn, 8 bytes each; 17 a turn where system texts move.
         untrained_turns, untrained_kinds: key, row and kind of every assistant turn that is not trained although its row
             trains another one, 24 bytes each. See `rules.untrained`.
     """

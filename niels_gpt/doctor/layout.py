@@ -48,6 +48,7 @@ class Layout:
         repeats_opener: the model itself writes the assistant's opener between parts of an answer (gpt-oss's channels).
         joins_parts: an assistant's opener goes on with the turn before it where that has no stop: only the last part of
             an answer has one (Inkling).
+        moves_system: system texts stand in the last user's turn, so history does not show where they were (Mistral).
         headerless: an assistant that speaks first, or after another answer, has no opener (DeepSeek-V3.1).
         min_white_space: for each opener the fewest bytes of white space that follow it in the probes.
         most_white_space: the most bytes of white space between an assistant's opener and what follows it in the probes,
@@ -76,6 +77,7 @@ class Layout:
     repeats_opener: bool = False
     joins_parts: bool = False
     headerless: bool = False
+    moves_system: bool = False
     min_white_space: tuple[int, ...] = ()
     most_white_space: dict[tuple[int, int], int] = field(default_factory=dict)
     header_pairs: frozenset[tuple[int, int]] = frozenset()

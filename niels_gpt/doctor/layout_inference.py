@@ -66,14 +66,16 @@ def result(text: str, name: str = "weather", *, id: str = "") -> dict[str, Any]:
 
 _SYSTEM: Final = {"role": "system", "content": "Answer like a lighthouse."}
 _TWO: Final = [user("Where is it?"), assistant("In the north"), user("And now"), assistant("There it stays.")]
+_SPOKEN: Final = "two turns"
+_WITH_SYSTEM: Final = "a system message and two turns"
 
 # Name, messages, tools. Names are stable because reports of drift name the probe.
 PROBES: Final[tuple[Probe, ...]] = (
     # Contents begin and end without white space (but for the last probe), so that white space next to them in a
     # rendering is known to be the template's.
-    ("two turns", _TWO, None),
+    (_SPOKEN, _TWO, None),
     ("a system message", [_SYSTEM, user("Hello"), assistant("Good evening")], None),
-    ("a system message and two turns", [_SYSTEM, *_TWO], None),
+    (_WITH_SYSTEM, [_SYSTEM, *_TWO], None),
     (
         "reasoning",
         [
@@ -170,10 +172,11 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
         serving_stops=frozenset((*encoder.stop_ids, *renderer.get_stop_token_ids())),
         headerless=any(role == ASSISTANT for role, _ in openers) and has_own_stop and _is_headerless(renderer, stops),
     )
-    # These three need the turns that the layout so far finds in the probes.
+    # These need the turns that the layout so far finds in the probes.
     layout = replace(
         layout,
         repeats_opener=_repeats_opener(layout, shown),
+        moves_system=_moves_system(layout, [made_of[name] for name in (_SPOKEN, _WITH_SYSTEM)]),
         min_white_space=_min_white_space(layout, shown),
         most_white_space=_most_white_space(layout, shown),
         header_pairs=_header_pairs(layout, shown),
@@ -370,6 +373,24 @@ def _repeats_opener(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
     turns = layout.turns(rows).assistants
     between = turns.start[turns.resumed]
     return len(between) > 0 and bool(_sampled(shown)[between].all())
+
+
+def _moves_system(layout: Layout, made: Sequence[RenderedTokens | MessageError]) -> bool:
+    """A system message changes what the last user's turn holds, and not the first one's.
+
+    Args:
+        made: the same two turns without and with a system message before them.
+    """
+    said = []
+    for one in made:
+        if isinstance(one, MessageError):
+            return False
+        ids = np.array(one.token_ids)
+        turns = layout.turns(rows_of([ids.tolist()]))
+        users = turns.select(turns.role == ROLES.index("user"))
+        said.append([ids[low:high].tolist() for low, high in zip(users.body, users.end, strict=True)])
+    without, with_system = said
+    return len(without) == len(with_system) == 2 and without[0] == with_system[0] and without[1] != with_system[1]
 
 
 def _min_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> tuple[int, ...]:

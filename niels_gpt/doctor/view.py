@@ -352,17 +352,17 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
     ids = np.append(view.rows.ids, -1)
     white = (ids >= 0) & (ids < layout.vocab_size)
     white[white] = layout.white_bytes[ids[white]]
-    at = _after_white(white, turns.body)
-    at = _after_white(white, at + (ids[at] == opened))
+    at = after_white_space(white, turns.body)
+    at = after_white_space(white, at + (ids[at] == opened))
     found = (ids[at] == closed) & (at < turns.end)
     last = np.minimum(at + 1, n)
     untrained = found & (counts_in(view.trained, turns.body, last) == 0)
     # White space after the block may belong to the answer: only what is not trained is left out with it.
-    after = _after_white(white & ~np.append(view.trained, True), last)
+    after = after_white_space(white & ~np.append(view.trained, True), last)
     return replace(turns, body=np.where(untrained, np.minimum(after, turns.end), turns.body))
 
 
-def _after_white(white: Bools, places: Int64s) -> Int64s:
+def after_white_space(white: Bools, places: Int64s) -> Int64s:
     """Each place, or that after one or two tokens of white space."""
     for _ in range(2):
         places = places + white[places]

@@ -7,10 +7,15 @@ another row, and only the whole input decides (`finish`)::
     row 0    U1 [A1]               A1 trained
     row 1    U1  A1  U2 [A2]       A1 is not trained here, but in row 0: no finding
     row 2    U3  A3  U4 [A4]       no row trains A3: last-turn-only
+
+The key is made from all that users and tools said since the answer before, and from the end of the answer behind its
+reasoning (`_keys`). It holds nothing further back: where packed rows do not say where texts begin, that could be of
+another conversation. So the same answer to the same words is trained if any row trains it, as a move in a game may be.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,9 +24,9 @@ import numpy.typing as npt
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.report import Evidence
-from niels_gpt.doctor.rows import Bools, Int64s
+from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Bools, Int64s, covered
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.view import TurnMasks, View
+from niels_gpt.doctor.view import TurnMasks, View, after_white_space
 
 _CAUSE: Final = (
     "A setting that trains some turns only, prompt/completion data made from whole conversations, or user text that "
@@ -62,9 +67,9 @@ RULES: Final = (
 )
 NAMES: Final = tuple(rule.id for rule in RULES)
 MIN_SHARE_OF_SAMPLE: Final = 0.90  # of the rows with several turns; see `finish`
-BEFORE, AT_END = 8, 4  # the key of a turn is made from so many tokens before it, and so many at its end
-# Odd factors, so that multiplication modulo 2**64 loses no bit of an id.
-_FACTORS: Final = np.random.default_rng(0).integers(1 << 62, size=BEFORE + AT_END, dtype=np.uint64) * 2 + 1
+AT_END = 16  # tokens at the end of an answer that are part of its key
+NEAR = 16  # where system texts move, the most tokens before an answer that are part of its key
+Keys = npt.NDArray[np.uint64]
 _NOTES: Final = (
     "several assistant turns, of which only the last is trained",
     "several assistant turns, of which only the first is trained",
@@ -85,8 +90,14 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
     first = np.flatnonzero(begins)
     row = turns.row[first]
     trained = np.bincount(number[(turn_masks.count > 0) | turn_masks.stop], minlength=len(first)) > 0
-    keys = _keys(view, turns.start[first], _last_of(turn_masks.last, number, len(first)))
-    view.counters.trained_turns.append(keys[trained])
+    answers = _Answers(
+        row,
+        turns.start[first],
+        _last_of(turns.body, number, len(first)),
+        _last_of(turn_masks.last, number, len(first)),
+    )
+    known, asked = _keys(view, layout, answers)
+    view.counters.trained_turns.append(known[:, trained].ravel())
     several = (np.bincount(row, minlength=n) > 1) & rows
     view.counters.sums["rows of several turns"] += int(several.sum())
     some = np.bincount(row[trained], minlength=n) > 0
@@ -95,7 +106,7 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
     kinds = _kinds(row, trained, n)
     for kind, name in enumerate(NAMES):
         view.hit_rows(name, (np.bincount(row[left], minlength=n) > 0) & (kinds == kind), _NOTES[kind])
-    view.counters.untrained_turns.append(np.column_stack((keys[left], view.rows.numbers[row[left]].astype(np.uint64))))
+    view.counters.untrained_turns.append(np.column_stack((asked[left], view.rows.numbers[row[left]].astype(np.uint64))))
     view.counters.untrained_kinds.append(kinds[row[left]])
 
 
@@ -120,24 +131,97 @@ def _kinds(row: Int64s, trained: Bools, n: int) -> Int64s:
     return kinds
 
 
-def _keys(view: View, start: Int64s, last: Int64s) -> npt.NDArray[np.uint64]:
-    """A key for each turn, equal in all rows that hold it: a hash of the tokens before it and of its last ones.
+@dataclass(frozen=True)
+class _Answers:
+    """Assistant turns, int64 of shape (answers,): the row, the start, and the body and end of the last part."""
 
-    Its first tokens are not used: they may be reasoning, which history drops.
+    row: Int64s
+    start: Int64s
+    body: Int64s
+    last: Int64s
+
+
+def _keys(view: View, layout: Layout, answers: _Answers) -> tuple[Keys, Keys]:
+    """What answers are recognised by: hashes of the tokens before them and of their last ones.
+
+    Where system texts move (Mistral writes them into the last user's turn), history lacks the beginning of what was
+    said before an answer. There a trained answer has one key for each number of tokens before it, and an untrained one
+    asks for as many as it has, less one, since the first may be spelt otherwise behind the system text::
+
+        trained     [INST] Be brief. newline How far ? [/INST] ...     keys of 0 1 2 3 ... tokens before the answer
+        untrained   [INST] How far ? [/INST] ...                       asks for the key of 2 tokens: "far ?"
+
+    Returns:
+        uint64 of shape (keys, answers), the keys of each answer where it is trained, and of shape (answers,), the key
+        that an untrained one is looked up by.
+    """
+    end = _hash_of_ends(view, layout, answers)
+    heard, owner, back = _heard(view, answers)
+    n = len(answers.row)
+    if not layout.moves_system:
+        keys = _mixed(end + _sums(heard, owner, back, n))
+        return keys[None], keys
+    known = []
+    for length in range(NEAR + 1):
+        near = back < length
+        known.append(_mixed(end + _sums(heard[near], owner[near], back[near], n) + np.uint64(length)))
+    asked = np.clip(np.bincount(owner, minlength=n) - 1, 0, NEAR)
+    return np.stack(known), np.stack(known)[asked, np.arange(n)]
+
+
+def _heard(view: View, answers: _Answers) -> tuple[Int64s, Int64s, Int64s]:
+    """The tokens of users and tools that answers follow: the ids, whose answer comes next, and how far before it.
 
     ::
 
-        row starts at 0, turn 3:9, BEFORE 8, AT_END 4      positions -5 .. 2 (those below 0 count as -1), and 5 .. 8
+        ids     U u1 u2  A a  U u3  A a        heard u1 u2 u3, owner 0 0 1, back 1 0 0
     """
-    ids, rows = view.rows.ids, view.rows
-    places = np.concatenate((start[:, None] + np.arange(-BEFORE, 0), last[:, None] + np.arange(-AT_END, 0)), axis=1)
-    begin = rows.starts[:-1][rows.row_of[np.minimum(start, len(ids) - 1)]][:, None]
-    lowest = np.concatenate(
-        (np.broadcast_to(begin, (len(start), BEFORE)), np.repeat(start[:, None], AT_END, 1)), axis=1
-    )
-    tokens = np.where(places >= lowest, ids[np.maximum(places, 0)], -1).astype(np.uint64)
-    keys: npt.NDArray[np.uint64] = (tokens * _FACTORS).sum(axis=1, dtype=np.uint64)
-    return keys ^ (keys >> np.uint64(31))
+    rows, turns = view.rows, view.turns
+    assert turns is not None
+    others = turns.select((turns.role != ASSISTANT) & (turns.role != SYSTEM))
+    places = np.flatnonzero(covered(others.body, others.end, len(rows.ids)))
+    text = np.cumsum(rows.first_of_document)
+    # The next answer, if it is in the same text.
+    owner = np.searchsorted(answers.start, places)
+    found = owner < len(answers.start)
+    found[found] = text[answers.start[owner[found]]] == text[places[found]]
+    places, owner = places[found], owner[found]
+    back = np.searchsorted(places, answers.start)[owner] - 1 - np.arange(len(places))
+    return rows.ids[places], owner, back
+
+
+def _hash_of_ends(view: View, layout: Layout, answers: _Answers) -> Keys:
+    """A hash of the last tokens of each answer, none of them before its last control token or think tag.
+
+    What is before that may be reasoning, which history drops; white space behind it is dropped, too.
+    """
+    ids, n = view.rows.ids, len(answers.row)
+    inside = (ids >= 0) & (ids < layout.vocab_size)
+    white = np.zeros(len(ids) + 1, dtype=np.bool_)
+    white[:-1][inside] = layout.white_bytes[ids[inside]] > 0
+    marks = np.flatnonzero(np.isin(ids, [*layout.controls, *(layout.think or ())]))
+    # Marks at 3 7: before 7 is the mark 3, before 8 the mark 7, before 2 none (-1).
+    mark = np.concatenate(([-1], marks))[np.searchsorted(marks, answers.last)]
+    low = after_white_space(white, np.maximum(answers.body, mark + 1))
+    low = np.maximum(low, answers.last - AT_END)
+    places = answers.last[:, None] - 1 - np.arange(AT_END)
+    answer, back = np.nonzero(places >= low[:, None])
+    return _mixed(_sums(ids[places[answer, back]], answer, back, n))
+
+
+def _sums(ids: Int64s, owner: Int64s, back: Int64s, n: int) -> Keys:
+    """For each of `n` owners the sum of the hashes of its tokens, each with its place from the end."""
+    sums = np.zeros(n, dtype=np.uint64)
+    np.add.at(sums, owner, _mixed(_mixed(ids.astype(np.uint64)) + back.astype(np.uint64)))
+    return sums
+
+
+def _mixed(values: Keys) -> Keys:
+    """A hash of 64 bits of each value: the last steps of splitmix64, modulo 2**64."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 def finish(counters: Counters, *, sampled: bool) -> None:

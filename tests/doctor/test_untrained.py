@@ -1,0 +1,106 @@
+"""Turns that no row trains, and turns that another row trains: short answers, like endings, and texts that move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+import numpy as np
+
+from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.layout_inference import TOOLS, call, result
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers import build_training_samples
+from niels_gpt.renderers.registry import FAMILIES
+from tests.renderers.tiny_families import renderer_of
+
+Rows = list[dict[str, Any]]
+FOUND = {"last-turn-only", "first-turn-only", "turns-untrained"}
+SYSTEM: Any = {"role": "system", "content": "Be a lighthouse"}
+
+
+def turn(asked: str, answer: str, thought: str = "") -> list[Any]:
+    more = {"reasoning_content": thought} if thought else {}
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answer, **more}]
+
+
+SHORT = [*turn("And", "No", "hm"), *turn("So", "Yes", "hm so")]
+WITH_CALL: Any = [
+    {"role": "user", "content": "Rain?"},
+    {**call({"city": "Oslo"}, id="aBcDeF123"), "reasoning_content": "look it up"},
+    result("4", id="aBcDeF123"),
+    {"role": "assistant", "content": "Yes", "reasoning_content": "four is cold"},
+    *SHORT,
+]
+
+
+def samples(renderer: Any, messages: Any, tools: Any = None) -> Rows:
+    """One row for each turn where history is written otherwise than the turn was, as `build_training_samples` does."""
+    made = build_training_samples(renderer, messages, tools=tools)
+    return [
+        {"input_ids": list(ids), "labels": [t if m else -100 for t, m in zip(ids, mask, strict=True)]}
+        for ids, mask in made
+    ]
+
+
+def last_turns(renderer: Any, conversations: Any) -> Rows:
+    """Whole conversations, of which the last turn is trained."""
+    rows = []
+    for messages in conversations:
+        made, last = renderer.render(messages), len(messages) - 1
+        facts = zip(made.labels(), made.message_indices, strict=True)
+        rows.append({"input_ids": made.token_ids, "labels": [t if owner == last else -100 for t, owner in facts]})
+    return rows
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_samples_of_short_turns_train_each_other(family: str) -> None:
+    """The samples of a conversation together train all turns; the last of them alone does not."""
+    renderer, several = renderer_of(family), 0
+    for messages, tools in ((WITH_CALL, TOOLS), ([SYSTEM, *WITH_CALL], TOOLS), ([SYSTEM, *SHORT], None)):
+        try:
+            rows = samples(renderer, messages, tools)
+        except MessageError:  # a format without tools or reasoning
+            continue
+        assert not FOUND & set(diagnose(rows, renderer=renderer).rules())
+        if len(rows) > 1:
+            several += 1
+            assert FOUND & set(diagnose(rows[-1:], renderer=renderer).rules())
+    if family in ("qwen3", "deepseek-v3.1", "mistral", "gpt-oss"):
+        assert several > 0
+
+
+@pytest.mark.parametrize("family", ["llama-3", "gpt-oss", "gemma"])
+def test_questions_that_end_alike_are_told_apart(family: str) -> None:
+    """Multiple choice: every answer of one letter is trained somewhere, after another question with the same end."""
+    rng = np.random.default_rng(4)
+
+    def asked() -> list[Any]:
+        return turn(f"What is {rng.integers(10**6)} modulo four? Answer with a number.", str(rng.integers(4)))
+
+    rows = last_turns(renderer_of(family), [[*asked(), *asked(), *asked()] for _ in range(40)])
+    assert "last-turn-only" in diagnose(rows, renderer=renderer_of(family)).rules()
+
+
+def test_where_a_system_text_moves_questions_are_told_apart_by_their_ends() -> None:
+    renderer = renderer_of("mistral")
+    words = ["red", "blue", "green", "black", "white", "brown", "pink", "grey"]
+    conversations = [
+        [SYSTEM, *turn(f"Is it {words[n]}", "No"), *turn(f"Is it {words[n + 1]} or {n}", "No")] for n in range(7)
+    ]
+    assert "last-turn-only" in diagnose(last_turns(renderer, conversations), renderer=renderer).rules()
+
+
+def test_answers_that_end_alike_are_told_apart() -> None:
+    """The same question, answered otherwise in each row: a turn is not trained because another answer to it is."""
+    renderer = renderer_of("llama-3")
+    named = [turn("Name an animal", f"The {animal} is one.") for animal in ("fox", "owl", "hen", "ant")]
+    rows = last_turns(renderer, [[*named[0], *named[1]], [*named[2], *named[3]]])
+    assert "last-turn-only" in diagnose(rows, renderer=renderer).rules()
+    # And where the very same turn is trained in another row, it is trained.
+    rows += last_turns(renderer, [named[0], named[2]])
+    assert not FOUND & set(diagnose(rows, renderer=renderer).rules())
