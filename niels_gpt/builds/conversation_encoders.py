@@ -325,6 +325,7 @@ class RendererEncoder:
             weights = batch_weights(rendered, self.on)
         except MessageError:
             return None
+        # Images, and no folder for them: `_one_by_one` says which row has them.
         if rendered.media:
             return None
         # Trained tokens up to each conversation's end, for instance 2 2 5: the second conversation has none.

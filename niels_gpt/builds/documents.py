@@ -234,6 +234,7 @@ class DocumentTask:
         except TokenizerError:
             if isinstance(self.encoder.tokenizer, CacheTokenizer):
                 raise  # the tokenizer is unusable, not a text
+        # A text of the batch is at fault; encoded one by one, it shows.
         checked = [self._checked(row) for row in batch]
         texts = [row.text for row in checked if isinstance(row, Document)]
         return checked, *self.encoder.encode(texts, num_threads=self.num_threads)
@@ -313,6 +314,8 @@ class TokenBudgets:
         A document goes to a split if it begins within the remaining budget, so the last one may exceed it and is cut by
         `cut`. With 5 tokens left, lengths 3 3 3 begin at 0 3 6, so two documents are assigned.
         """
+        # What its own split has no room for goes to the other. Val is asked twice: once for the documents that were
+        # drawn for it, then with those that train has no room for.
         val = in_val & self._begin_inside(in_val, lengths, "val")
         train = ~val & self._begin_inside(~val, lengths, "train")
         val |= ~train

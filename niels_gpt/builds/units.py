@@ -107,6 +107,7 @@ def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]
     known, size = _read_listing(path)
     yield from known
     with storage_errors("writing", path), path.open("ab") as file:
+        # A killed run may have left half a line, after which nothing could be appended.
         file.truncate(size)
         recording = True
         for part in islice(source.slices(slice_bytes), len(known), None):
@@ -224,6 +225,7 @@ def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:
     """
     if is_finished(unit_task):
         return
+    # Two attempts may be under way at once, perhaps on two machines.
     aside = unit_task.attempts_path / uuid.uuid4().hex
     with storage_errors("creating the directory", aside):
         aside.mkdir(parents=True)

@@ -191,6 +191,8 @@ def training_rows(
         np.empty((batches, TOTALS), np.int64),
     )
     x, y, mask, numbers, positions, columns, bounds, totals = made
+    # One call for several batches that are made ahead; the kernel begins `bounds` and `totals` anew every B // batches
+    # rows.
     wanted = Outputs(x, y, mask, numbers, positions, columns, None, bounds, None, totals)
     most = MOST_ID if limit is None else limit - 1
     inside, weighted, _, _ = kernel.gather_rows(spans, files, (B, T, B // batches), pad_id, most, wanted)
@@ -231,6 +233,7 @@ def text_starts(
 
 def _bounds(buffers: Buffers, files: Files, spans: Spans, B: int, T: int, batches: int) -> Int32s:
     """Room for all sequences: with segment ids each token may be a text of its own."""
+    # A sequence for each span or token and for the padding of each row, and the end of each batch.
     if files.segments is None:
         return np.empty(len(spans.row) + B + batches, np.int32)
     return buffers.empty((B * (T + 2) + batches,), np.int32)

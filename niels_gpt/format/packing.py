@@ -180,6 +180,7 @@ def _moves(values: list[int], counts: list[int], capacity: int) -> tuple[list[Mo
         while count:
             found = rooms.take(length)
             if found is None:
+                # Rows for all items of this length that are left: 7 of length 3, two in a row of 8, open 4 rows.
                 opened = rows + -(-count // (capacity // length))
                 found = capacity, rows, opened
                 rows = opened
@@ -277,6 +278,7 @@ def layout(rows: Integers, lengths: Integers, *, B: int, T: int) -> Layout:
     """
     before, used = _extents(rows, lengths, B, T)
     rows = rows.astype(np.int64, copy=False)  # numpy adds uint64 and int64 as floats
+    # Tokens before each item 0 3 5 less those before its row 0 0 5: items in the columns 0 3 0 of rows 0 0 1.
     columns: Int64s = before[:-1] - (used.cumsum() - used)[rows]
     return layout_of(rows * (T + 1) + columns, used, T=T)
 
@@ -308,6 +310,7 @@ def layout_of(places: Int64s, used: Int64s, *, T: int) -> Layout:
     sizes = bounds[1:] - bounds[:-1]
     ends = used <= T
     if not sizes.all():  # an item whose only token is a row's last target has no input
+        # It seems to start with the next row: with T = 5, the last token of row 0 is at 5, and 5 // 5 - 1 is its row.
         ends[starts[sizes == 0] // T - 1] = True
         bounds = bounds[np.append(sizes > 0, True)]
     position_ids = starts.repeat(sizes)

@@ -93,7 +93,9 @@ class PreferenceBatch(TensorFields):
         Of a preference the pairs are (chosen, rejected). A ranked list of n has up to n * (n - 1) / 2 of them;
         completions of equal rank form none.
         """
+        # A row of length 0 is padding: its group is missing.
         same = (self.group[:, None] == self.group[None, :]) & (self.lengths > 0)[:, None]
+        # A completion without a rank has -1, which would compare as better than 0.
         ranked = (self.rank >= 0)[:, None] & (self.rank >= 0)[None, :]
         return torch.nonzero(same & ranked & (self.rank[:, None] < self.rank[None, :]))
 
@@ -145,6 +147,8 @@ class PreferenceSource(Batches[PreferenceBatch]):
         # Groups that are missing get rows of padding, so that all batches of pairs have one shape.
         sizes = np.where(filled, begins[groups + 1] - begins[groups], self.groups.smallest)
         group = np.arange(len(own)).repeat(sizes)
+        # Groups of 2 and 3 rows: rows 0 1 2 3 4 less the first row of their group, 0 0 2 2 2, are the numbers 0 1 0 1
+        # 2.
         number = np.arange(len(group)) - (np.cumsum(sizes) - sizes).repeat(sizes)
         cut, episodes, fields = self._records(groups, sizes, group, number)
         order = np.lexsort((group, number))  # first completions first
@@ -153,6 +157,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         lengths, arrays = self._values(episodes, cut)
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         margin = np.full(len(own), np.nan, np.float32)
+        # The margin of a group is in the record of its first completion.
         margin[group[number == 0]] = fields["margin"][number == 0]
         return PreferenceBatch(
             **tensors,
@@ -177,6 +182,8 @@ class PreferenceSource(Batches[PreferenceBatch]):
     ) -> tuple[Int64s, Int64s, np.ndarray[Any, Any]]:
         """For each row: what its prompt loses, its episode (-1: none), and its record, group after group."""
         present = groups[group] >= 0
+        # The completions of a group are neighbours: those of a group that begins at episode 20 are 20, 21, ... A
+        # missing group has the number -1, so `begins` gives a wrong episode for it, which `present` discards.
         episodes = np.where(present, self.groups.begins[groups[group]] + number, -1)
         fields = np.zeros(len(group), dtype=self.groups.records(np.empty(0, np.int64)).dtype)
         fields["rank"] = fields["label"] = -1
@@ -193,11 +200,13 @@ class PreferenceSource(Batches[PreferenceBatch]):
         o = self.options
         lengths = np.zeros(len(episodes), dtype=np.int64)
         present = np.flatnonzero(episodes >= 0)
+        # Not one more, as for rows of episodes: targets are not shifted here.
         width = o.block_size
         shape = (len(episodes), width)
         ids = np.full(shape, o.pad_id, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)
         if len(present):
+            # A completion of 10 tokens from 100 on, whose prompt loses 3: the span of 7 tokens from 103 on.
             shard, start, length = self.split.locate(episodes[present])
             length = length - cut[present]
             spans = RowSpans(
@@ -214,6 +223,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
             ids[present] = self._reader.ids(spans, o.pad_id)
             mask[present] = self._reader.weights(spans, self._reader.texts(spans))
         used = width if self._multiple is None else _rounded(int(lengths.max(initial=1)), self._multiple, width)
+        # By position, not by value: a token may have the id of padding.
         attention = (np.arange(used) < lengths[:, None]).astype(np.int64)
         return lengths, {
             "input_ids": np.ascontiguousarray(ids[:, :used]),

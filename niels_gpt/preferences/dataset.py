@@ -67,8 +67,11 @@ class Fitting:
         """
         if self.too_long != "tail" or not len(sizes):
             return np.zeros(len(sizes), dtype=np.int64)
+        # Groups of 2 and 3 completions begin at 0 and 2. Lengths 5 9 | 4 4 6 have the longest sides 9 and 6: in rows of
+        # 8 the prompts lose 1 and 0 tokens.
         first = np.cumsum(sizes) - sizes
         longest = np.maximum.reduceat(lengths, first)
+        # One token of the prompt remains, from which the first token of the completion is predicted.
         return np.asarray(np.clip(longest - self.width, 0, prompts[first] - 1))
 
 
@@ -130,6 +133,7 @@ class PreferenceSplit:
             self.too_long += int(long.sum())
             self.without_completion += int(lost.sum())
             starts.append(episode + begins)
+            # With "head" and "tail" long groups are cut, not dropped; only "head" may lose a whole completion.
             dropped.append(group + np.flatnonzero(long if fitting.too_long == "skip" else lost))
             episode, group = episode + len(records), group + len(begins)
         self.begins = np.append(np.concatenate(starts), episode)
@@ -146,6 +150,8 @@ class PreferenceSplit:
 
     def positions_of_datasets(self) -> list[Span]:
         """The positions (after filtering) of each dataset's groups."""
+        # From a dataset to its first shard, its first episode, the group that begins there, and how many groups are
+        # left before it after filtering.
         first = self._first[self.episodes.shard_of_dataset]
         at = [self.filtered.before(int(np.searchsorted(self.begins, episode))) for episode in first]
         return [Span(start, stop) for start, stop in pairwise(at)]
@@ -153,6 +159,7 @@ class PreferenceSplit:
     def records(self, episodes: Int64s) -> npt.NDArray[np.void]:
         """The records of `completions.bin` of these episodes."""
         found = np.empty(len(episodes), dtype=COMPLETION)
+        # Shards of 4 and 6 episodes: `_first` is 0 4 10. Episode 4 is the first of shard 1, hence side="right".
         shard = np.searchsorted(self._first, episodes, side="right") - 1
         for hit in np.unique(shard).tolist():
             here = shard == hit
@@ -170,6 +177,7 @@ class PreferenceSplit:
         # Groups of 2 and 3 that begin at 8 and 0: 8 9 0 1 2.
         episodes = first.repeat(sizes) + np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
         rows, records = stored.rows(episodes), self.records(episodes)
+        # np.split takes the borders between rows; `starts` also has the beginning and the end.
         cuts, ends = rows.starts[1:-1], sizes.cumsum()[:-1]
         ids = np.split(rows.ids, cuts)
         weights = [np.ones(len(one), np.uint8) for one in ids] if rows.weights is None else np.split(rows.weights, cuts)
@@ -213,6 +221,7 @@ def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tupl
 
 def describe_completion(dataset: Path, split: str, number: int) -> str:
     """What the records say of an episode, for people: `completion 1 of group 0, rank 1, score 2.5`."""
+    # The policy drops groups from `filtered` alone, and refuses none; records and `begins` have all.
     opened = PreferenceSplit([dataset], split, Fitting(1, "skip"))
     record = opened.records(np.array([number]))[0]
     group = int(np.searchsorted(opened.begins, number, side="right")) - 1

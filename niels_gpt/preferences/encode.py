@@ -85,6 +85,8 @@ class PreferenceTask:
     ) -> list[tuple[list[EncodedCompletion], int] | Rejected]:
         """The completions of each row and the length of their prompt; `Rejected` in place of an unusable row."""
         collected = _Collected()
+        # Each completion in one conversation with its prompt, not alone: only so are the ids where both meet those of
+        # training.
         chats = [
             Conversation(
                 [*map(_untrained, row.prompt), *completion.messages],
@@ -111,6 +113,7 @@ class PreferenceTask:
     def _checked(
         self, row: Preference, completions: list[EncodedCompletion], collected: _Collected, rejections: Rejections
     ) -> tuple[list[EncodedCompletion], int] | Rejected:
+        # The encoder rejected a side, so there is nothing to compare; the row has the reason of its first bad side.
         if len(completions) < len(row.completions):
             first = next(
                 collected.of[at] for each in row.completions if (at := f"{row.where}, {each.name}") in collected.of
@@ -186,6 +189,7 @@ def shared_prompt(
     Raises:
         MessageError: the ids differ before the completions begin.
     """
+    # Completions may begin with the same ids ("Yes, ..." and "Yes. ..."), and these are trained, so no prompt.
     begin = min(int(np.flatnonzero(each)[0]) for each in weights)
     first = completions[0]
     length = begin
@@ -194,6 +198,7 @@ def shared_prompt(
         differing = np.flatnonzero(first[:n] != other[:n])
         length = int(differing[0]) if len(differing) else n
     needed = begin if generation_prompt is None else min(begin, len(generation_prompt) - 1)
+    # A prompt has one token at least, from which the first token of a completion is predicted.
     if length < max(1, needed):
         raise MessageError(
             "prompt_differs",

@@ -51,6 +51,7 @@ BLOCK = 256
 def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
     """One emitter as ids with their facts; equal to `encode` of a list of it."""
     if out.images:
+        # A batch of one, because a batch repeats the placeholders of images.
         return encode(encoder, [out])[0]
     made = encoder.encode_strings([out.texts], [out.facts])
     return RenderedTokens.from_arrays(
@@ -152,9 +153,11 @@ def _repeat_placeholders(
     for start, images in zip(first, images_of, strict=True):
         for piece, image in images:
             repeats[start + piece] = image.tokens
+    # In the example repeats 1 4 1 become 1 1 4 1 1 1, one for each id.
     ids = ids.repeat(repeats.repeat(counts))
     counts = counts * repeats
     ends = np.concatenate(([0], np.cumsum(counts)))
+    # Pieces that end at 0 2 6 9, and emitters whose first pieces are 0 and 2: their ids are 0 to 6 and 6 to 9.
     edges = ends[[*first, len(counts)]]
     media = [
         _media_of(images, ids[begin:end], [int(ends[start + piece] - begin) for piece, _ in images])

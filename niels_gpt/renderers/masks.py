@@ -292,6 +292,7 @@ def samples_of(
         samples, facts, waiting = [], whole, turns
         if turns and turns[-1] == whole.messages - 1 and not _begins_with(whole, produced[turns[-1]]):
             facts = produced[turns[-1]]  # the last turn is rewritten as soon as it is there, and nothing follows it
+        # From the end of the conversation to its beginning, so that each sample takes as many earlier turns as it can.
         while waiting or not samples:
             # The turns whose ids here are those that were produced, and the contents that are trained with them.
             here = {i for i in waiting if _begins_with(facts, produced[i])}

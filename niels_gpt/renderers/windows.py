@@ -57,6 +57,8 @@ class _Marker:
             if self._is_control:
                 return -1, True
         at = completion.text.find(self.text, self._searched, end)
+        # The marker may be there but for its last character, so the end is searched again: of `<tool_call>` 10
+        # characters.
         self._searched = at if at >= 0 else max(self._start, end - len(self.text) + 1)
         return at, not self._is_added or ended
 
@@ -115,6 +117,7 @@ class Window:
         if not self._markers:
             self.stop, self.closed = max(self.start, end), ended
             return
+        # `first` is where the nearest marker begins (`end + 1`: none); before `clear` nothing may turn out to be one.
         first, marker, is_final, clear = end + 1, "", ended, end
         for each in self._markers:
             at, final = each.find(end, ended)
@@ -192,6 +195,7 @@ class Window:
         """A text begins at this place, within the window."""
         while True:
             held = self.completion.text[at : min(at + len(text), self.stop)]
+            # Decided with the first character that differs; only a beginning of the text needs more of the completion.
             if held == text or self.closed or not text.startswith(held):
                 return held == text
             yield from self.grow()

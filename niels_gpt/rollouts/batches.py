@@ -116,6 +116,7 @@ class RolloutSource(Batches[RolloutBatch]):
     ) -> None:
         super().__init__(dataset.episodes, options, schedule)
         self.dataset, self.parts, self._advantages = dataset, parts, advantages
+        # T inputs and their targets are T + 1 tokens.
         width = options.block_size + 1
         self._locator = SpanLocator(dataset.episodes, parts.plan, width, too_long="head")
         self._reader = EpisodeReader(
@@ -174,6 +175,10 @@ class RolloutSource(Batches[RolloutBatch]):
 
     def _of_targets(self, spans: RowSpans, trained: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
         """What belongs to the targets besides their ids, each of shape (B, T)."""
+        # The rollout of every token, row by row, then shifted as targets are. Rows of 5 tokens with rollouts of 3 2 |
+        # 5:
+        #    tokens  0 0 0 1 1 | 2 2 2 2 2      shifted  0 0 1 1 | 2 2 2 2
+        # `reach` lets the last rollout of a row cover its padding, which `fill_rest` then sets to -1.
         tokens = np.full((spans.B, spans.width), -1)
         tokens[: spans.filled] = np.arange(len(spans.row)).repeat(spans.reach).reshape(spans.filled, spans.width)
         spans.fill_rest(tokens, -1)
@@ -197,6 +202,7 @@ class RolloutSource(Batches[RolloutBatch]):
         """The trained tokens of all ranks' rows; `own` are this rank's."""
         if self.options.world_size == 1:
             return own
+        # The plan tells each rank the rows of all others, so no rank asks another.
         per_rank = drawn.reshape(self.options.world_size, -1)
         rows = np.concatenate([self.parts.rows_of(parts) for parts in per_rank])
         return int(self._trained[self._locator.positions(np.append(rows[rows != EMPTY], EMPTY))].sum())

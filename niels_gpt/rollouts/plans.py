@@ -173,8 +173,11 @@ def group_rows(dataset: RolloutDataset, groups: Int64s, width: int, rows: int, *
             f"{dataset.paths[0]}: group {int(groups[at]):,} needs {needed[at]:,} rows, but a batch has {rows:,}; raise "
             f"batch_size to at least {needed.max():,}{advice}, or use whole_groups=False"
         )
+    # Packed once more, as texts are into rows: groups of 2 1 3 rows in batches of 3 rows are two parts, one with the
+    # last group and one with the first two.
     parts = pack(needed, rows)
     ordered = [plans[number] for number in parts.items.tolist()]
+    # The plans of all groups as one, with offsets that go on counting: 0 2 3 and 0 1 4 become 0 2 3 4 7.
     sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(plan.offsets) for plan in ordered)])
     items = np.concatenate([np.empty(0, np.int64), *(plan.items for plan in ordered)])
     offsets = np.append(0, np.cumsum(sizes))

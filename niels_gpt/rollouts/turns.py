@@ -107,12 +107,14 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
         ids = np.concatenate([prompt, completion])
         prompt_length = prompt_length or new
     mask, logprobs, versions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    # Where several policies sampled tokens the oldest counts, because loaders ask for a largest age.
     known = [each[each != NO_VERSION] for each in (versions, np.concatenate(every))]
     oldest = next((int(own.min()) for own in known if len(own)), NO_VERSION)
     return RolloutTokens(ids, mask, logprobs, versions, prompt_length, oldest)
 
 
 def _check_continues(prompt: Array, ids: Array, number: int) -> None:
+    # Ids are compared, not text: a prompt that was tokenized again has the same text, and may have other ids.
     n = min(len(prompt), len(ids))
     same = prompt[:n] == ids[:n]
     if len(prompt) < len(ids) or not same.all():

@@ -225,6 +225,7 @@ class _RolloutFiles:
         for name in ("group", "version", "reward", "advantage", "prompt_length"):
             records[name] = [record[name] for _, record, _ in rollouts]
         records["line_bytes"] = [len(line) for _, _, line in rollouts]
+        # Lines of 30 and 20 bytes after 100 others end at 130 and 150, and begin at 100 and 130.
         ends = self._line_bytes + np.cumsum(records["line_bytes"], dtype=np.int64)
         records["line"] = ends - records["line_bytes"]
         self._line_bytes = int(ends[-1])

@@ -95,13 +95,13 @@ class Pool:
     """Builds units in processes.
 
     Args:
-        parcel: see `executor.pickled_job`.
+        pickled_job: see `executor.pickled_job`.
         workers: how many processes.
         timeout: seconds after which a worker counts as hung at a unit; `None` waits for ever.
     """
 
     def __init__(self, pickled_job: bytes, workers: int, timeout: float | None) -> None:
-        self._parcel, self._most, self._timeout = pickled_job, workers, timeout
+        self._pickled_job, self._most, self._timeout = pickled_job, workers, timeout
         self._workers: list[_Worker] = []
         self._waiting: deque[_Unit] = deque()
         self._times: deque[float] = deque(maxlen=LAST_TIMES)
@@ -150,7 +150,7 @@ class Pool:
             free = min(self._workers, key=lambda worker: len(worker.units), default=None)
             # An idle worker is preferred to a new one, which first imports for seconds: few units start few workers.
             if (free is None or free.units) and len(self._workers) < self._most:
-                free = _Worker(*_start(self._parcel, self._most), self._now())
+                free = _Worker(*_start(self._pickled_job, self._most), self._now())
                 self._workers.append(free)
             if free is None or len(free.units) == QUEUED:
                 return
@@ -186,6 +186,7 @@ class Pool:
         if message == _READY:
             worker.ready = True
             return
+        # A worker answers in the order in which it got its units.
         unit = worker.units.popleft()
         unit.attempts -= 1
         if not unit.done:
@@ -202,6 +203,7 @@ class Pool:
         worker.end()
         for unit in worker.units:
             unit.attempts -= 1
+        # A worker builds the first of its units; the others were only waiting, and are not to blame.
         if worker.units and not worker.units[0].done:
             unit = worker.units[0]
             unit.deaths += 1

@@ -195,9 +195,8 @@ class _Queue:
             self.under_way.remove(started)
             self._times.append(time.monotonic() - started.sent)
             self._late += [other for other in (started.ref, started.second) if other not in (ref, None)]
-        except (
-            self._ray.exceptions.RayTaskError
-        ) as error:  # raised in a source or an encoder; our own errors are returned
+        except self._ray.exceptions.RayTaskError as error:
+            # Raised in a source or an encoder of the user's; errors of this package are returned.
             raise error.cause from error
         except self._ray.exceptions.RayError as error:
             if ref == started.second:  # the first attempt goes on

@@ -199,6 +199,7 @@ class MultipartUploader:
             if not isinstance(error, StorageError):  # an error of the disk may pass: retain the parts
                 upload.abort()
             raise
+        # Here `chunks` has compared the hash of the whole file: one that has changed never gets its name.
         upload.call("complete_multipart_upload", MultipartUpload={"Parts": receipts})
         return before
 

@@ -115,6 +115,8 @@ def ngrams(texts: Sequence[str], n: int) -> NGrams:
     counts = np.where(words > 0, np.maximum(words - n + 1, 1), 0)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     text = np.repeat(np.arange(len(parts)), counts)
+    # Texts whose first words are 0 4 4 of 5, n-grams of texts 0 0 2: they begin with the words 0 1 4. A text of fewer
+    # than n words is one n-gram, which ends with its last word.
     begin = first[:-1][text] + np.arange(offsets[-1]) - offsets[:-1][text]
     last = np.minimum(begin + n, first[1:][text]) - 1
     starts, stops = word_starts[begin], word_stops[last]
@@ -323,6 +325,7 @@ class Buckets:
 
     def add(self, keys: UInt64s, rows: Int64s) -> None:
         """More keys; rows ascend from call to call."""
+        # A shift by all 64 bits is not defined.
         bucket = (keys >> np.uint64(64 - self._bits)) if self._bits else np.zeros(len(keys), np.uint64)
         order = np.argsort(bucket, kind="stable")
         both = np.stack([keys, rows.view(np.uint64)], axis=1)[order]

@@ -153,6 +153,7 @@ def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
 
 def _cut(chunk: bytes, used: int, wanted: int) -> int | None:
     """The end of the first line in `chunk` that ends at `wanted` or later, after `used`; `None` if there is none."""
+    # A line that ends at 10 has its newline at 9.
     end = chunk.find(b"\n", max(wanted - 1, used))
     return None if end < 0 else end + 1
 

@@ -242,6 +242,7 @@ def _delete(folder: Path) -> None:
 @contextmanager
 def _moved_away(target: Path) -> Iterator[None]:
     """Rename a finished `target` for the block; put it back after an error."""
+    # A rename replaces an empty directory by itself, and refuses any other.
     if not target.is_dir() or not any(target.iterdir()):
         yield
         return

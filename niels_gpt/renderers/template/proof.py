@@ -100,6 +100,7 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
         np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
     )
     inside = np.flatnonzero(~outside)
+    # A content that only tracing has found belongs to its own message, all else to the owner that is proven.
     owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
     if len(inside):
         last = max(int(inside[-1]) + 1, *(span.stop for span in proof.sampled), 0)
@@ -109,11 +110,13 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
         owner[outside] = NO_MESSAGE
     for span in proof.sampled:
         owner[span.start : span.stop] = span.message
+    # The last entry is for the index -1, of characters that are no content.
     is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
     sampled = np.zeros(len(proof.text), np.bool_)
     for span in proof.sampled:
         sampled[span.start : span.stop] = True
     bits = np.where(sampled, SAMPLED | CONTENT, np.where((content >= 0) & ~is_assistant[content], CONTENT, 0))
+    # The message is above three bits, as in every emitter; -1 << 3 is -8, and -8 >> 3 is -1 again.
     facts = owner << 3 | bits | np.where(literal, SCAFFOLD, 0)
     out = Emitter(messages)
     # 0 0 5 5 5 1 has runs that start at 0 2 5

@@ -85,6 +85,7 @@ class Substituted:
         if not len(self.codes):
             return np.full(len(codes), NONE, np.int64)
         at = np.searchsorted(self.codes, codes)
+        # Of a character above all substitutes. Any index serves, because the next line compares.
         at[at == len(self.codes)] = 0
         return np.where(self.codes[at] == codes, at, NONE)
 
@@ -205,6 +206,7 @@ def leaves_of(
     """
     found = np.append(made.leaf, np.int32(NONE))[substitutes].astype(np.int64)
     known = np.flatnonzero(substitutes >= 0)
+    # Substitutes at 0 1 5 6 9: runs from 0 to 2, 5 to 7, 9 to 10.
     borders = np.flatnonzero(np.diff(known, prepend=-2) > 1)  # known characters that do not follow a known one
     starts, stops = known[borders], known[np.append(borders[1:] - 1, len(known) - 1)] + 1 if len(known) else known
     for index, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
