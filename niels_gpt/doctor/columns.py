@@ -19,12 +19,11 @@ from typing import Any, Final
 import numpy as np
 
 from niels_gpt.doctor.rows import Bools, Int64s, TokenRows
-from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 
 IDS: Final = ("input_ids", "tokens")
-MASKS: Final = ("assistant_masks", "assistant_mask", "completion_mask", "loss_mask")
-TRAINED: Final = ("labels", *MASKS)  # any of them says what is trained
-ALIGNED: Final = ("labels", "attention_mask", "position_ids", *MASKS)
+TRAINED: Final = ("labels", *MASK_COLUMNS)  # any of them says what is trained
+ALIGNED: Final = ("labels", "attention_mask", "position_ids", *MASK_COLUMNS)
 LENGTHS: Final = "seq_lengths"
 KNOWN: Final = (*IDS, *ALIGNED, LENGTHS)
 
@@ -61,13 +60,13 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
         lists: list[Sequence[Any]] = []
         for number, row in enumerate(rows):
             values = row.get(name)
-            usable = values is None or _is_numbers(values, whole=name not in MASKS)
+            usable = values is None or _is_numbers(values, whole=name not in MASK_COLUMNS)
             if not usable:
                 problems.append(Problem("unusable-row", number, f"{name} is not a list of numbers"))
             # A row without usable values keeps its place with an empty list, so that rows stay aligned over columns.
             lists.append(values if usable and values is not None else ())
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        kind = np.float64 if name in MASKS else np.int64
+        kind = np.float64 if name in MASK_COLUMNS else np.int64
         columns[name] = Column(np.fromiter(chain.from_iterable(lists), dtype=kind, count=int(lengths.sum())), lengths)
     return columns, problems
 
@@ -202,7 +201,7 @@ def _trained(values: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Int64s | None,
     if "labels" in values:
         labels = values["labels"].astype(np.int64)
         return labels, labels != IGNORE_INDEX, "labels"
-    masks = [name for name in MASKS if name in values]
+    masks = [name for name in MASK_COLUMNS if name in values]
     if not masks:
         return None, None, ""
     # Masks may be floats; any weight above 0 trains the token.

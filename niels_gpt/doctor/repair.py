@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.doctor.columns import IDS, MASKS, columns_of, token_rows
+from niels_gpt.doctor.columns import IDS, columns_of, token_rows
 from niels_gpt.doctor.context import Context
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
@@ -36,7 +36,7 @@ from niels_gpt.doctor.rules.tokenizers import served_and_missing
 from niels_gpt.doctor.slices import decoded
 from niels_gpt.doctor.view import Scope, TurnMasks, View, without_empty_thoughts
 from niels_gpt.errors import UsageError
-from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.inputs import Record, Rejected
@@ -340,7 +340,7 @@ def _expected(view: View) -> Bools | None:
 
 def _with_mask(row: Mapping[str, Any], ids: np.ndarray[Any, Any], expected: Bools) -> dict[str, Any]:
     """The row with its labels and masks; with labels where it has neither."""
-    masks = [name for name in MASKS if name in row]
+    masks = [name for name in MASK_COLUMNS if name in row]
     repaired = dict(row) | {name: expected.astype(np.int64).tolist() for name in masks}
     if "labels" in row or not masks:
         repaired["labels"] = np.where(expected, ids, IGNORE_INDEX).tolist()

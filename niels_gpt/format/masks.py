@@ -1,4 +1,4 @@
-"""Loss masks from the sentinel ids of a row: which tokens are trained."""
+"""Loss masks: from the sentinel ids of a row which tokens are trained, and the columns in which others store masks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 IGNORE_INDEX: Final = -100
+# Columns of other tools' datasets that hold a mask, one value per token. Where a row has several, a token is trained
+# that all of them train: TRL's `completion_mask` leaves out the prompt, its `assistant_masks` all but the assistant.
+MASK_COLUMNS: Final = ("assistant_masks", "assistant_mask", "completion_mask", "loss_mask")
 
 Bools = npt.NDArray[np.bool_]
 

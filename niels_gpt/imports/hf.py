@@ -14,12 +14,12 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.extras import check_library
-from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, require
 
 BATCH_ROWS = 1024
-MASKS = ("labels", "assistant_masks", "loss_mask")  # the first of these columns that is present decides
-OPTIONAL = (*MASKS, "attention_mask", "seq_lengths")
+TRAINED = ("labels", *MASK_COLUMNS)  # labels decide; without them all masks together
+OPTIONAL = (*TRAINED, "attention_mask", "seq_lengths")
 
 
 def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
@@ -62,7 +62,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _has_mask(path: Path) -> bool:
-    return bool(set(MASKS) & set(_parquet(path).schema_arrow.names))
+    return bool(set(TRAINED) & set(_parquet(path).schema_arrow.names))
 
 
 def _read(files: list[Path]) -> Iterator[Rows]:
@@ -135,14 +135,13 @@ def _weights(lists: dict[str, tuple[npt.NDArray[Any], Int64s]], where: str) -> n
     Raises:
         InputError: labels that are neither -100 nor the id at their position: shifted, or something else.
     """
-    name = next((name for name in MASKS if name in lists), None)
-    if name is None:
-        return None
-    values, ids = lists[name][0], lists["input_ids"][0]
-    if name != "labels":
-        if ((values != 0) & (values != 1)).any():
-            raise InputError(f"{where}: {name} holds {values.max()}; expected 0 and 1")
-        return values.astype(np.uint8)
+    if "labels" not in lists:
+        masks = {name: lists[name][0] for name in MASK_COLUMNS if name in lists}
+        for name, mask in masks.items():
+            if ((mask != 0) & (mask != 1)).any():
+                raise InputError(f"{where}: {name} holds {mask.max()}; expected 0 and 1")
+        return np.minimum.reduce(list(masks.values())).astype(np.uint8) if masks else None
+    values, ids = lists["labels"][0], lists["input_ids"][0]
     trained = values != IGNORE_INDEX
     if not np.array_equal(values[trained], ids[trained]):
         at = np.flatnonzero(trained[:-1])

@@ -24,11 +24,12 @@ import numpy.typing as npt
 
 from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Rows, rows_of
+from niels_gpt.format.masks import MASK_COLUMNS
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
 
 INDEX: Final = "index.json"
 IDS: Final = ("tokens", "input_ids")
-MASKS: Final = ("mask", "loss_mask", "assistant_masks", "completion_mask")
+MASKS: Final = ("mask", *MASK_COLUMNS)
 LENGTHS: Final = "seq_lengths"
 PORTION_TOKENS: Final = 1 << 20
 # litData's tables of dtypes: of numpy, and of torch (bfloat16 and complex numbers hold no ids).
@@ -109,10 +110,11 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
                 )
             ids.append(own.astype(np.uint32))
             lengths.append(sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(own)]))
-            if masked:
-                weights.append(next(sample[name] for name in MASKS if name in sample).reshape(-1))
-            if int(lengths[-1].sum()) != len(own) or (masked and len(weights[-1]) != len(own)):
+            masks = [sample[name].reshape(-1) for name in MASKS if name in sample] if masked else []
+            if int(lengths[-1].sum()) != len(own) or any(len(mask) != len(own) for mask in masks):
                 raise InputError(f"{shard.path}: a sample of {len(own)} tokens whose mask or seq_lengths are of others")
+            if masked:
+                weights.append(np.minimum.reduce(masks))
             size += len(own)
             if size >= PORTION_TOKENS:
                 yield _joined(ids, weights, lengths)

@@ -81,6 +81,22 @@ def test_padding_of_a_foreign_dataset_goes_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("masks", "trained"),
+    [
+        ({"completion_mask": [[0, 0, 1, 1]]}, [0, 0, 1, 1]),
+        ({"assistant_mask": [[0, 1, 0, 1]]}, [0, 1, 0, 1]),
+        ({"assistant_masks": [[0, 1, 0, 1]], "completion_mask": [[0, 0, 1, 1]]}, [0, 0, 0, 1]),
+        ({"labels": [[-100, 6, 7, 8]], "completion_mask": [[0, 0, 0, 1]]}, [0, 1, 1, 1]),
+    ],
+)
+def test_masks_of_trl_are_read(tmp_path: Path, masks: dict[str, Any], trained: list[int]) -> None:
+    """A mask that is not read would train the prompt. Of several, TRL trains what all of them train; labels decide."""
+    path = write_parquet(tmp_path / "mine.parquet", input_ids=[[5, 6, 7, 8]], **masks)
+    import_episodes(path, "hf", tmp_path / "back")
+    assert read(tmp_path / "back") == [([5, 6, 7, 8], trained)]
+
+
+@pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"text": ["a"]}, r"expected input_ids"),

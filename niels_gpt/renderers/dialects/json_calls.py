@@ -19,7 +19,7 @@ from niels_gpt.renderers.windows import Steps, Window, hold
 
 @dataclass(frozen=True)
 class HermesJSON(CallDialect):
-    """Hermes: `<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>`, one JSON object a call."""
+    """`<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>`: one JSON object a call."""
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"
