@@ -201,6 +201,18 @@ def test_what_pages_name_exists(page: Path) -> None:
             assert re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b", code, flags=re.MULTILINE), f"{path}: {name}"
 
 
+def test_the_places_to_change_things_are_there() -> None:
+    """`file.py`: `name` in the table "Where would you change": the file defines the name."""
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Where would you change")[2].partition("\n## ")[0]
+    places = re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+)|`([\w/]+\.py)`, `([\w.]+)`", table)
+    assert len(places) > 12
+    for path, names, other_path, other in places:
+        code = (REPOSITORY / "niels_gpt" / (path or other_path)).read_text(encoding="utf-8")
+        for name in re.findall(r"`(?:\w+\.)*(\w+)`", names or f"`{other}`"):
+            assert re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b", code, flags=re.MULTILINE), f"{path}: {name}"
+
+
 def floors_of(drawing: str) -> list[str]:
     """The floors of a drawing with a room per line, as contracts write them; `|` continues the floor before."""
     floors: list[str] = []
