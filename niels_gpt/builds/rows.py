@@ -41,6 +41,7 @@ def _checked_document(number: int, row: str | Document | Rejected) -> Document |
     if not isinstance(text, str):
         return Rejected(where, "wrong_type", f"{where}: a {type(text).__name__}; expected a string")
     if not text:
+        # Expected: an empty text is counted, but is none of the bad rows, which have a limit.
         return Rejected(where, "empty", f"{where}: no text", expected=True)
     try:
         check_text(text)

@@ -271,6 +271,7 @@ def _build(
     out = settings.cache_dir / target.place
     started = time.perf_counter()
     recover_interrupted(out)  # a replacement that was killed: the stub is put back first
+    # A build that finds its cache finished returns like any other; that the manifest is the same tells.
     before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
     newer = ""
     try:

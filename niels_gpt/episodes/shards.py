@@ -177,6 +177,7 @@ def with_items(shard: Shard, width: int) -> Shard:
             f"{shard.folder}: {other} and {PREFIXES_NAME}; share_prefixes has no place for the former. Leave it out"
         )
     items = SharedItems.of(shard.folder, shard.records, shard.prefixes, width)
+    # Records are unsigned, as in the files; none of these numbers is negative.
     return replace(shard, records=items.records.view(np.uint64), prefixes=items.copied.view(np.uint64), items=items)
 
 

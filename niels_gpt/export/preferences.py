@@ -191,11 +191,13 @@ def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: 
     lengths = np.array([len(ids) for ids in group.ids])
     prompts = group.records["prompt_length"].astype(np.int64)
     cut = int(opened.fitting.prompt_cut(lengths, prompts, np.array([len(lengths)]))[0])
+    # A prompt that loses 3 tokens, in rows of 5: the tokens 3 to 7.
     window = slice(cut, cut + opened.fitting.width)
     prompt = int(prompts[0]) - cut
     sides: list[Side] = []
     for whole, weights, record in zip(group.ids, group.weights, group.records, strict=True):
         ids, trained = whole[window].astype(np.int64), weights[window] > 0
+        # What follows the last trained token, such as a newline, is no part of the completion: TRL would train it.
         end = int(np.flatnonzero(trained)[-1]) + 1 if trained.any() else prompt
         untrained = int((~trained[prompt:end]).sum())
         if end == prompt or (untrained and not options["whole_completions"]):

@@ -98,6 +98,7 @@ class PromptSet:
                 self._prompts.append(row)
                 ids.append(rendered)
         self._check(limit)
+        # Prompts of 3 and 2 ids: `_ends` is 0 3 5.
         self._ends = np.cumsum([0, *map(len, ids)])
         self._ids = np.concatenate([np.empty(0, np.uint32), *ids])
 
@@ -137,7 +138,6 @@ class PromptSet:
             raise TooManyBadRows(bad, rows, whole=True, limit=limit, reasons=reasons)
         if not self._prompts:
             raise DataError(f"no usable prompt of {rows:,} rows; left out: {dict(self.left_out) or 'none'}")
-        self.left_out = +self.left_out
 
     def __len__(self) -> int:
         return len(self._prompts)

@@ -112,6 +112,7 @@ def publish(
             )
             for file, record in manifest["files"].items()
         ]
+        # Last, so that who finds a manifest finds all files that it lists.
         with remote_errors("writing", f"{url}/{name}"):
             put_small(fs, f"{root}/{name}", data)
         if not has_file(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
@@ -153,6 +154,7 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
                     f"{url}: holds another dataset ({name} differs). Choose another place, or pass --overwrite "
                     "(overwrite=True) to replace it"
                 )
+            # Before the first file is replaced, so that no reader takes files of two datasets for one.
             with remote_errors("removing the manifest of the dataset that is replaced", url):
                 fs.rm_file(f"{root}/{name}")
 
@@ -226,10 +228,7 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
     try:
         yield
     finally:
-        with (
-            remote_errors("unlocking", root),
-            suppress(FileNotFoundError),
-        ):  # the lock was broken just now
+        with remote_errors("unlocking", root), suppress(FileNotFoundError):  # the lock was broken just now
             if _read(fs, path).get("token") == mine["token"]:
                 fs.rm_file(path)
 
@@ -296,5 +295,6 @@ def _boot() -> str:
 def _started(pid: int) -> str:
     """The start time of a process, in ticks since the boot; empty if there is none."""
     with suppress(OSError):
+        # Field 22. Field 2, the name of the command, is in parentheses and may hold blanks.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""

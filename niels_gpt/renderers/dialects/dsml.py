@@ -160,6 +160,7 @@ def _next_tag(
             take(before.stop)
             return "", before.stop
         for tag in tags:
+            # The token is within the tag: `<` or `</` comes before it.
             opens = before.stop - tag.index(TOKEN)
             if opens >= start and (yield from rest.starts_with(tag, opens)):
                 take(opens)

@@ -119,6 +119,8 @@ class LlamaJSON(CallDialect):
             yield from _scan_end(rest, inner)
         elif has_tag and not is_object:  # code, or the call of a built-in tool: the rest of the completion
             yield from rest.pass_on(hold)
+        # So far the text was only waited for and reported. Now that the call has ended, all of it decides whether it is
+        # one.
         block = self._call_at(completion, at)
         if block is None:
             return -1
@@ -206,6 +208,7 @@ class MistralList(CallDialect):
             here = yield from rest.skip(_BETWEEN_CALLS, markup)
         out.begin_block(markup)
         out.end_block(here + 1 if (yield from rest.starts_with("]", here)) else markup)
+        # After the tag at least, so that it is not read again.
         return max(inner, markup)
 
 
@@ -273,6 +276,7 @@ def _string_end(rest: Window, at: int) -> Steps[int]:
     while (at := (yield from rest.search(_QUOTE_OR_ESCAPE, at))) >= 0:
         if rest.completion.text[at] == '"':
             return at + 1
+        # A backslash and the character that it escapes.
         at += 2
     return -1
 

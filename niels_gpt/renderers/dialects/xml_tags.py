@@ -199,6 +199,7 @@ class FunctionTags(CallDialect):
         angle = yield from block.find(">", at + len("<parameter="))
         if angle < 0:
             return None
+        # One more for a newline after the tag (`True` is 1), which is markup.
         start = angle + 1 + (yield from block.starts_with("\n", angle + 1))
         key = completion.decoded(at + len("<parameter="), angle)
         out.begin_argument(start, key, suffix="\n")

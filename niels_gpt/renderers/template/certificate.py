@@ -95,6 +95,7 @@ class Certificate:
             verdict = self._trusted[wanted] = self._judge_features(template, wanted)
         if verdict.outcome != "agrees":
             return verdict
+        # Strings that the template searches for in texts (`"</think>" in content`), and with which tracing goes wrong.
         if self._distrusted_literals is None:
             self._distrusted_literals = [
                 literal
@@ -110,6 +111,7 @@ class Certificate:
         covered: set[str] = set()
         stops: set[str] = set()
         for probe, has in probes():
+            # Only probes without other features: a conversation is not judged by what it does not have.
             if not has <= wanted:
                 continue
             verdict = self.verdict(template, probe)
@@ -118,6 +120,7 @@ class Certificate:
                 stops |= verdict.stops
             elif verdict.outcome != "refused":
                 return verdict
+        # A probe that the template refuses proves nothing, so its features must be in others that agree.
         missing = wanted - covered
         if missing:
             return Verdict("unproven", f"no probe has {', '.join(sorted(missing))}")
@@ -182,7 +185,10 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
         at = int(np.argmax(sampled != expected))
         return f"tracing {'samples' if sampled[at] else 'does not sample'} {_shown(proof.text, at)}"
     is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
+    # Contents that the model reads. An answer is compared above, as what it samples.
     body = (proof.content >= 0) & ~is_assistant[proof.content]
+    # Three faults: a content that is not seen as that of its message; a sampled character of another message; a
+    # character of the template that is taken for content.
     wrong = body & ((owner != proof.content) | ((facts & CONTENT) == 0))
     wrong |= expected & (owner != proof.owner)
     wrong |= proof.own & ~expected & ((facts & CONTENT) > 0)
