@@ -1,4 +1,4 @@
-"""SIGKILL at a chosen step of what a process does to the disk; for processes that tests start and mean to lose."""
+"""A signal at a chosen step of what a process does to the disk; for processes that tests start and mean to lose."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ EVENTS = {"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "
 IN_DIRECTORIES = {"os.remove", "os.rmdir"}  # may be given the descriptor of a directory and a name in it
 
 
-def count_and_kill(out: str, point: int) -> Callable[[], int]:
+def count_and_kill(out: str, point: int, number: int = signal.SIGKILL) -> Callable[[], int]:
     """Count, from now on, every write of data and every opening, renaming and removing beside `out`; die at `point`.
 
     Args:
-        point: the step at which this process kills itself; 0 for never.
+        point: the step at which this process sends itself a signal; 0 for never.
+        number: of the signal.
 
     Returns:
         What tells how many steps there were so far.
@@ -38,7 +39,7 @@ def count_and_kill(out: str, point: int) -> Callable[[], int]:
         nonlocal steps
         steps += 1
         if steps == point:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
     below = str(Path(out).parent)
 

@@ -10,9 +10,11 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Iterator
+import signal
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +23,17 @@ pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 
 from niels_gpt.samples import notes_dir
 from tests.killing import Ordered, chosen_points
+from tests.preferences.made import pairs, write_rows
+from tests.rollouts.made import rows
 from tests.scale.builds import write_chats
 
 SCRIPT = """
-import json, os, sys
+import json, os, resource, signal, sys
 from pathlib import Path
 import pandas, pyarrow.parquet, fsspec.implementations.local
 import niels_gpt.doctor.run, niels_gpt.export.registry, niels_gpt.imports.run, niels_gpt.tokenizer.training
+import niels_gpt.recipes.run, niels_gpt.export.preferences, niels_gpt.rollouts.checks, niels_gpt.tokenizer.byte_bpe
+import niels_gpt.preferences.build, niels_gpt.sources.duplicates
 from niels_gpt.cache.build_all import Target
 from niels_gpt.cli.main import main
 from niels_gpt.config import TrainingConfig
@@ -56,15 +62,21 @@ def run(command):
 
 for line in sys.stdin:
     order = json.loads(line)
+    reading, log = os.pipe()  # not a file, which a limit of sizes would cut too
     child = os.fork()
     if child == 0:
-        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        steps = count_and_kill(order["out"], order["point"])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if order["limit"]:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (order["limit"], order["limit"]))
+        steps = count_and_kill(order["out"], order["point"], order["signal"])
         code = run(order["command"])
         os.write(log, f"\\nsteps {steps()}".encode())
         os._exit(code)
+    os.close(log)
+    with open(reading, "rb") as said:
+        Path(order["log"]).write_bytes(said.read())
     status = os.waitpid(child, 0)[1]
     print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
 """
@@ -77,9 +89,14 @@ class Command:
     line: str
     first: str = ""
     code: int = 0
+    most: int = 10**6  # points that are tried; a recipe has hundreds, of several commands
 
 
 BUILD_ALL = "cache build-all --cache-dir {out}/cache --tokenizer {given}/tokenizer --roam-dir {given}/notes"
+EXPORTS = {
+    "episodes": ("trl", "megatron-bridge", "megatron", "olmo", "datatrove", "litdata", "nanogpt", "llmc"),
+    "pairs": ("trl-dpo", "trl-kto", "trl-reward"),
+}
 COMMANDS = {
     "tokenizer train": Command(
         "tokenizer train {given}/words.txt --out {out}/tokenizer --vocab-size 310 --overwrite",
@@ -112,7 +129,40 @@ COMMANDS = {
         "fetch file://{given}/other_published --to {out}/fetched",
     ),
     "doctor": Command("doctor {given}/chats.jsonl --json --out {out}/report.json --workers 1"),
+    "rollouts import": Command(
+        "rollouts import {given}/rollouts.jsonl --out {out}/rollouts --token-versions --overwrite"
+    ),
+    "preferences build": Command(
+        "preferences build {given}/pairs.jsonl --out {out}/pairs --tokenizer {given}/tokenizer"
+    ),
+    "build of a recipe": Command("build {out}/recipe.toml", "copy {given}/recipe.toml {out}/recipe.toml", most=60),
+    "build of a recipe anew": Command(
+        "build {out}/recipe.toml --overwrite --set seed=6",
+        "copy {given}/recipe.toml {out}/recipe.toml && build {out}/recipe.toml",
+        most=60,
+    ),
+    "tokenizer train of bytes": Command(
+        "tokenizer train {given}/words.txt --out {out}/bytes --vocab-size 300 --kind byte-bpe --overwrite"
+    ),
+    "doctor that repairs": Command("doctor {given}/chats.jsonl --fix {out}/repaired.jsonl --workers 1"),
+    **{
+        f"export to {to}": Command(f"export {{given}}/{what} --to {to} --out {{out}}/{to} --overwrite")
+        for what, formats in EXPORTS.items()
+        for to in formats
+    },
 }
+SLOW = [
+    "build of a recipe anew",
+    "doctor that repairs",
+    *(f"export to {to}" for to in (*EXPORTS["episodes"], "trl-kto", "trl-reward")),
+]
+INTERRUPTED = ["build-all", "publish", "fetch", "rollouts import", "build of a recipe", "export to trl-dpo"]
+
+
+def cases(sample: int, many: int, names: Iterable[str], quick: Container[str]) -> list[Any]:
+    """Each command with few points, some of them only in slow runs, and with many."""
+    few = [pytest.param(name, sample, marks=() if name in quick else pytest.mark.slow) for name in names]
+    return few + [pytest.param(name, many, marks=pytest.mark.slow) for name in names]
 
 
 GIVEN = (
@@ -122,7 +172,39 @@ GIVEN = (
     "export {given}/episodes --to megatron --out {given}/megatron",
     "publish {given}/episodes file://{given}/published",
     "publish {given}/cache file://{given}/other_published",
+    "preferences build {given}/pairs.jsonl --out {given}/pairs --tokenizer {given}/tokenizer",
 )
+
+
+RECIPE = """
+out = "made"
+seed = 5
+[tokenizer]
+path = "{given}/tokenizer"
+[sequence]
+length = 128
+packing = true
+too_long = "head"
+[[sources]]
+name = "chats"
+files = ["{given}/chats.jsonl"]
+[[sources]]
+name = "answers"
+files = ["{given}/answers.jsonl"]
+format = "prompt_completion"
+[duplicates]
+exact = true
+[mixture]
+weights = {{ chats = 0.75, answers = 0.25 }}
+max_epochs = 2
+[[exports]]
+to = "olmo"
+"""
+
+
+def as_line(rollout: dict[str, Any]) -> dict[str, Any]:
+    """A rollout as other programs write it."""
+    return {**rollout["turns"], **{name: value for name, value in rollout.items() if name != "turns"}}
 
 
 class Runner(Ordered):
@@ -132,19 +214,24 @@ class Runner(Ordered):
         self._given, self.log = given, log
         super().__init__(SCRIPT)
 
-    def run(self, line: str, out: Path, point: int = 0) -> int:
-        """The exit code; -9 if it was killed at its `point`-th step (0: never)."""
+    def run(self, line: str, out: Path, point: int = 0, number: int = signal.SIGKILL, limit: int = 0) -> int:
+        """The exit code; negative if it was ended by signal `number` at its `point`-th step (0: never).
+
+        Args:
+            limit: the bytes that a file may have, 0 for no limit.
+        """
         command = line.format(given=self._given, out=out).split()
         if command[0] == "copy":
-            shutil.copytree(*command[1:])
+            (shutil.copytree if Path(command[1]).is_dir() else shutil.copy)(*command[1:])
             return 0
-        return self.order(command=command, out=str(out / "x"), point=point, log=str(self.log))
+        order = {"out": str(out / "x"), "point": point, "log": str(self.log), "signal": int(number), "limit": limit}
+        return self.order(command=command, **order)
 
     def begin(self, command: Command, out: Path) -> Path:
         """A new directory in which what has to be there is there."""
         out.mkdir()
-        if command.first:
-            assert self.run(command.first, out) == 0, self.log.read_text()
+        for line in filter(None, command.first.split(" && ")):
+            assert self.run(line, out) == 0, self.log.read_text()
         return out
 
     def steps(self) -> int:
@@ -160,6 +247,11 @@ def runner(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     write_chats(given / "chats.jsonl", 40, bad=False)
     words = ["".join(random.Random(n).choices("aeioubdlmnrst", k=6)) for n in range(300)]
     (given / "words.txt").write_text("\n".join(words))  # a tokenizer of so little is trained at once
+    write_rows(given / "pairs.jsonl", pairs(20))
+    write_rows(given / "rollouts.jsonl", map(as_line, rows(5)))
+    answers = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in pairs(20)]
+    write_rows(given / "answers.jsonl", [*answers, *answers[:5]])
+    (given / "recipe.toml").write_text(RECIPE.format(given=given))
     running = Runner(given, tmp_path_factory.mktemp("log") / "log")
     for line in GIVEN:
         assert running.run(line, given) == 0, running.log.read_text()
@@ -191,8 +283,7 @@ def named(found: dict[str, str]) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("number", [1, pytest.param(10**6, marks=pytest.mark.slow)], ids=["sample", "every point"])
+@pytest.mark.parametrize(("name", "number"), cases(1, 10**6, COMMANDS, set(COMMANDS) - set(SLOW)))
 def test_killed_anywhere_and_run_again(runner: Runner, tmp_path: Path, name: str, number: int) -> None:
     command = COMMANDS[name]
     prepared = runner.begin(command, tmp_path / "prepared")
@@ -202,7 +293,7 @@ def test_killed_anywhere_and_run_again(runner: Runner, tmp_path: Path, name: str
     steps, whole = runner.steps(), contents(undisturbed)
     assert whole != before
     allowed = named(before) | named(whole)
-    for point in chosen_points(steps, number, last=2):
+    for point in chosen_points(steps, min(number, command.most), last=2):
         out = shutil.copytree(prepared, tmp_path / f"at{point}")
         code = runner.run(command.line, out, point)
         assert code in (-9, command.code), f"point {point} of {steps}: {runner.log.read_text()}"
@@ -210,4 +301,43 @@ def test_killed_anywhere_and_run_again(runner: Runner, tmp_path: Path, name: str
         again = runner.run(command.line, out)
         assert again == command.code, f"killed at step {point} of {steps}, then: {runner.log.read_text()}"
         assert contents(out) == whole, f"killed at step {point} of {steps}, then run again"
+        shutil.rmtree(out)
+
+
+def left_over(found: dict[str, str]) -> set[str]:
+    """The names of unfinished things; finished units are kept for the next run."""
+    return {
+        path
+        for path in found
+        if any(part.endswith((".partial", ".tmp", ".part", ".replaced")) for part in Path(path).parts)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), cases(1, 20, [name for name in COMMANDS if name != "plans and counts"], INTERRUPTED)
+)
+def test_interrupted_or_out_of_room_and_run_again(runner: Runner, tmp_path: Path, name: str, number: int) -> None:
+    """Ctrl-C, and a file that the system refuses to let grow, at seeded moments: one line, and nothing unfinished."""
+    command, draw = COMMANDS[name], random.Random(name)
+    prepared = runner.begin(command, tmp_path / "prepared")
+    undisturbed = shutil.copytree(prepared, tmp_path / "undisturbed")
+    before = contents(undisturbed)
+    assert runner.run(command.line, undisturbed) == command.code, runner.log.read_text()
+    steps, whole = runner.steps(), contents(undisturbed)
+    allowed = named(before) | named(whole)
+    sizes = sorted({path.stat().st_size for path in undisturbed.rglob("*") if path.is_file()} - {0})
+    disturbed = [{"point": draw.randint(1, steps), "number": signal.SIGINT} for _ in range(number)]
+    disturbed += [{"limit": draw.choice(sizes) // 2 + 1} for _ in range(number)]
+    for case in disturbed:
+        out = shutil.copytree(prepared, tmp_path / "disturbed")
+        code, said = runner.run(command.line, out, **case), runner.log.read_text()
+        expected = (command.code, 130) if "point" in case else (command.code, 3)
+        assert code in expected, f"{case} of {steps}: exit code {code}, {said}"
+        assert "Traceback" not in said, f"{case}: {said}"
+        assert code == command.code or "interrupted" in said or "ulimit -f" in said, f"{case}: {said}"
+        assert named(contents(out)) <= allowed, case
+        assert not left_over(contents(out)), case
+        again = runner.run(command.line, out)
+        assert again == command.code, f"{case}, then: {runner.log.read_text()}"
+        assert contents(out) == whole, f"{case}, then run again"
         shutil.rmtree(out)

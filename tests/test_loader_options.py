@@ -15,8 +15,11 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.episodes.sampling import Sampling
+from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.run import export
+from niels_gpt.preferences import PreferenceLoader
+from niels_gpt.rollouts import RolloutLoader
 from niels_gpt.rollouts.prompts import PromptSet
 from niels_gpt.rollouts.writer import import_rollouts
 from tests.episodes.rows import write_dataset
@@ -85,6 +88,36 @@ def test_a_lost_manifest_does_not_make_plain_episodes(datasets: dict[str, Path],
         ng.loader(copied, batch_size=2, sequence_length=128)
     with pytest.raises(CacheError, match=expected):
         export(copied, "trl", tmp_path / "exported")
+
+
+def test_what_lost_its_manifest_is_not_whole(datasets: dict[str, Path], tmp_path: Path) -> None:
+    """Neither for `verify` nor for the loaders of such data."""
+    readers = {"preferences": PreferenceLoader, "rollouts": RolloutLoader}
+    for kind, reader in readers.items():
+        copied = shutil.copytree(datasets[kind], tmp_path / kind)
+        (copied / "episodes.json").unlink()
+        expected = f"no such file, beside .*; expected the manifest of a dataset of {kind}"
+        with pytest.raises(CacheError, match=expected):
+            list(verify_dataset(copied))
+        with pytest.raises(CacheError, match="episodes without a manifest" if kind == "rollouts" else expected):
+            reader(copied, batch_size=2, sequence_length=128)
+
+
+@pytest.mark.parametrize("how", ["directory", "dead link"])
+def test_a_manifest_that_is_no_file_is_not_an_absent_one(datasets: dict[str, Path], how: str, tmp_path: Path) -> None:
+    """Without a manifest episodes are read as they are; one that cannot be read is damage."""
+    manifest = shutil.copytree(datasets["episodes"], tmp_path / "copied") / "episodes.json"
+    manifest.unlink(missing_ok=True)
+    if how == "directory":
+        manifest.mkdir()
+    else:
+        manifest.symlink_to("nowhere")
+    for read in (
+        lambda path: list(verify_dataset(path)),
+        lambda path: ng.loader(path, batch_size=2, sequence_length=64),
+    ):
+        with pytest.raises(CacheError, match="a directory, a dead link or a device; expected the manifest"):
+            read(manifest.parent)
 
 
 @pytest.mark.parametrize("kind", ["preferences", "rollouts"])

@@ -149,10 +149,9 @@ class Examination:
         counters.sums["rows"] += len(numbers)
         if isinstance(payload, Stored):
             own = numbers - self._first_number(payload.split)
-            rows = rows_of(self.opened.stored, payload.split, own, numbers)
-            judge_rows(View(rows, self.scope, counters))
+            self._judge_filled(rows_of(self.opened.stored, payload.split, own, numbers), counters)
         elif isinstance(payload, Concatenated):
-            judge_rows(View(_rows_of_files(numbers, payload), self.scope, counters))
+            self._judge_filled(_rows_of_files(numbers, payload), counters)
         elif self.opened.kind == "tokens":
             self._examine_tokens(numbers, payload, counters)
         elif self.opened.kind == "preferences":
@@ -160,6 +159,13 @@ class Examination:
         else:
             self._examine_chats(numbers, decoded(payload), counters)
         return counters
+
+    def _judge_filled(self, rows: TokenRows, counters: Counters) -> None:
+        """Judge rows of a file that may say of some that they have no ids, as a damaged index does."""
+        filled = rows.lengths > 0
+        for row in np.flatnonzero(~filled).tolist():
+            counters.add("empty-row", [Evidence(row=int(rows.numbers[row]), where=rows.wheres[row], note="no ids")])
+        judge_rows(View(rows if filled.all() else rows.select(filled), self.scope, counters))
 
     def _first_number(self, split: str) -> int:
         """The number of a split's first row; rows are numbered through all splits."""

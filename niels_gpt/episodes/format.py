@@ -37,6 +37,7 @@ from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.storage.manifests import (
     COUNTS,
     IDS,
+    REPAIR,
     TEXT,
     VOCAB_SIZE,
     Manifest,
@@ -211,6 +212,8 @@ def open_manifest(dataset: Path) -> Manifest | None:
     """
     path = dataset / MANIFEST_NAME
     if not path.is_file():
+        if path.is_symlink() or path.exists():
+            raise CacheError(f"{path}: a directory, a dead link or a device; expected the manifest. {REPAIR}")
         return None
     manifest = checked_manifest(path)
     check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
@@ -254,16 +257,15 @@ _NOT_PLAIN: Final = {
 }
 
 
-def _refuse_lost_manifest(dataset: Path) -> None:
+def refuse_lost_manifest(dataset: Path) -> None:
     """Raise `CacheError` for preferences or rollouts without a manifest: they would pass for plain episodes."""
     for kind, name in (("preferences", COMPLETIONS_NAME), ("rollouts", ROLLOUTS_NAME)):
         for split in SPLITS:
-            if found := next(
-                (folder / name for folder in _candidates(dataset / split) if (folder / name).is_file()), None
-            ):
+            folders = _candidates(dataset / split)
+            if found := next((folder / name for folder in folders if (folder / name).is_file()), None):
                 raise CacheError(
                     f"{dataset / MANIFEST_NAME}: no such file, beside {found}; expected the manifest of a dataset of "
-                    f"{kind}. As episodes, {_NOT_PLAIN[kind]}; copy the whole directory again"
+                    f"{kind}, without which nothing tells whether the files are whole. Copy the whole directory again"
                 )
 
 
@@ -273,7 +275,7 @@ def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
     Also `CacheError` for one that lost its manifest.
     """
     if manifest is None:
-        _refuse_lost_manifest(dataset)
+        refuse_lost_manifest(dataset)
     if manifest is not None and manifest["kind"] in _NOT_PLAIN:
         raise UsageError(f"{dataset}: a dataset of {manifest['kind']}; as episodes, {_NOT_PLAIN[manifest['kind']]}")
 

@@ -19,6 +19,7 @@ from niels_gpt.episodes.format import (
     SPLITS,
     TOKENS_NAME,
     open_manifest,
+    refuse_lost_manifest,
     require_episodes,
 )
 from niels_gpt.episodes.metadata import check_metadata, checked_begins, metadata_columns, open_completions
@@ -111,6 +112,8 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
     VOCAB_SIZE.check(vocab_size)
     require_episodes(dataset)
     manifest = open_manifest(dataset)
+    if manifest is None:
+        refuse_lost_manifest(dataset)
     damaged = list(verify_files(dataset, manifest["files"], progress)) if manifest else []
     yield from damaged
     if damaged:  # what follows would report the same damage in other terms

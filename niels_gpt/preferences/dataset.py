@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME, SPLITS, require_episodes
+from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME, SPLITS, refuse_lost_manifest, require_episodes
 from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
 from niels_gpt.episodes.metadata import checked_begins, open_completions
 from niels_gpt.episodes.shards import Shard
@@ -122,6 +122,9 @@ class PreferenceSplit:
 
     def __init__(self, datasets: Sequence[Path], split: str, fitting: Fitting) -> None:
         self.episodes = EpisodeSplit(datasets, split)
+        for dataset, manifest in zip(datasets, self.episodes.manifests, strict=True):
+            if manifest is None:
+                refuse_lost_manifest(dataset)
         self.fitting = fitting
         self._records = [open_completions(shard) for shard in self.episodes.shards]
         starts, dropped = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from niels_gpt.errors import OutputExists, StorageError, UsageError, storage_errors
+from niels_gpt.errors import NielsError, OutputExists, StorageError, UsageError, storage_errors
 from niels_gpt.storage.files import sync_directory
 
 
@@ -108,17 +108,19 @@ class StagedDirectory:
         self._lock: int | None = None
 
     def __enter__(self) -> StagedDirectory:
-        with storage_errors("creating the directory", self.target):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.mkdir(exist_ok=True)
-            try:
-                self._lock = os.open(self.path, os.O_RDONLY)
-            except FileNotFoundError:  # another process has finished, or failed, at this moment
-                raise self._busy() from None
         try:
+            with storage_errors("creating the directory", self.target):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(exist_ok=True)
+                try:
+                    self._lock = os.open(self.path, os.O_RDONLY)
+                except FileNotFoundError:  # another process has finished, or failed, at this moment
+                    raise self._busy() from None
             self._take_lock(self._lock)
-        except BaseException:  # Ctrl-C too: the lock must not outlive this block
+        except BaseException as error:  # Ctrl-C too: the lock must not outlive this block
             self._unlock()
+            if not isinstance(error, NielsError):  # of an interrupt, which leaves nothing; else others may be at work
+                self._remove_if_empty()
             raise
         # Only the holder of the lock may recover: without it, a replacement under way looks like an interrupted one.
         try:
@@ -143,6 +145,17 @@ class StagedDirectory:
         # Between opening and locking, the other process may have finished and renamed the directory away.
         if not self._is_ours(descriptor):
             raise self._busy()
+
+    def _remove_if_empty(self) -> None:
+        """Remove a staging directory that was just created, unless another process builds in it."""
+        with suppress(OSError):
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_ours(descriptor):
+                    self.path.rmdir()
+            finally:
+                os.close(descriptor)
 
     def _is_ours(self, descriptor: int) -> bool:
         """Whether the staging path is still the directory that was locked."""
