@@ -177,14 +177,17 @@ class Emitter:
             prefill   <think>        text  <                  scaffold  (empty)     rest  <
         """
         prefill, self.prefill = self.prefill, ""
+        if text.startswith(prefill):  # most answers
+            self.scaffold(prefill, msg)
+            return text[len(prefill) :]
         if text and text[0] != prefill[0]:  # an answer without the think block that the prompt opens
             return text
-        shared = min(len(prefill), len(text))
+        shared = len(prefill) - 1
         while not text.startswith(prefill[:shared]):
             shared -= 1
-        if shared < len(prefill):  # where the texts part within a tag, the whole tag is the model's
-            opened = text.rfind("<", 0, shared)
-            shared = opened if opened > text.rfind(">", 0, shared) else shared
+        opened = text.rfind("<", 0, shared)
+        if opened > text.rfind(">", 0, shared):  # where the texts part within a tag, the whole tag is the model's
+            shared = opened
         if shared == len(text):  # the text is used up: the next one is compared with the rest of the prefill
             self.prefill = prefill[shared:]
         if shared:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
+from niels_gpt.forks import cached_property
 from niels_gpt.storage.files import json_bytes
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -86,10 +87,15 @@ class HFTokenizer:
     @property
     def fingerprints(self) -> dict[str, str]:
         """sha256 of tokenizer.json's bytes, and of the template text where there is one."""
-        prints = {"tokenizer": hashlib.sha256(self.json_bytes).hexdigest()}
+        prints = {"tokenizer": self._json_sha256}
         if self.template is not None:
             prints["template"] = hashlib.sha256(self.template.encode()).hexdigest()
         return prints
+
+    @cached_property
+    def _json_sha256(self) -> str:
+        """Computed once: each test of an encoder against the protocol `PieceEncoder` reads all of its attributes."""
+        return hashlib.sha256(self.json_bytes).hexdigest()
 
 
 class FromParts:

@@ -8,9 +8,9 @@ and finds control tokens in scaffold.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -251,8 +251,8 @@ class ControlFinder:
         self._ids = {text.encode(): token for text, token in about.control_ids.items()}
         # Other added tokens that overlap a control token are searched too, so that they win where `tokenizers` lets
         # them win; only control tokens are returned.
-        words = sorted({*self._ids, *(text.encode() for text in about.competitors)}, key=len, reverse=True)
-        self._search = re.compile(b"|".join(map(re.escape, words))).finditer if words else None
+        words = {*self._ids, *(text.encode() for text in about.competitors)}
+        self._search = re.compile(longest_of(words)).finditer if words else None
         self._cache: dict[bytes, list[tuple[int, int, int]]] = {}
 
     def find(self, pieces: ConcatenatedPieces) -> tuple[Positions, Positions, Ids]:
@@ -274,3 +274,21 @@ class ControlFinder:
         if len(text) <= _CACHED_BYTES and len(self._cache) < _CACHED_TEXTS:
             self._cache[text] = hits
         return hits
+
+
+def longest_of(words: Iterable[bytes]) -> bytes:
+    """A pattern of the longest of some words at a place; no word may be empty.
+
+    Common beginnings are written once, since `re` tries the branches of a pattern one after the other, and some
+    tokenizers have a thousand control tokens that begin alike::
+
+        <a> <a>b <unused1> <unused2>   ->   (?:<(?:a>(?:b)?|unused(?:1>|2>)))
+    """
+    branches = []
+    for _, group in groupby(sorted(set(words)), lambda word: word[:1]):
+        alike = list(group)
+        first, last = alike[0], alike[-1]  # what these share, all between them share
+        start = next(first[:size] for size in range(len(first), 0, -1) if last.startswith(first[:size]))
+        rests = [word.removeprefix(start) for word in alike if word != start]
+        branches.append(re.escape(start) + (longest_of(rests) + b"?" * (start in alike) if rests else b""))
+    return b"(?:" + b"|".join(branches) + b")"

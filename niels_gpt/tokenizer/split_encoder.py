@@ -30,6 +30,7 @@ from niels_gpt.tokenizer.pieces import (
     Positions,
     concatenate_strings,
     edges_of,
+    longest_of,
 )
 
 NormalForm = Literal["NFC", "NFKC", "NFD", "NFKD"]
@@ -62,6 +63,8 @@ class SplitEncoder:
         self._others = {text.encode(): token for text, token in other_ids.items()}
         self._all = self._others | {text.encode(): token for text, token in control_ids.items()}
         self._spelling = {token: text for text, token in (*control_ids.items(), *other_ids.items())}
+        self._is_special = np.zeros(1 + max(self._spelling, default=0), np.bool_)
+        self._is_special[list(self._spelling)] = True
         self._search_all, self._search_others = _search(self._all), _search(self._others)
 
     def encode_many(self, batches: Batches) -> tuple[Ids, Ids, Positions]:
@@ -102,7 +105,8 @@ class SplitEncoder:
 
     def _refuse_special(self, encoded: Sequence[Ids]) -> None:
         ids = np.concatenate([NO_IDS, *encoded])
-        special = ids[np.isin(ids, list(self._spelling))]
+        low = ids[ids < self._is_special.size]
+        special = low[self._is_special[low]]
         if special.size:
             forged = int(special[0])
             raise TokenizerError(
@@ -172,8 +176,7 @@ def _normalised_starts(
 
 
 def _search(spellings: Mapping[bytes, int]) -> re.Pattern[bytes] | None:
-    words = sorted(spellings, key=len, reverse=True)
-    return re.compile(b"|".join(map(re.escape, words))) if words else None
+    return re.compile(longest_of(spellings)) if spellings else None
 
 
 def _hits(search: re.Pattern[bytes] | None, ids: Mapping[bytes, int], text: bytes, begin: int, end: int) -> Hits:

@@ -22,7 +22,7 @@ from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import load_hf
-from niels_gpt.tokenizer.pieces import Encoded
+from niels_gpt.tokenizer.pieces import Encoded, longest_of
 from tests.assets import DISTINCT, needs_assets
 from tests.memory import shared
 from tests.tokenizer import tiny
@@ -268,6 +268,13 @@ def test_added_tokens_that_are_not_control_tokens_keep_their_id() -> None:
     assert ids.tolist() == [official.token_to_id(THINK)] * 2
     assert made.vocab_size == official.get_vocab_size(with_added_tokens=True)
     assert made.control_ids == {control: official.token_to_id(control) for control in CONTROLS}
+
+
+@given(words=st.sets(st.text("ab<|", min_size=1, max_size=5), min_size=1), text=st.text("ab<|", max_size=40))
+def test_a_search_by_common_beginnings_finds_the_longest_words(words: set[str], text: str) -> None:
+    by_length = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    search = re.compile(longest_of(word.encode() for word in words))
+    assert search.findall(text.encode()) == [found.encode() for found in re.findall(by_length, text)]
 
 
 def test_longer_and_overlapping_spellings_compete_as_in_the_official_tokenizer() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from niels_gpt.renderers.conversation import Call, to_json
+from niels_gpt.renderers.conversation import Call, as_mapping, to_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.reading import Completion
@@ -171,7 +171,5 @@ def schemas_of(tools: Sequence[Mapping[str, Any]] | None) -> Schemas:
     schemas = {}
     for tool in tools or ():
         function = tool["function"]
-        parameters = function.get("parameters")
-        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-        schemas[function["name"]] = properties if isinstance(properties, Mapping) else {}
+        schemas[function["name"]] = as_mapping(as_mapping(function.get("parameters")).get("properties"))
     return schemas

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.conversation import ConversationView, Tools, as_mapping, to_json
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
@@ -146,7 +146,7 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def _is_current(self, view: ConversationView, index: int) -> bool:
         """The reasoning of this turn is written."""
-        current = not self.config.truncate_history_thinking or index > view.last_user
+        current = index > view.last_user or not self.config.truncate_history_thinking
         return current or self.preserves_thinking(view, index)
 
     def _with_reasoning(self, view: ConversationView, index: int, out: Emitter) -> str:
@@ -217,26 +217,23 @@ def _declare_all(tools: Tools) -> str:
 
 def _declare(function: Mapping[str, Any]) -> str:
     """A function in XML: a tag for its name, its description, each parameter, and what else its schema holds."""
-    parameters = function.get("parameters")
-    schema = parameters if isinstance(parameters, Mapping) else {}
-    properties = schema.get("properties")
-    lines = [f"<function>\n<name>{function['name']}</name>"]
+    schema = as_mapping(function.get("parameters"))
+    lines = [f"\n<function>\n<name>{function['name']}</name>"]
     if "description" in function:
         lines.append(f"<description>{str(function['description']).strip()}</description>")
     lines.append("<parameters>")
-    for name, fields in (properties if isinstance(properties, Mapping) else {}).items():
-        lines += ["<parameter>", f"<name>{name}</name>", *_fields(fields), "</parameter>"]
+    for name, fields in as_mapping(schema.get("properties")).items():
+        lines += [f"<parameter>\n<name>{name}</name>", *_fields(as_mapping(fields)), "</parameter>"]
     lines += _extra(schema, ("type", "properties", "required"))
     if "required" in schema:
         lines.append(f"<required>{to_json(schema['required'])}</required>")
     lines.append("</parameters>")
     lines += _extra(function, ("type", "name", "description", "parameters"))
-    return "".join("\n" + line for line in [*lines, "</function>"])
+    lines.append("</function>")
+    return "\n".join(lines)
 
 
-def _fields(fields: Any) -> list[str]:
-    if not isinstance(fields, Mapping):
-        return []
+def _fields(fields: Mapping[str, Any]) -> list[str]:
     lines = [f"<type>{fields['type']}</type>"] if "type" in fields else []
     if "description" in fields:
         lines.append(f"<description>{str(fields['description']).strip()}</description>")
@@ -245,7 +242,7 @@ def _fields(fields: Any) -> list[str]:
     return [*lines, *_extra(fields, ("name", "type", "description", "enum"))]
 
 
-def _extra(schema: Mapping[str, Any], written: Collection[str]) -> list[str]:
+def _extra(schema: Mapping[str, Any], written: tuple[str, ...]) -> list[str]:
     """The other keys of a schema, each as a tag: objects and lists as JSON, all else as Python prints it."""
     return [
         f"<{key}>{to_json(value) if isinstance(value, Mapping | list) else value}</{key}>"
