@@ -436,7 +436,7 @@ def explore(
         browser: open the page.
 
     Raises:
-        MissingExtra: starlette or uvicorn is not installed.
+        MissingExtra: the extra `explorer` is not installed.
     """
     from niels_gpt.explorer.api import Explorer, open_dataset
     from niels_gpt.explorer.findings import read_findings

@@ -188,6 +188,7 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "httpx": "client",
     "gigatoken": "hf",
     "lightning": "lightning",
+    "hyperscan": "explorer",
     "starlette": "explorer",
     "uvicorn": "explorer",
     "Pillow": "vision",

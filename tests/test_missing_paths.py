@@ -21,6 +21,7 @@ HEAVY = (
     "torch",
     "jinja2",
     "starlette",
+    "hyperscan",
     "ray",
 )
 COMMANDS = (

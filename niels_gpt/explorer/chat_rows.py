@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, NielsError
+from niels_gpt.explorer.byte_search import ByteSearch
 from niels_gpt.explorer.dataset import (
     SCAN_SECONDS,
     About,
@@ -23,7 +23,7 @@ from niels_gpt.explorer.dataset import (
 )
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList, characters
-from niels_gpt.explorer.row_columns import RowColumns, facts_of, plain_texts, text_of
+from niels_gpt.explorer.row_columns import RowColumns, facts_of, plain_texts, size_of, texts_of
 from niels_gpt.explorer.token_columns import MODES, LossMode
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import image_part, source_of
@@ -40,7 +40,7 @@ _IMAGE_KINDS = (
     (b"GIF8", "image/gif"),
     (b"RIFF", "image/webp"),
 )
-_SEARCH_BYTES = 1 << 22  # searched between two looks at the clock
+_SEARCH_BYTES = 1 << 18  # searched at once; a search that begins anew after a match must not see much twice
 _FEW_ROWS = 2000  # are read one by one; more are searched in the bytes of the file first
 Int64s = npt.NDArray[np.int64]
 
@@ -91,33 +91,36 @@ class ChatRows:
         if wanted.empty:
             stop = min(start + limit, end)
             return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
-        rows = self._columns.rows(wanted, start, end)
+        known = self._columns.known(start, end) if wanted.of_facts else end
+        rows = self._columns.rows(wanted, start, known)
         if wanted.rows is not None:
             rows = rows[np.isin(rows, wanted.rows)]
         # What is searched of unusable rows is the reason, which is not in the file.
         with self._columns.paused():
             if wanted.text and len(rows) > _FEW_ROWS and "unusable" not in wanted.has:
-                return self._searched(rows, end, limit, wanted)
-            return scanned((int(row) for row in rows), end, lambda row: self._wanted(row, wanted), limit)
+                page = self._searched(rows, known, limit, wanted)
+            else:
+                page = scanned((int(row) for row in rows), known, lambda row: self._wanted(row, wanted), limit)
+        return Page(page.rows, known, known) if page.next is None and known < end else page
 
     def _searched(self, rows: Int64s, end: int, limit: int, wanted: Filter) -> Page:
         """Those of some rows that hold a text, block by block of the file.
 
-        The bytes of a block are searched first where a text is known that all matches hold. Rows of plain messages are
-        then matched without being checked; the others, and those that match, are read as conversations.
+        The bytes of a block are searched first. Of the rows that may match, those of plain messages are then matched
+        without being checked; the others, and those that match, are read as conversations.
         """
         stop = time.monotonic() + SCAN_SECONDS
         found: list[RowSummary] = []
-        needles, at = _spellings(wanted.required) if wanted.required else [], 0
+        search, at = ByteSearch(wanted.expression), 0
         while at < len(rows) and time.monotonic() < stop:
             first = int(rows[at])
             upto = min(end, self.lines.row_from(self.lines.start(first) + _SEARCH_BYTES, after=first))
             after = int(np.searchsorted(rows, upto))
             begin, block = self.lines.start(first), self.lines.read(first, upto)
-            chosen = rows[at:after]
-            if needles:
-                chosen = np.intersect1d(chosen, self._candidates(needles, block, begin))
-            for row in chosen.tolist():
+            chosen = set(rows[at:after].tolist())
+            for row in self._candidates(search, memoryview(block), begin):
+                if row not in chosen:
+                    continue
                 line = block[self.lines.start(row) - begin : self.lines.start(row + 1) - begin]
                 summary = self._wanted(row, wanted) if self._may_match(line, wanted) else None
                 if summary is not None:
@@ -132,19 +135,14 @@ class ChatRows:
         texts = plain_texts(line) if self._dialect == "messages" else None
         return texts is None or any(wanted.role in ("", role) and wanted.matches(text) for role, text in texts)
 
-    def _candidates(self, needles: list[bytes], block: bytes, begin: int) -> list[int]:
-        """The rows in a block of the file, which begins at a byte, that hold one of the spellings."""
-        # The filter ignores case. Lower-casing bytes changes ASCII letters only; `_spellings` has the others.
-        lowered = block.lower()
-        rows: set[int] = set()
-        for needle in needles:
-            at = lowered.find(needle)
-            while at >= 0:
-                row = self.lines.row_at(begin + at)
-                rows.add(row)
-                # One hit is enough for a row, so the search goes on in the next one.
-                at = lowered.find(needle, self.lines.start(row + 1) - begin)
-        return sorted(rows)
+    def _candidates(self, search: ByteSearch, block: memoryview, begin: int) -> Iterator[int]:
+        """The rows in a block of the file, which begins at a byte, that may match."""
+        at = 0
+        while (found := search.find(block[at:])) >= 0:
+            row = self.lines.row_at(begin + at + found)
+            yield row
+            # One match is enough for a row, so the search goes on in the next one.
+            at = self.lines.start(row + 1) - begin
 
     def _wanted(self, row: int, wanted: Filter) -> RowSummary | None:
         chat = self.conversation(row)
@@ -158,7 +156,7 @@ class ChatRows:
         if wanted.tool and wanted.tool not in facts.tools:
             return None
         searched = [m for m in chat.messages if wanted.role in ("", m["role"])]
-        if not any(wanted.matches(text_of(message)) for message in searched):
+        if not any(wanted.matches(text) for message in searched for text in texts_of(message)):
             return None
         return summary
 
@@ -167,8 +165,8 @@ class ChatRows:
         if isinstance(chat, Rejected):
             return RowSummary(row, chat.where, "", 0, problem=chat.why)
         first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
-        size = sum(len(text_of(m)) for m in chat.messages)
-        return RowSummary(row, chat.where, text_of(first)[:PREVIEW], size, [m["role"] for m in chat.messages])
+        preview = "".join(texts_of(first))[:PREVIEW]
+        return RowSummary(row, chat.where, preview, size_of(chat.messages), [m["role"] for m in chat.messages])
 
     def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`."""
@@ -250,14 +248,3 @@ class ChatRows:
             return
         total = table.counts["total"]
         yield total, table.modes[0].count / max(1, total)
-
-
-def _spellings(text: str) -> list[bytes]:
-    """The byte strings by which lowercased JSON may hold a text.
-
-    JSON may write it as it is or escaped to ASCII. `bytes.lower` changes ASCII letters only, so other letters are tried
-    in several cases.
-    """
-    cases = {text, text.lower(), text.upper(), text.title()}
-    spelled = (json.dumps(word, ensure_ascii=escaped)[1:-1] for word in cases for escaped in (False, True))
-    return sorted({word.encode("utf-8", "surrogatepass").lower() for word in spelled})

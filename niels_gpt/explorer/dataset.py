@@ -1,7 +1,4 @@
-"""The interface between the page and what is open: pages of rows, filters, one row in detail.
-
-A filter by a regular expression skips rows that do not hold the text which every match holds (`required_text`).
-"""
+"""The interface between the page and what is open: pages of rows, filters, one row in detail."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from re import _constants as codes  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Protocol
 
 from niels_gpt.errors import UsageError
@@ -53,27 +48,30 @@ class Filter:
         """All rows pass."""
         return replace(self, pattern=False) == Filter()
 
+    @property
+    def of_facts(self) -> bool:
+        """Something is asked for that an index of rows knows: roles, tools, traits or sizes."""
+        return replace(self, text="", pattern=False, rows=None) != Filter()
+
+    @property
+    def expression(self) -> str:
+        """What is searched, as a regular expression; the case of letters does not count."""
+        return self.text if self.pattern else re.escape(self.text)
+
     @cached_property
     def _compiled(self) -> re.Pattern[str]:
-        return re.compile(self.text, re.IGNORECASE)
+        return re.compile(self.expression, re.IGNORECASE)
 
     def check(self) -> None:
         """Raise `UsageError` if the text is no regular expression, but should be one."""
         try:
-            re.compile(self.text if self.pattern else "")
+            re.compile(self.expression)
         except (re.error, OverflowError, RecursionError) as error:
             raise UsageError(f"{self.text!r} is no regular expression: {error}") from error
 
-    @cached_property
-    def required(self) -> str:
-        """A text that all texts which match hold, in upper or lower case; empty if none is known."""
-        return required_text(self.text) if self.pattern else self.text
-
     def matches(self, text: str) -> bool:
         """A text holds what is searched."""
-        if self.pattern:
-            return self._compiled.search(text) is not None
-        return self.text.casefold() in text.casefold()
+        return self._compiled.search(text) is not None
 
     def fits(self, size: int) -> bool:
         """A row of this size passes."""
@@ -214,48 +212,3 @@ def scanned(rows: Iterator[int], end: int, summary: Callable[[int], RowSummary |
         if len(found) == limit or time.monotonic() > stop:
             return Page(found, at + 1 if at + 1 < end else None, at + 1)
     return Page(found, None, end)
-
-
-# ---- what a regular expression cannot match without
-
-_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
-_LEAST = 2  # characters; a shorter text is in most rows
-
-
-def required_text(pattern: str) -> str:
-    r"""The longest run of letters, digits, `_`, `-` and spaces between them that every match holds; empty if none is
-    known. It is searched in lower case.
-
-    Only ASCII, which JSON writes as it is. Upper and lower case of ASCII letters count as the same; Python also lets
-    `k`, `s` and `i` match a few letters outside of ASCII (the Kelvin sign, ſ, ı), in whose rows such a text is missed.
-
-    ::
-
-        Needle-\d+        needle-
-        (ab|cd) efg       efg
-
-    Raises:
-        re.error: no regular expression.
-    """
-    runs = [""]
-    _collect(parser.parse(pattern, re.IGNORECASE), runs)
-    longest = max((run.strip(" ") for run in runs), key=len)
-    return longest.lower() if len(longest) >= _LEAST else ""
-
-
-def _collect(items: Any, runs: list[str]) -> None:
-    """Add the runs of a sequence that must match; the last run in the list may still grow."""
-    for code, value in items:
-        if code is codes.LITERAL and chr(value).isascii() and (chr(value).isalnum() or chr(value) in "_- "):
-            runs[-1] += chr(value)
-        elif code is codes.SUBPATTERN:
-            _collect(value[3], runs)
-        elif code is codes.ATOMIC_GROUP:
-            _collect(value, runs)
-        elif code in _REPEATS and value[0] > 0:
-            # Once at least; the text before it and the text after it need not be adjacent.
-            runs.append("")
-            _collect(value[2], runs)
-            runs.append("")
-        else:
-            runs.append("")

@@ -1,13 +1,14 @@
 """Sizes, roles, tools and traits of all rows of a chat file as arrays, so that a filter need not parse every row.
 
-The arrays are filled by a background thread, block by block: 14 bytes a row. Filters use them for the rows that are
-done, and parse the others.
+The arrays are filled by a background thread, block by block: 18 bytes a row. Filters go as far as the rows that are
+done, and the page asks again for the others.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.explorer.dataset import Filter
+from niels_gpt.explorer.dataset import SCAN_SECONDS, Filter
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.sources.inputs import Rejected
@@ -51,19 +52,29 @@ def facts_of(chat: Conversation | Rejected) -> RowFacts:
     traits = _role_traits(roles)
     traits |= {"tools"} if chat.tools or calls else set()
     traits |= {"reasoning"} if any(reasoning_of(message) is not None for message in chat.messages) else set()
-    return RowFacts(sum(len(text_of(message)) for message in chat.messages), set(roles), traits, tools)
+    return RowFacts(size_of(chat.messages), set(roles), traits, tools)
 
 
 def _role_traits(roles: Sequence[str]) -> set[str]:
     return {name for name, held in (("multi_turn", roles.count("user") > 1), ("system", "system" in roles)) if held}
 
 
-def text_of(message: Message) -> str:
-    """The text of a message: its content, reasoning and tool calls."""
+def texts_of(message: Message) -> list[str]:
+    """The texts of a message: its content, or each of its text parts; its reasoning; names and arguments of calls."""
     content = message["content"]
-    text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
-    calls: Any = message.get("tool_calls")
-    return text + (reasoning_of(message) or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
+    texts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
+    reasoning, calls = reasoning_of(message), [call["function"] for call in message.get("tool_calls") or ()]
+    texts += [reasoning] if reasoning is not None else []
+    for call in calls:
+        arguments: Any = call["arguments"]
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        texts += [call["name"], written]
+    return texts
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The characters of the texts of messages."""
+    return sum(len(text) for message in messages for text in texts_of(message))
 
 
 def plain_texts(line: bytes) -> list[tuple[str, str]] | None:
@@ -133,6 +144,16 @@ class RowColumns:
     def wait(self) -> None:
         """Wait until the facts of all rows are known."""
         self._thread.join()
+
+    def known(self, start: int, end: int) -> int:
+        """The end of the rows whose facts are known, up to `end`; waits a moment for the facts of row `start`.
+
+        All rows once the thread has ended, whatever it knows then: the rows without facts are read one by one.
+        """
+        stop = time.monotonic() + SCAN_SECONDS
+        while self.done <= start < end and self._thread.is_alive() and time.monotonic() < stop:
+            time.sleep(_WAIT_SECONDS)
+        return max(start, min(end, self.done)) if self._thread.is_alive() else end
 
     def rows(self, wanted: Filter, start: int, stop: int) -> Int64s:
         """The rows start..stop - 1 that may pass a filter, ascending: all whose facts pass, or are not known yet."""

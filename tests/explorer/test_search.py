@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.explorer import chat_rows
+from niels_gpt.explorer.byte_search import ByteSearch
 from niels_gpt.explorer.chat_rows import ChatRows
-from niels_gpt.explorer.dataset import Filter, required_text
+from niels_gpt.explorer.dataset import Filter
 from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.explorer.row_columns import TRAITS, RowColumns, RowFacts, facts_of, plain_texts, text_of
+from niels_gpt.explorer.row_columns import TRAITS, RowColumns, RowFacts, facts_of, plain_texts, size_of, texts_of
 from niels_gpt.messages import Conversation, reasoning_of
 from niels_gpt.sources.inputs import Rejected
 
@@ -89,9 +90,9 @@ def looked_at(rows: ChatRows, wanted: Filter) -> list[int]:
         }
         passes = (
             all(traits[name] for name in wanted.has)
-            and wanted.fits(sum(len(text_of(m)) for m in chat.messages))
+            and wanted.fits(sum(len(text) for m in chat.messages for text in texts_of(m)))
             and wanted.tool in ("", *names)
-            and any(wanted.role in ("", m["role"]) and wanted.matches(text_of(m)) for m in chat.messages)
+            and any(wanted.matches(t) for m in chat.messages if wanted.role in ("", m["role"]) for t in texts_of(m))
         )
         if passes and (wanted.rows is None or row in wanted.rows):
             found.append(row)
@@ -169,42 +170,100 @@ def test_plain_rows_are_read_as_conversations_are(rows: ChatRows) -> None:
             continue
         plain += 1
         assert isinstance(chat, Conversation)
-        assert [(m["role"], text_of(m)) for m in chat.messages] == texts
-        assert facts_of(chat).size == sum(len(text) for _, text in texts)
+        assert [(m["role"], *texts_of(m)) for m in chat.messages] == texts
+        assert facts_of(chat).size == size_of(chat.messages) == sum(len(text) for _, text in texts)
     assert plain >= 60
     assert rows.about("all").tools == ["rain", "sun"]
     assert rows.about("all").indexed == 1
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        (r"Needle-\d+", "needle-"),
-        (r"(ab|cd) efg", "efg"),
-        (r"x?yz*", ""),
-        (r"(?:abc)+d", "abc"),
-        (r"a{2}bc", "bc"),
-        (r"[a-z]+", ""),
-        (r"foo|bar", ""),
-        (r"(foo bar)\b", "foo bar"),
-        (r"(?=abc)a", ""),
-        (r"\Afoo\.bar baz", "bar baz"),
-        (r"größe 12", "e 12"),
-    ],
-)
-def test_required_text(pattern: str, text: str) -> None:
-    assert required_text(pattern) == text
+def lines_of(text: str) -> Iterator[bytes]:
+    """The ways in which a row may hold a text: as a content, and in arguments that are an object, or JSON in JSON."""
+    for ascii_only in (False, True):
+        written = json.dumps(text, ensure_ascii=ascii_only)
+        yield written.encode("utf-8", "surrogatepass")
+        yield written.replace("/", "\\/").replace("<", "\\u003c").encode("utf-8", "surrogatepass")
+        arguments = json.dumps({"a": text}, ensure_ascii=ascii_only)
+        yield json.dumps(arguments, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
 
 
-PARTS = st.lists(st.sampled_from(["ab", "c d", r"\d", "(e|fg)", "h?", "(ij)+", "[k-m]", "é", "n{2,3}"]), max_size=5)
+def found_in(pattern: str, line: bytes) -> bool:
+    """Whether a search finds the line, and nothing that lies partly outside of it."""
+    at = ByteSearch(pattern).find(memoryview(b"\n\n" + line + b"\n\n"))
+    assert at in (-1, 0) or 2 <= at < 2 + len(line)
+    return at >= 0
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(data=st.data(), parts=PARTS)
-def test_every_match_holds_the_required_text(data: st.DataObject, parts: list[str]) -> None:
+EXAMPLES = [
+    (r"Needle-\d+", "a needle-7", "needle-x"),
+    (r"foo|(bar) baz", "the BAR BAZ", "foz ba"),
+    (r"[0-9]{5}$", "12345", "1234 5"),
+    (r"\d{3}", "٣٤٥", "12"),
+    (r"https?://\w+\.org", "see HTTP://exämple.org", "http:/example.org"),
+    (r'say "é"', 'Say "É"', "say é"),
+    (r"a\nb", "x a\nB", "a b"),
+    (r"größe|你好", "GRÖßE 你好", "grüße 你"),
+    ("[一-鿿]", "你", "abc"),
+    ("[ĩ-ı]", "I", "xyz"),
+    ("😀+", "😀😀", "smile"),
+    (r"C:\\dir", r"c:\DIR", "c:dir"),
+    (r"(?<!x)kiss(?=es)", "\u212aIſses", "kist"),
+    (r"(a.c)\1", "aXcaxc", "abd"),
+    (r"(?i:q)w(?>er)(t++)", "qwert", "qwet"),
+    (r"<b>", "<B>", "b"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "text", "other"), EXAMPLES, ids=[pattern for pattern, _, _ in EXAMPLES])
+def test_bytes_are_found_where_a_text_matches_and_few_others(pattern: str, text: str, other: str) -> None:
+    assert re.search(pattern, text, re.IGNORECASE)
+    assert all(found_in(pattern, line) for line in lines_of(text))
+    assert not any(found_in(pattern, line) for line in lines_of(other))
+
+
+PARTS = ["ab", "C d", r"\d", "(e|fg)", "h?", "(ij)+", "[k-m]", "é", "Σ", "n{2,3}", r"\s", r"\W", r"\w+", ".", "[^a]"]
+PARTS += [
+    '"',
+    r"\\",
+    "/",
+    r"\n",
+    "你",
+    "😀",
+    "[à-ÿ]",
+    "(?:o|p)*?",
+    "ß",
+    ", ",
+    "x: ",
+    r"[\t,]",
+    "(?=.)",
+    r"\b",
+    "k",
+    "[ -~]",
+]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data(), parts=st.lists(st.sampled_from(PARTS), min_size=1, max_size=5))
+def test_every_match_is_found_in_bytes(data: st.DataObject, parts: list[str]) -> None:
     pattern = "".join(parts)
-    text = data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
-    assert required_text(pattern) in text.lower()
+    text = data.draw(st.from_regex(re.compile(pattern, re.IGNORECASE)))
+    text = "".join(char for char in text if not "\ud800" <= char <= "\udfff")
+    if re.search(pattern, text, re.IGNORECASE):
+        assert all(found_in(pattern, line) for line in lines_of(text))
+
+
+def test_every_letter_is_found_in_each_case() -> None:
+    """Letters of all alphabets, also those whose other case is of another alphabet."""
+    for char in map(chr, [*range(0x20, 0x250), *range(0x370, 0x530), *range(0x1C80, 0x1C89), 0x1E9E, 0x212A, 0x2126]):
+        for case in {char, char.lower(), char.upper(), char.swapcase(), "\u0130", "\u0131", "\u017f", "\u212a", "ß"}:
+            if re.fullmatch(re.escape(char), case, re.IGNORECASE):
+                assert found_in(re.escape(char), json.dumps(case).encode()), (char, case)
+
+
+@pytest.mark.parametrize("pattern", ["a*", "x?", "(?:a{900}){900}", "|y", "^$"])
+def test_patterns_that_say_nothing_of_bytes_find_every_row(pattern: str) -> None:
+    assert all(found_in(pattern, line) for line in (b'"b"', b"[9]"))
+    assert ByteSearch(pattern).find(memoryview(b"")) == -1
 
 
 def test_more_tools_than_bits() -> None:
@@ -225,7 +284,10 @@ def test_a_file_that_is_still_read(tmp_path: Path) -> None:
     found = ChatRows(path, RendererList())
     try:
         with found._columns.paused():
-            assert found.page("all", 0, 5, Filter(role="tool")) is not None
+            found.lines.wait()
+            page, known = found.page("all", 0, 200, Filter(role="tool")), found._columns.done
+            assert len(page.rows) < 200
+            assert (page.next, page.scanned) == (known, known)
         found._columns.wait()
         assert found._columns.done == len(found.lines)
         assert paged(found, Filter(tool="sun"), 100) == looked_at(found, Filter(tool="sun"))
