@@ -50,6 +50,21 @@ int open_array(PyObject *array, Py_buffer *view, int axes, Py_ssize_t width, con
     return 0;
 }
 
+Py_ssize_t at_most(const int64_t *values, Py_ssize_t n, int64_t value)
+{
+    Py_ssize_t low = 0;
+    while (n > 0) {
+        const Py_ssize_t half = n / 2;
+        if (values[low + half] <= value) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return low;
+}
+
 /* ------------------------------------------------------------------ encode */
 
 PyDoc_STRVAR(encode_doc,
@@ -109,10 +124,11 @@ static PyMethodDef methods[] = {
     {"is_json", is_json, METH_O, is_json_doc},
     {"locate", locate, METH_VARARGS, locate_doc},
     {"gather_rows", gather_rows, METH_VARARGS, gather_rows_doc},
+    {"gather_windows", gather_windows, METH_VARARGS, gather_windows_doc},
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 4 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
+#define VERSION 5 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
 
 static int set_version(PyObject *module)
 {

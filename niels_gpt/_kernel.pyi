@@ -65,3 +65,6 @@ def gather_rows(
     most: int,
     outputs: tuple[Any, ...],
 ) -> tuple[bool, bool, int, int]: ...
+
+# Windows of files: their numbers and the first number of each file, the files, T, and the arrays x and y.
+def gather_windows(windows: tuple[Any, Any], files: Sequence[Any], T: int, outputs: tuple[Any, Any]) -> None: ...

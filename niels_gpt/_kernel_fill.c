@@ -24,7 +24,8 @@
 #define ASK_FOR(address) ((void)(address))
 #endif
 
-enum { BLOCK = 128, AHEAD = 1024, LINE = 64 }; /* values that are copied at once, and asked for in advance; bytes */
+enum { BLOCK = 128, AHEAD = 1024, COMPARED = 128 }; /* values that are copied, asked for in advance, compared at once */
+enum { LINE = 64, VECTOR = 32 };                     /* bytes */
 
 /* ------------------------------------------------------------------ values ahead */
 
@@ -33,14 +34,16 @@ typedef struct {
     Py_ssize_t span, at; /* the first value that was not asked for */
 } Ahead;
 
-static void ask_for(Values values, Py_ssize_t from, Py_ssize_t n)
+/* Ask for the lines of `n` values; for the line of the last one only if the span ends there, else the next call does. */
+static void ask_for(Values values, Py_ssize_t from, Py_ssize_t n, int span_ends)
 {
     if (values.at == NULL)
         return;
     const char *const end = values.at + (from + n) * values.width;
     for (const char *at = values.at + from * values.width; at < end; at += LINE)
         ASK_FOR(at);
-    ASK_FOR(end - 1);
+    if (span_ends)
+        ASK_FOR(end - 1);
 }
 
 static void ask_for_next(Ahead *ahead, Py_ssize_t n)
@@ -48,9 +51,9 @@ static void ask_for_next(Ahead *ahead, Py_ssize_t n)
     while (n > 0 && ahead->span < ahead->rows->n) {
         const Span *const span = ahead->rows->spans + ahead->span;
         const Py_ssize_t left = span->length - ahead->at, taken = left < n ? left : n;
-        ask_for(span->ids, ahead->at, taken);
-        ask_for(span->mask, ahead->at, taken);
-        ask_for(span->segments, ahead->at, taken);
+        ask_for(span->ids, ahead->at, taken, taken == left);
+        ask_for(span->mask, ahead->at, taken, taken == left);
+        ask_for(span->segments, ahead->at, taken, taken == left);
         ahead->at += taken;
         n -= taken;
         if (taken == left) {
@@ -186,21 +189,38 @@ typedef struct {
     int64_t *of_batch;  /* the batch's part of `totals`, or NULL */
 } Row;
 
+/* How many of `n` values come before the first that begins a vector. Vectors that are written across two lines of the
+ * cache take longer, and compilers do not avoid it. */
+static Py_ssize_t before_vector(const void *to, Py_ssize_t width, Py_ssize_t n)
+{
+    const Py_ssize_t before = (Py_ssize_t)(-(uintptr_t)to % VECTOR) / width;
+    return before < n ? before : n;
+}
+
 WIDE_VECTORS static void fill_numbers(int32_t *restrict numbers, Py_ssize_t n, int32_t value)
 {
-    for (Py_ssize_t k = 0; k < n; k++)
+    const Py_ssize_t before = before_vector(numbers, sizeof *numbers, n);
+    for (Py_ssize_t k = 0; k < before; k++)
+        numbers[k] = value;
+    for (Py_ssize_t k = before; k < n; k++)
         numbers[k] = value;
 }
 
 WIDE_VECTORS static void fill_positions(int64_t *restrict positions, Py_ssize_t n, int64_t first)
 {
-    for (Py_ssize_t k = 0; k < n; k++)
+    const Py_ssize_t before = before_vector(positions, sizeof *positions, n);
+    for (Py_ssize_t k = 0; k < before; k++)
+        positions[k] = first + k;
+    for (Py_ssize_t k = before; k < n; k++)
         positions[k] = first + k;
 }
 
 WIDE_VECTORS static void fill_values(int64_t *restrict to, Py_ssize_t n, int64_t value)
 {
-    for (Py_ssize_t k = 0; k < n; k++)
+    const Py_ssize_t before = before_vector(to, sizeof *to, n);
+    for (Py_ssize_t k = 0; k < before; k++)
+        to[k] = value;
+    for (Py_ssize_t k = before; k < n; k++)
         to[k] = value;
 }
 
@@ -251,22 +271,32 @@ static uint32_t segment_at(Values segments, Py_ssize_t k)
     return segments.at == NULL ? 0 : (uint32_t)id_at(segments, k);
 }
 
+/* Whether one of COMPARED values differs from the one before it. */
+#define DIFFERS(name, type)                                                                                            \
+    WIDE_VECTORS static int name(const type *values)                                                                   \
+    {                                                                                                                  \
+        type differ = 0;                                                                                               \
+        for (Py_ssize_t k = 0; k < COMPARED; k++)                                                                      \
+            differ |= values[k] ^ values[k - 1];                                                                       \
+        return differ != 0;                                                                                            \
+    }
+DIFFERS(differs_8, uint8_t)
+DIFFERS(differs_16, uint16_t)
+DIFFERS(differs_32, uint32_t)
+
+static int differs(Values values, Py_ssize_t at)
+{
+    if (values.width == 4)
+        return differs_32((const uint32_t *)values.at + at);
+    return values.width == 2 ? differs_16((const uint16_t *)values.at + at) : differs_8((const uint8_t *)values.at + at);
+}
+
 /* The index of the first of `n` values, from `at` on, that differs from the one before it, or `n`. */
 static Py_ssize_t next_change(Values values, Py_ssize_t at, Py_ssize_t n)
 {
-    enum { WORDS = 4 };
-    const Py_ssize_t width = values.width, block = 8 * WORDS / width; /* values that are compared at once: few differ */
-    for (; at + block <= n; at += block) {
-        uint64_t these[WORDS], before[WORDS];
-        memcpy(these, values.at + at * width, sizeof these);
-        memcpy(before, values.at + (at - 1) * width, sizeof before);
-        uint64_t differ = 0;
-        for (int word = 0; word < WORDS; word++)
-            differ |= these[word] ^ before[word];
-        if (differ)
-            break;
-    }
-    while (at < n && memcmp(values.at + at * width, values.at + (at - 1) * width, (size_t)width) == 0)
+    while (at + COMPARED <= n && !differs(values, at)) /* few values differ */
+        at += COMPARED;
+    while (at < n && id_at(values, at) == id_at(values, at - 1))
         at++;
     return at;
 }

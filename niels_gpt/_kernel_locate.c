@@ -81,22 +81,6 @@ static int read_record(const Index *index, int kind, int64_t at, Record *record)
     return -1;
 }
 
-/* How many of `n` ascending values are at most `value`. */
-static Py_ssize_t at_most(const int64_t *values, Py_ssize_t n, int64_t value)
-{
-    Py_ssize_t low = 0;
-    while (n > 0) {
-        const Py_ssize_t half = n / 2;
-        if (values[low + half] <= value) {
-            low += half + 1;
-            n -= half + 1;
-        } else {
-            n = half;
-        }
-    }
-    return low;
-}
-
 /* ------------------------------------------------------------------ spans */
 
 /* The columns of the result, `room` values each, in this order; see `episodes/spans.py`. */

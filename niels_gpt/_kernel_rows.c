@@ -407,3 +407,75 @@ done:
     close_arrays(&span_arrays);
     return result;
 }
+
+/* ------------------------------------------------------------------ windows */
+
+enum { WINDOWS, FIRST, WINDOW_INPUTS };
+
+static const Kind window_kinds[WINDOW_INPUTS] = {{"numbers", 1, 8, "lq", 0}, {"first", 1, 8, "lq", 0}};
+
+/* The spans of windows, one a row: `columns` has room for ROW, SHARD, START and LENGTH of each. -1 is an error. */
+static int place_windows(const Arrays *inputs, Py_ssize_t T, int64_t *columns, Given *given)
+{
+    const int64_t *const numbers = values_of(inputs, WINDOWS), *const first = values_of(inputs, FIRST);
+    const Py_ssize_t n = inputs->views[WINDOWS].shape[0], shards = inputs->views[FIRST].shape[0];
+    int64_t *const row = columns, *const shard = row + n, *const start = shard + n, *const length = start + n;
+    for (Py_ssize_t at = 0; at < n; at++) {
+        row[at] = at;
+        shard[at] = at_most(first, shards, numbers[at]) - 1;
+        if (shard[at] < 0 || first[shard[at]] < 0) {
+            PyErr_Format(PyExc_ValueError, "there is no window %lld", (long long)numbers[at]);
+            return -1;
+        }
+        start[at] = numbers[at] - first[shard[at]]; /* 0 or more, see `at_most` */
+        length[at] = T + 1;
+    }
+    *given = (Given){.row = row, .shard = shard, .start = start, .length = length, .n = n};
+    return 0;
+}
+
+const char gather_windows_doc[] = "gather_windows(windows, files, T, outputs)\n--\n\n"
+             "Write inputs and targets of windows of T + 1 neighbouring values.\n\n"
+             "windows: their numbers, and the first number of each file; outputs: x and y. See `niels_gpt.format.gather`.";
+
+PyObject *gather_windows(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *windows, *output_tuple, *result = NULL;
+    Arrays inputs = {.n = 0}, outputs = {.n = 0};
+    Shards shards = {.files = {NULL, Py_None, Py_None}};
+    Given given;
+    Rows rows = {.rows_of_batch = 1, .most = INT64_MAX};
+    Span *spans = NULL;
+    int64_t *columns = NULL;
+    if (!PyArg_ParseTuple(args, "OOnO:gather_windows", &windows, &shards.files[IDS_FILE], &rows.T, &output_tuple))
+        return NULL;
+    if (open_arrays(windows, &inputs, window_kinds, WINDOW_INPUTS, 0, "windows") < 0 ||
+        open_arrays(output_tuple, &outputs, output_kinds, 2, 1, "outputs") < 0)
+        goto done;
+    rows.n = rows.rows = inputs.views[WINDOWS].shape[0];
+    if (!outputs.held[X] || !outputs.held[Y] || shards.files[IDS_FILE] == Py_None) {
+        PyErr_SetString(PyExc_ValueError, "expected files, x and y");
+        goto done;
+    }
+    if (!sizes_fit(&rows) || !outputs_fit(&outputs, &rows, 0))
+        goto done;
+    columns = PyMem_Calloc((size_t)rows.n + 1, 4 * sizeof(int64_t));
+    if (columns == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (place_windows(&inputs, rows.T, columns, &given) < 0 || make_shards(&shards, given.n) < 0 ||
+        (spans = make_spans(&given, &shards)) == NULL)
+        goto done;
+    set_outputs(&rows, &outputs);
+    rows.spans = spans;
+    fill(&rows);
+    result = Py_NewRef(Py_None);
+done:
+    PyMem_Free(columns);
+    PyMem_Free(spans);
+    close_shards(&shards);
+    close_arrays(&outputs);
+    close_arrays(&inputs);
+    return result;
+}

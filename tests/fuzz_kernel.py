@@ -115,7 +115,7 @@ def fuzz(kernel: ModuleType, seconds: float, first: int, inputs: int | None) -> 
     while time.monotonic() < stop and (inputs is None or seed < first + inputs):
         rng = random.Random(seed)
         try:
-            kinds = (well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json, rows, located)
+            kinds = (well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json, rows, windows, located)
             accepted += rng.choice(kinds)(kernel, rng)
         except AssertionError as error:
             raise SystemExit(f"seed {seed}: {error!r}") from error
@@ -299,6 +299,34 @@ def rows(kernel: ModuleType, rng: random.Random) -> bool:
     most = rng.choice((0, 5, 2**63 - 1))
     with contextlib.suppress(*REFUSED, AttributeError):
         kernel.gather_rows(tuple(spans), chosen, tuple(sizes), 7, most, tuple(own.values()))
+        return True
+    return False
+
+
+def windows(kernel: ModuleType, rng: random.Random) -> bool:
+    """Windows of any numbers and arrays of any form; only the sanitizers judge (`tests/test_gather.py` compares)."""
+    T, B = rng.randint(0, 6), rng.randint(0, 3)
+    counts = [rng.randint(1, 4) for _ in range(rng.randint(1, 3))]
+    dtype = rng.choice(("u1", "<u2", "<u4"))
+    files: list[Any] = [np.arange(count + T).astype(dtype) for count in counts]
+    arrays: list[Any] = [
+        np.array([rng.randrange(sum(counts)) for _ in range(B)], np.int64),
+        np.cumsum([0, *counts[:-1]]),
+        np.empty((B, T), np.int64),
+        np.empty((B, T), np.int64),
+    ]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        at = rng.randrange(len(arrays))
+        if at < 2 and isinstance(arrays[at], np.ndarray):
+            arrays[at] = rng.choice((_values, _values, _form))(rng, arrays[at])
+        else:
+            arrays[at] = rng.choice((None, b"xx", np.empty((B, T + 1), np.int64), np.empty((B, T), np.int32), 5))
+    if rng.random() < 0.1:
+        files[rng.randrange(len(files))] = rng.choice(
+            (None, b"xx", np.zeros((3, 3), "u1"), np.arange(9), files[0][::-1])
+        )
+    with contextlib.suppress(*REFUSED, AttributeError):
+        kernel.gather_windows(tuple(arrays[:2]), files, rng.choice((T, T, T, T, T + 1, -1, 2**62)), tuple(arrays[2:]))
         return True
     return False
 

@@ -28,9 +28,10 @@ class Case:
         self.rng = rng = np.random.default_rng(seed)
         self.B, self.width = B, width
         sizes = rng.integers(1, 3 * width, rng.integers(1, 4))
+        wide = rng.choice(["u1", "<u2", "<u4"])
         self.ids = [rng.integers(0, 250, size).astype(dtype) for size in sizes]
         self.masks = [rng.integers(0, 2, size).astype("u1") for size in sizes]
-        self.segments: list[Any] = [np.sort(rng.integers(0, MOST_SEGMENTS, size)).astype("<u2") for size in sizes]
+        self.segments: list[Any] = [np.sort(rng.integers(0, MOST_SEGMENTS, size)).astype(wide) for size in sizes]
         if rng.random() < 0.3:
             self.segments[0] = None
         spans = []
@@ -276,6 +277,62 @@ def test_what_has_no_room_is_refused(kernel: ModuleType) -> None:
     for sizes in ((2, 5, 0), (2, 5, 3), (-1, 5, 1), (2, -1, 1), (2, 2**31 - 1, 1), (2**62, 5, 1), (2, 2**30, 2)):
         with pytest.raises(ValueError, match="expected batches of less than 2\\^31"):
             gathered(gather.Outputs(), sizes=sizes)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 5),
+    st.sampled_from([1, 2, 31, 129, 400]),
+    st.sampled_from(["u1", "<u2", "<u4"]),
+)
+@settings(deadline=None, max_examples=80)
+def test_windows_are_those_of_plain_python(kernel: ModuleType, seed: int, B: int, T: int, dtype: str) -> None:
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 300, rng.integers(1, 5))
+    files = [rng.integers(0, 250, count + T).astype(dtype) for count in counts]
+    every = [file[at : at + T + 1].tolist() for file, count in zip(files, counts, strict=True) for at in range(count)]
+    numbers = rng.integers(0, counts.sum(), B)
+    x, y = gather.windows(kernel, Buffers(), files, np.cumsum(counts) - counts, numbers, T=T)
+    assert x.tolist() == [every[number][:-1] for number in numbers]
+    assert y.tolist() == [every[number][1:] for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        ({"numbers": [0, -1]}, ValueError, "there is no window -1"),
+        ({"numbers": [0, 8]}, ValueError, "span 1: 4 values from 5 on of a shard of 8"),
+        ({"first": [0, 2, 3]}, IndexError, "index out of range"),
+        ({"first": [1, 3]}, ValueError, "there is no window 0"),
+        ({"first": []}, ValueError, "there is no window 0"),
+        ({"T": -1}, ValueError, "expected batches"),
+        ({"T": 2**62}, ValueError, "expected batches"),
+        ({"T": 4}, ValueError, "x has another shape"),
+        ({"x": None}, ValueError, "expected files, x and y"),
+        ({"files": None}, ValueError, "expected files, x and y"),
+    ],
+)
+def test_windows_that_are_in_no_file_are_refused(
+    kernel: ModuleType, changed: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    given_ = {
+        "numbers": [0, 7],
+        "first": [0, 3],
+        "T": 3,
+        "files": [np.arange(6, dtype="<u2"), np.arange(8, dtype="<u2")],
+    }
+    given_ |= {"x": np.empty((2, 3), np.int64)} | changed
+    numbers, first = (np.array(given_[name], np.int64) for name in ("numbers", "first"))
+    with pytest.raises(error, match=words):
+        kernel.gather_windows((numbers, first), given_["files"], given_["T"], (given_["x"], np.empty((2, 3), np.int64)))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_large_arrays_begin_with_a_line_of_the_processor_s_cache(dtype: Any) -> None:
+    buffers = Buffers()
+    arrays = [buffers.empty((300, 100), dtype) for _ in range(3 * ARRAYS_PER_SHAPE)]
+    assert {array.ctypes.data % gather.ALIGNMENT for array in arrays} == {0}
+    assert all(array.flags.c_contiguous and array.shape == (300, 100) for array in arrays)
 
 
 def test_memory_is_used_again_only_when_nobody_holds_it() -> None:

@@ -20,7 +20,7 @@ from niels_gpt.format.collate import (
     checked_device,
     to_device,
 )
-from niels_gpt.format.gather import Buffers, Spans, shifted
+from niels_gpt.format.gather import Buffers, shifted
 from niels_gpt.kernel import native
 
 
@@ -45,7 +45,7 @@ class PretrainTokenStreamDataset:
 
     def __init__(self, shards_dir: str, *, T: int, device: str, tokenizer: Any | None = None) -> None:
         self.shards_dir, self.T, self.device = Path(shards_dir), check_length(T), device
-        checked_device(device)
+        self._on_cpu = checked_device(device).type == "cpu"
         dtype, paths = _find_shards(self.shards_dir, tokenizer)
         found = [map_tokens(path, dtype) for path in paths]
         self._shards = [shard for shard in found if len(shard) > self.T]
@@ -56,9 +56,9 @@ class PretrainTokenStreamDataset:
                 "use a smaller T"
             )
         self._buffers = Buffers()
-        # Shards with 3 and 5 windows: starts [0 3], 8 in all; window 4 is number 4 - 3 = 1 of the second shard.
-        counts = np.array([len(shard) - self.T for shard in self._shards])
-        self._starts = np.cumsum(counts) - counts
+        # Shards with 3 and 5 windows: the first ones are 0 and 3; window 4 is number 4 - 3 = 1 of the second shard.
+        counts = np.array([len(shard) - self.T for shard in self._shards], dtype=np.int64)
+        self._first = np.cumsum(counts) - counts
         self.n_windows = int(counts.sum())
 
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.LongTensor, torch.LongTensor]:
@@ -70,20 +70,23 @@ class PretrainTokenStreamDataset:
         B = check_batch_size(B)
         check_generator(generator)
         drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
-        x, y = (to_device(torch.from_numpy(values), self.device) for values in self._x_and_y(drawn.cpu().numpy()))
+        x, y = map(torch.from_numpy, self._x_and_y((drawn if drawn.is_cpu else drawn.cpu()).numpy()))
+        if not self._on_cpu:
+            x, y = to_device(x, self.device), to_device(y, self.device)
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)
 
     def _x_and_y(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
         """Inputs and targets of the windows of these numbers, shape (len(numbers), T)."""
-        B, T = len(numbers), self.T
-        shard = np.searchsorted(self._starts, numbers, side="right") - 1
-        start = numbers - self._starts[shard]
         if kernel := native():
-            spans = Spans(np.arange(B), shard, start, np.full(B, T + 1))
-            gathered = gather.inputs_and_targets(kernel, self._buffers, self._shards, spans, B=B, T=T)
-            assert gathered is not None  # no id is above the limit, as there is none
-            return gathered
-        rows = np.empty((B, T + 1), dtype=self._shards[0].dtype)
+            return gather.windows(kernel, self._buffers, self._shards, self._first, numbers, T=self.T)
+        return self._by_numpy(numbers)
+
+    def _by_numpy(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
+        """See `_x_and_y`."""
+        T = self.T
+        shard = np.searchsorted(self._first, numbers, side="right") - 1
+        start = numbers - self._first[shard]
+        rows = np.empty((len(numbers), T + 1), dtype=self._shards[0].dtype)
         for hit in set(shard.tolist()):  # one copy per shard, not per window
             here = shard == hit
             rows[here] = windows(self._shards[hit], T + 1)[start[here]]

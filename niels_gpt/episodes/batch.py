@@ -116,6 +116,8 @@ class EpisodeBatch(TensorFields):
 
     def to(self, device: str | torch.device) -> Self:
         """The batch on another device; itself if it is there."""
+        if device == "cpu" and self.x.is_cpu:  # the common case, in a tenth of the time of the other comparison
+            return self
         return self if _same_device(self.x.device, torch.device(device)) else super().to(device)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:

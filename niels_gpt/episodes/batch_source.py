@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
+from niels_gpt.episodes.batches import TOKEN_BYTES, Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import joined
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
@@ -37,6 +37,8 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.gather import Buffers
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.progress import SILENT, Progress
+
+PLAIN_TOKEN_BYTES = 20  # x, y and mask
 
 
 def open_batch_source(
@@ -107,6 +109,7 @@ class BatchSource(Batches[EpisodeBatch]):
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
         self._buffers = Buffers()
         self._has_layout = plan is not None or split.has_segments  # rows may hold several texts
+        self.token_bytes = TOKEN_BYTES if self._has_layout else PLAIN_TOKEN_BYTES
         # Not a method: with a cycle of references, a loader that is dropped would keep its shards from being evicted.
         open_reader = partial(
             EpisodeReader,

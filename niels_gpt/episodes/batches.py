@@ -23,6 +23,8 @@ from niels_gpt.episodes.states import Place, place_in, state_of
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import MAX_LENGTH
 
+TOKEN_BYTES = 32  # of a batch with layout: x, y, positions of 8 each, mask and segments of 4
+
 
 @dataclass(frozen=True)
 class BatchOptions:
@@ -80,6 +82,7 @@ class Batches(ABC, Generic[Batch]):
         options: sizes, ranks and the seed.
         schedule: which row lies at which position.
         fingerprint: a hash of what decides which row lies at a place; set by the subclass.
+        token_bytes: how many bytes of a batch a token takes, at most.
 
     Class attributes:
         logger: takes the line of each epoch.
@@ -87,6 +90,7 @@ class Batches(ABC, Generic[Batch]):
 
     logger: ClassVar[logging.Logger]
     fingerprint: str
+    token_bytes: int = TOKEN_BYTES
     _earlier_fingerprint: str = ""  # as states of version 1 have it
 
     def __init__(self, split: EpisodeSplit, options: BatchOptions, schedule: Schedule) -> None:
@@ -127,9 +131,14 @@ class Batches(ABC, Generic[Batch]):
 
     def draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
         """The rows of at most `n` global batches, each with the place after it."""
+        size, begun = self.global_rows, self.starting_place(place)
+        ends = range(begun.position + size, begun.position + n * size + 1, size)
+        if self.schedule.n is None or ends[-1] <= self.schedule.n:  # the common case: all in one epoch
+            found = self.schedule.rows(begun.epoch, begun.position, ends[-1]).reshape(n, size)
+            return [(rows, Place(begun.epoch, end)) for rows, end in zip(found, ends, strict=True)]
         drawn = []
         for _ in range(n):
-            rows, place = take(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
+            rows, place = take(self.schedule, place, size, drop_last=self.options.drop_last)
             drawn.append((rows, place))
             if rows[-1] == EMPTY:  # `SpanLocator` needs empty rows to come last
                 break

@@ -25,13 +25,13 @@ from typing import Any, Generic
 import torch
 import torch.utils.data
 
-from niels_gpt.episodes.batches import Batch, Batches
+from niels_gpt.episodes.batches import TOKEN_BYTES, Batch, Batches
 from niels_gpt.episodes.states import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
 
 LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
-LOOKAHEAD_TOKENS = 1 << 16  # in them at most (32 bytes each); a batch with more is made by itself
+LOOKAHEAD_TOKENS = 1 << 17  # in them at most, if they have TOKEN_BYTES each; a batch with more is made by itself
 MAX_WORKERS = 1024
 
 
@@ -114,7 +114,8 @@ class Lookahead(Generic[Batch]):
     def __init__(self, batch_source: Batches[Batch]) -> None:
         self._batch_source = batch_source
         tokens = batch_source.options.batch_size * batch_source.options.block_size
-        self._n = min(LOOKAHEAD_BATCHES, max(1, LOOKAHEAD_TOKENS // tokens))
+        most = LOOKAHEAD_TOKENS * TOKEN_BYTES // batch_source.token_bytes
+        self._n = min(LOOKAHEAD_BATCHES, max(1, most // tokens))
         self._next: Place | None = None  # where a caller that continues will ask
         self._waiting: list[tuple[Batch, Place]] = []  # in reverse order: the last is the batch at `_next`
 

@@ -10,6 +10,7 @@ from mapped files, by the native kernel: one pass over the values, no array in b
 files, one after the other, and padding. For each function there is a slower one in numpy with equal results, which its
 caller uses where the kernel was not built (`kernel.native`)::
 
+    gather.windows              cache.pretrain_dataset.PretrainTokenStreamDataset._by_numpy
     gather.inputs_and_targets   shifted of the gathered ids
     gather.training_rows        the same; EpisodeReader.weights (episodes.rows) without its first column; layout_of
     gather.trained_targets      how many of those weights are not 0
@@ -21,6 +22,7 @@ takes longer than filling it.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -54,8 +56,11 @@ class Files(NamedTuple):
     segments: Sequence[npt.NDArray[Any] | None] | None = None
 
 
+ALIGNMENT = 64  # bytes: a line of the processor's cache; vectors that are written across two lines take longer
 SMALLEST = 1 << 16  # bytes; the allocator keeps smaller arrays mapped by itself
-ARRAYS_PER_SHAPE = 4  # for batches that are used, being used and made ahead; more are not retained
+ARRAYS_PER_SHAPE = (
+    8  # three of a batch have one shape: for batches that are used, and made ahead; more are not retained
+)
 SHAPES = 16  # of arrays that are retained; after a change of shapes the earlier ones are freed
 _HELD_HERE = 2  # references that `getrefcount` finds if only `Buffers.empty` holds an array: its own and the argument
 
@@ -131,6 +136,23 @@ def shifted(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 def targets_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The values of the targets, shape (B, T), from those of all tokens, shape (B, T + 1); the dtype stays."""
     return rows[:, 1:]
+
+
+def windows(
+    kernel: ModuleType, buffers: Buffers, files: ValueFiles, first: Int64s, numbers: Int64s, *, T: int
+) -> tuple[Int64s, Int64s]:
+    """`x` and `y`, int64 of shape (B, T), of windows of T + 1 neighbouring values.
+
+    Args:
+        files: arrays of shape (tokens,), uint8, uint16 or uint32.
+        first: the number of each file's first window, int64, from 0 on, ascending: files of 6 and 8 values have 3 and 5
+            windows of 4, with the numbers 0 to 2 and 3 to 7.
+        numbers: of the windows, int64, shape (B,).
+    """
+    shape = (len(numbers), T)
+    made = buffers.empty(shape, np.int64), buffers.empty(shape, np.int64)
+    kernel.gather_windows((numbers, first), files, T, made)
+    return made
 
 
 def inputs_and_targets(
@@ -239,6 +261,15 @@ def _bounds(buffers: Buffers, files: Files, spans: Spans, B: int, T: int, batche
     return buffers.empty((B * (T + 2) + batches,), np.int32)
 
 
+def _aligned(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    """As `numpy.empty`, whose arrays begin 16 bytes after the beginning of a line."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    array: npt.NDArray[Any] = room[begin : begin + size].view(dtype).reshape(shape)
+    return array
+
+
 class Buffers:
     """Gives arrays with arbitrary contents, and gives an array again once nothing else refers to it.
 
@@ -254,11 +285,12 @@ class Buffers:
         key = (*shape, dtype)
         retained = self._retained.get(key)
         if retained is None:
-            array = np.empty(shape, dtype)
-            if array.nbytes >= SMALLEST:
-                if len(self._retained) >= SHAPES:
-                    self._retained.clear()
-                self._retained[key] = deque([array], ARRAYS_PER_SHAPE)
+            if math.prod(shape) * np.dtype(dtype).itemsize < SMALLEST:
+                return np.empty(shape, dtype)
+            if len(self._retained) >= SHAPES:
+                self._retained.clear()
+            array = _aligned(shape, dtype)
+            self._retained[key] = deque([array], ARRAYS_PER_SHAPE)
             return array
         for _ in range(len(retained)):
             try:
@@ -269,7 +301,7 @@ class Buffers:
             retained.append(array)
             if is_free:
                 return array
-        array = np.empty(shape, dtype)
+        array = _aligned(shape, dtype)
         if len(retained) < ARRAYS_PER_SHAPE:
             retained.append(array)
         return array

@@ -13,6 +13,7 @@ import pytest
 from niels_gpt.episodes import iterate as ahead
 from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate import Lookahead
+from niels_gpt.episodes.schedule import EMPTY, take
 from niels_gpt.episodes.states import Place
 from niels_gpt.errors import CacheError
 from niels_gpt.trainers.steps import StepBatches
@@ -55,6 +56,21 @@ def test_together_as_one_by_one(tmp_path: Path, kind: str, mask: str) -> None:
             expected, place = batch_source.batch(place)
             assert_equal(found, expected)
             assert after == place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_drawn_together_are_those_drawn_batch_by_batch(tmp_path: Path, kind: str) -> None:
+    """Across ends of epochs, where a batch may have rows of two, or empty ones, which end what is drawn together."""
+    batch_source = open_loader(make(tmp_path / "d"), **KINDS[kind]).batch_source("train")
+    schedule, drop_last, size = batch_source.schedule, batch_source.options.drop_last, batch_source.global_rows
+    for start in (Place(), Place(0, 3), Place(2, size)):
+        for n in (1, 2, 3, 7, 50):
+            place, ended = start, False
+            for rows, after in batch_source.draw(start, n):
+                expected, place = take(schedule, place, size, drop_last=drop_last)
+                assert not ended
+                assert (rows.tolist(), after) == (expected.tolist(), place)
+                ended = rows[-1] == EMPTY
 
 
 def test_a_batch_that_is_not_full_is_the_last(tmp_path: Path) -> None:
@@ -104,11 +120,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(1, [1] * 9), (100, [1, 4, 4]), (1 << 16, [1, 8])])
+@pytest.mark.parametrize(("tokens", "expected"), [(1, [1] * 9), (65, [1, 4, 4]), (1 << 16, [1, 8])])
 def test_together_no_more_than_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[int], tokens: int, expected: list[int]
 ) -> None:
-    """Nine batches of 2 * 12 tokens; the first comes alone, four fit into 100, and eight are the most."""
+    """Nine batches of 2 * 12 tokens of 20 bytes: the first comes alone, four fit into 65 * 32, eight are the most."""
     batch_source = open_loader(make(tmp_path / "d")).batch_source("train")
     monkeypatch.setattr(ahead, "LOOKAHEAD_TOKENS", tokens)
     reading, place = Lookahead(batch_source), Place()
