@@ -211,7 +211,7 @@ def test_allowed_bad_rows_are_counted_and_listed(niels: Niels) -> None:
     ("option", "value", "code", "said"),
     [
         ("--tokenizer", "nowhere", DATA, ("nowhere", "no tokenizer", "niels-gpt tokenizer train")),
-        ("--tokenizer", "chats.jsonl", DATA, ("chats.jsonl", "not a SentencePiece model")),
+        ("--tokenizer", "chats.jsonl", DATA, ("chats.jsonl", "tokenizer.json: model is None")),
         ("--val-frac", 1.5, USAGE, ("--val-frac is 1.5", "expected at most 0.999999")),
         ("--max-bad-rows", -1, USAGE, ("--max-bad-rows is -1", "0 or more")),
     ],

@@ -23,21 +23,18 @@ from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
 from niels_gpt.sources.slices import SLICE_BYTES
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
+from niels_gpt.tokenizer.load import is_sentencepiece
 
 DEFAULT_TOKENIZER: Final = Path(DEFAULT_TOKENIZER_PATH)
 
 
 def uses_renderer(tokenizer: Path, renderer: RendererFlags, loss: LossFlags) -> bool:
-    """Whether a build renders: a renderer is asked for, or is all that this tokenizer can be used with.
-
-    A spm.model is else written by our own sentinels, without a renderer.
+    """Whether a build renders: a renderer is asked for, or the tokenizer is no spm.model, which has our own sentinels.
 
     Raises:
         UsageError: a choice of tokens for our own sentinels, which train every assistant turn.
     """
-    # Such a tokenizer has no sentinels of ours, so only a renderer can use it.
-    hugging_face = (tokenizer / "tokenizer.json").is_file() or tokenizer.name == "tokenizer.json"
-    if hugging_face or renderer.named:
+    if renderer.named or not is_sentencepiece(tokenizer):
         return True
     if loss.loss_on is not None:
         raise UsageError(

@@ -41,6 +41,7 @@ from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import HASH_KEY
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.load import is_sentencepiece
 
 LOOKED_FOR: Final = "looked_for.json"  # in `duplicates`: in which rows, and the hash of what was found
 
@@ -298,9 +299,4 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
 def _writes_sentinels(loaded: LoadedRecipe) -> bool:
     """Whether conversations are written by our own sentinels: a SentencePiece model without a renderer."""
     is_named = _renderer_options(loaded) != RendererOptions() or loaded.recipe.renderer.images is not None
-    return _is_sentencepiece(_tokenizer(loaded)) and not is_named
-
-
-def _is_sentencepiece(tokenizer: str) -> bool:
-    path = Path(tokenizer)
-    return path.suffix == ".model" or (path.is_dir() and not (path / "tokenizer.json").is_file())
+    return is_sentencepiece(_tokenizer(loaded)) and not is_named

@@ -84,9 +84,8 @@ from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import Renderer
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
 from niels_gpt.tokenizer.hub import load_hf_tokenizer
-from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.load import is_sentencepiece, open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
-from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
 __all__ = [
     "FAMILIES",
@@ -389,7 +388,7 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
             return _known_template(str(tokenizer), f"the hub name {tokenizer}")
         return AutomaticRenderer("template", f"no family is registered for {tokenizer}")
     folder = path.parent if path.is_file() else path
-    if path.suffix == ".model" or ((folder / MODEL_NAME).is_file() and not (folder / TOKENIZER_NAME).is_file()):
+    if is_sentencepiece(path):
         return AutomaticRenderer("ngpt", f"{tokenizer} is a SentencePiece model with our sentinels")
     model = _model_of(folder)
     if model is None:

@@ -53,6 +53,19 @@ def open_encoder(source: Any) -> PieceEncoder:
     raise TokenizerError(f"found a {type(source).__name__}; expected {_ACCEPTED}")
 
 
+def is_sentencepiece(tokenizer: str | Path) -> bool:
+    """Whether a path names a SentencePiece model: a .model file, or a directory with spm.model and no tokenizer.json.
+
+    Conversations are then written by our own sentinels, unless a renderer is chosen. A name on the hub is no such path.
+    A name without a slash that is not there counts as a directory for a model: loading it says how to train one.
+    """
+    path = Path(tokenizer)
+    if not path.exists():
+        return path.suffix == ".model" or len(path.parts) == 1
+    folder = path.parent if path.is_file() else path
+    return path.suffix == ".model" or ((folder / MODEL_NAME).is_file() and not (folder / TOKENIZER_NAME).is_file())
+
+
 def _from_path(source: str | Path) -> PieceEncoder:
     try:
         path = Path(source).expanduser()

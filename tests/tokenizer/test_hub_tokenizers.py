@@ -168,6 +168,36 @@ def test_without_a_connection_the_cache_serves(world: World, tmp_path: Path) -> 
         assert "HF_ENDPOINT" in told["me/absent"]["message"]
 
 
+OPTIONS = ["--tokenizer", "me/chat-1.5", "--val-frac", "0", "--out", "built"]
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("command", ["episodes build", "cache build-sft", "preferences build"])
+def test_builds_take_a_name_on_the_hub_without_a_renderer(tmp_path: Path, command: str) -> None:
+    """As their help says; a name that is no directory was taken for that of a SentencePiece model."""
+    row: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}
+    if command == "preferences build":
+        row = {"prompt": "hi", "chosen": "yes", "rejected": "no"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "model").mkdir()
+    hub = ModelHub({"me/chat-1.5": Repository(model_files(tmp_path / "model", chat_template=CHATML))})
+    with hub:
+        done = subprocess.run(
+            [sys.executable, "-m", "niels_gpt", *command.split(), "rows.jsonl", *OPTIONS],
+            env=hub.environment(tmp_path / "home", longest_sleep=0.02),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "built is complete" in done.stdout
+
+
 def test_transformers_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from niels_gpt.tokenizer.hub import load_hf_tokenizer
 
