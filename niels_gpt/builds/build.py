@@ -195,6 +195,10 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
 
 
 CHANGE_MESSAGES: Final = {
+    "generation_prompt_differs": "the prompt ends otherwise than serving writes it before an answer",
+    "identical_completions": "completions of different ranks have the same ids, which teaches nothing; drop such rows",
+    "scores_contradict_ranks": "a completion has a lower score than a worse one, or the margin is below 0: are the "
+    "columns exchanged? The ranks (chosen and rejected) count",
     "arrow_nulls_dropped": "nulls that Arrow invented were dropped from tool calls or tools",
     "partial_attribution": "the attribution of tokens is only partial (allow_partial): masks may train scaffold",
 }

@@ -33,7 +33,7 @@ from niels_gpt.format.packing import pack
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import LENGTH
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.sources.chat_files import record_to_conversation
+from niels_gpt.sources.chat_files import record_to_conversation, refuse_labelled
 from niels_gpt.sources.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -114,7 +114,8 @@ class Tokenize:
 
         Raises:
             DataError: a row cannot be rendered, or is longer than a row may be (number named).
-            UsageError: a message has a weight other than 0 and 1, which labels cannot express.
+            UsageError: a message has a weight other than 0 and 1, which labels cannot express; a row has a label of
+                KTO, and no format is named.
         """
         bad = _BadRows(self.on_bad_rows)
         given = _rows(batch)
@@ -130,6 +131,8 @@ class Tokenize:
         format_ = self.format
         whole = " of the batch" if indices is None else ""
         for number, row in zip(range(len(rows)) if indices is None else indices, rows, strict=True):
+            if self.format is None:
+                refuse_labelled(row, f"row {number}{whole}")
             format_ = format_ or detect(row) or "messages"
             yield record_to_conversation(Record(f"row {number}{whole}", row, arrow=True), format_)
 

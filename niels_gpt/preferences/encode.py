@@ -28,7 +28,10 @@ from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.preference_rows import Preference
 from niels_gpt.sources.rejections import Rejections
 
-OTHER_GENERATION_PROMPT: Final = "generation_prompt_differs"  # counted as rows
+# Counted as rows: see `CHANGE_MESSAGES` of `builds.build`.
+OTHER_GENERATION_PROMPT: Final = "generation_prompt_differs"
+SAME_IDS: Final = "identical_completions"
+SCORES_CONTRADICT: Final = "scores_contradict_ranks"
 
 Ids = npt.NDArray[np.integer[Any]]
 
@@ -128,6 +131,7 @@ class PreferenceTask:
             return Rejected(row.where, error.reason, f"{row.where}: {error}")
         if prompt is not None and completions[0].ids[:length].tolist() != prompt:
             rejections.changed[OTHER_GENERATION_PROMPT] += 1
+        rejections.changed.update(_doubts(row, completions))
         return completions, length
 
     def _generation_prompt(self, row: Preference) -> list[int] | None:
@@ -161,6 +165,19 @@ class PreferenceTask:
         if not hasattr(renderer, "get_stop_token_ids") or not getattr(renderer, "has_end_of_turn", True):
             return None
         return set(renderer.get_stop_token_ids())
+
+
+def _doubts(row: Preference, completions: Sequence[EncodedCompletion]) -> Iterator[str]:
+    """What is doubtful about a row that can be used: completions of different ranks with the same ids, or scores that
+    say the opposite of the ranks (the best is first)."""
+    ranks = [completion.rank for completion in row.completions]
+    worse = [(a, b) for b in range(len(ranks)) for a in range(b) if ranks[a] != ranks[b]]
+    if any(np.array_equal(completions[a].ids, completions[b].ids) for a, b in worse):
+        yield SAME_IDS
+    scores = [completion.score for completion in row.completions]
+    pairs = [(scores[a], scores[b]) for a, b in worse]
+    if (row.margin or 0) < 0 or any(one is not None and other is not None and one < other for one, other in pairs):
+        yield SCORES_CONTRADICT
 
 
 def _check_weights(row: Preference, completions: Sequence[EncodedCompletion]) -> None:

@@ -21,9 +21,9 @@ from niels_gpt.episodes.sampling import Sampling
 from niels_gpt.episodes.schedule import EMPTY, EveryRow, batches_left, take
 from niels_gpt.episodes.settings import ranks
 from niels_gpt.episodes.states import Place, place_in, state_of
-from niels_gpt.errors import DataError, MessageError, UsageError
+from niels_gpt.errors import DataError, MessageError, UsageError, shown
 from niels_gpt.messages import Message
-from niels_gpt.ranges import BATCH_SIZE, MAX_LENGTH
+from niels_gpt.ranges import BATCH_SIZE, MAX_LENGTH, ROW
 from niels_gpt.renderers.types import Renderer
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of, read_prompts
@@ -70,7 +70,8 @@ class PromptSet:
         rejected: the unusable ones.
 
     Raises:
-        TooManyBadRows: more than `max_bad_rows`. DataError: no prompt is left. UsageError: a number out of range.
+        TooManyBadRows: more than `max_bad_rows`. DataError: no prompt is left. UsageError: a number out of range,
+            or `renderer` is none.
     """
 
     def __init__(
@@ -81,6 +82,10 @@ class PromptSet:
         max_tokens: int | None = None,
         max_bad_rows: int | str = 0,
     ) -> None:
+        if not isinstance(renderer, Renderer):
+            raise UsageError(
+                f"renderer is {shown(renderer)}; expected a renderer, as ng.renderer(tokenizer) returns one"
+            )
         MAX_LENGTH.check(max_tokens, "max_tokens")
         limit = BadRowLimit.of(max_bad_rows)
         self.left_out: Counter[str] = Counter()
@@ -124,6 +129,9 @@ class PromptSet:
         """
         check_keywords(cls, options)
         wanted = PromptColumns(columns or {}, answers)
+        # The bytes of a text would be taken for a list of files.
+        if isinstance(inputs, bytes | bytearray):
+            raise UsageError(f"inputs are {shown(inputs)}; expected files, URLs or rows")
         several: list[Any] = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else [inputs]
         in_memory = bool(several) and isinstance(several[0], Mapping)
         rows = prompts_of(several, wanted) if in_memory else read_prompts(several, wanted)
@@ -153,7 +161,8 @@ class PromptSet:
         Raises:
             UsageError: there is none.
         """
-        if not 0 <= number < len(self):
+        number = ROW.whole(number, "the number of a prompt")
+        if number >= len(self):
             raise UsageError(f"prompts 0 to {len(self) - 1:,}; there is no {number:,}")
         row = self._prompts[number]
         ids = self._ids[self._ends[number] : self._ends[number + 1]]

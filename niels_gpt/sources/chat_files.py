@@ -33,6 +33,7 @@ from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
 
 SAMPLED: Final = 100  # rows that are looked at to detect a format
+LABELS: Final = ("label", "kto_tag")  # of KTO: whether a completion is desirable
 ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 
 
@@ -91,7 +92,7 @@ class ChatFile(ChatSource):
             if isinstance(record, Record) and isinstance(record.value, dict):
                 found = candidates(record.value)
                 self._refuse_two_readings(record, found)
-                _refuse_labelled(record, found)
+                refuse_labelled(record.value, record.where)
                 seen |= dict.fromkeys(found[:1])
         # Rows of a provider without calls look like plain messages; one row with them shows what all are.
         first = next(iter(seen), None)
@@ -137,14 +138,25 @@ class ChatFile(ChatSource):
         return records if self.mapping.function is None else self.mapping.function.applied(records)
 
 
-def _refuse_labelled(record: Record, dialects: Sequence[str]) -> None:
-    """As conversations, rows of KTO would train the completions that their label calls undesirable."""
-    if dialects[:1] == ["prompt_completion"] and isinstance(record.value.get("label"), bool):
-        raise UsageError(
-            f"{record.where} has a prompt, a completion, and a label that is true or false, as rows of KTO have. Build "
-            'preferences from them (niels-gpt preferences build --format unpaired; ng.build(format="unpaired")), or '
-            "choose --format prompt_completion to train every completion, whatever its label"
-        )
+def refuse_labelled(row: Mapping[str, Any], where: str) -> None:
+    """Refuse a row of KTO where no format is named: undesirable completions would be trained as all others.
+
+    Raises:
+        UsageError: it has a conversation, and a label that is true or false.
+    """
+    name = next((name for name in LABELS if isinstance(row.get(name), bool)), None)
+    dialect = None if name is None else detect(row)
+    if dialect is None:
+        return
+    what = "a prompt, a completion" if dialect == "prompt_completion" else f"a conversation ({dialect})"
+    columns = (
+        "" if dialect == "prompt_completion" and name == "label" else ", from columns prompt, completion and label"
+    )
+    raise UsageError(
+        f"{where} has {what}, and a {name} that is true or false, as rows of KTO have. Build preferences from them "
+        f'(niels-gpt preferences build --format unpaired; ng.build(format="unpaired")){columns}; or choose '
+        f'--format {dialect} (format="{dialect}") to train every completion, whatever its {name}'
+    )
 
 
 def _reading(chat: Conversation) -> str:
@@ -190,7 +202,8 @@ def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) 
         dialect: one of `chat_shapes.DIALECTS`; default that of the first row that has the keys of one.
 
     Raises:
-        UsageError: an unknown dialect.
+        UsageError: an unknown dialect; while the rows are read, one with a label of KTO (see `refuse_labelled`), unless
+            the dialect is named.
     """
     if dialect is not None and dialect not in DIALECTS:
         raise UsageError(f"no format {dialect!r}; known: {', '.join(DIALECTS)}")
@@ -198,7 +211,10 @@ def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) 
 
 
 def _from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None) -> Iterator[Conversation | Rejected]:
+    is_named = dialect is not None
     for number, row in enumerate(rows):
+        if not is_named:
+            refuse_labelled(row, f"row {number}")
         dialect = dialect or detect(row)
         yield record_to_conversation(Record(f"row {number}", row, arrow=True), dialect or "messages")
 

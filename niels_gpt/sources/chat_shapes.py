@@ -46,7 +46,7 @@ def _messages(row: Row, roles: Roles) -> list[Any]:
     turns = list(map(_with_flag, list_at(row, "messages")))
     if roles:
         turns = [_with_role(turn, roles) for turn in turns]
-    return _beside(row, turns)
+    return beside(row, turns)
 
 
 def _with_role(message: Any, roles: Roles) -> Any:
@@ -55,7 +55,7 @@ def _with_role(message: Any, roles: Roles) -> Any:
     return message
 
 
-def _beside(row: Row, turns: list[Any]) -> list[Any]:
+def beside(row: Row, turns: list[Any]) -> list[Any]:
     """The messages with the `system` that is beside them.
 
     Raises:
@@ -115,16 +115,26 @@ def _function_call(value: Any, index: int) -> dict[str, Any]:
 
 
 def _alpaca(row: Row, roles: Roles) -> list[Any]:
-    question = row["instruction"]
-    if isinstance(row.get("input"), str) and row["input"].strip():
-        question = f"{question}\n\n{row['input']}"
+    return _system(row) + instruction_turns(row) + [{"role": "assistant", "content": row["output"]}]
+
+
+def instruction_turns(row: Row) -> list[Any]:
+    """The turns of `history`, and `instruction` and `input` as the last question.
+
+    Raises:
+        MessageError: `input` is no text, or `history` no list of pairs.
+    """
+    question, more = row["instruction"], row.get("input")
+    if more is not None and not isinstance(more, str):
+        raise MessageError("wrong_type", f"input is a {type(more).__name__}; expected a text, or null")
+    if more and more.strip():
+        question = f"{question}\n\n{more}"
     turns: list[Any] = []
     for number, pair in enumerate(row.get("history") or []):
         if not isinstance(pair, list) or len(pair) != 2:
             raise MessageError("wrong_type", f"history {number}: expected a pair of question and answer")
         turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-    last = [{"role": "user", "content": question}, {"role": "assistant", "content": row["output"]}]
-    return _system(row) + turns + last
+    return [*turns, {"role": "user", "content": question}]
 
 
 def _prompt_completion(row: Row, roles: Roles) -> list[Any]:
@@ -140,7 +150,7 @@ def _prompt_completion(row: Row, roles: Roles) -> list[Any]:
     after = (
         [{"role": "assistant", "content": completion}] if isinstance(completion, str) else list_at(row, "completion")
     )
-    return _beside(row, [_with_role(turn, roles) for turn in before + after])
+    return beside(row, [_with_role(turn, roles) for turn in before + after])
 
 
 def _system(row: Row) -> list[Any]:

@@ -2,7 +2,8 @@
 
 ===============  ==================================================================================================
 preference       `chosen` and `rejected`, with `prompt` or with the prompt as their common beginning (TRL,
-                 UltraFeedback, Anthropic HH); `chosen_score`, `rejected_score`, `margin` beside them
+                 UltraFeedback, Anthropic HH); `chosen_score`, `rejected_score`, `margin` beside them; an `instruction`
+                 with `input` and `history` is a prompt, too
 unpaired         `prompt`, `completion` and `label`: true or false (KTO)
 ranked           `prompt` and a list of `completions` (or `answers`, `responses`), each with a rank or a score (Nectar,
                  UltraFeedback)
@@ -23,7 +24,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, ToolSpec, normalise
-from niels_gpt.sources.chat_shapes import tools_of
+from niels_gpt.sources.chat_shapes import beside, instruction_turns, tools_of
 from niels_gpt.sources.media_columns import refuse_media_columns
 
 Row = Mapping[str, Any]
@@ -102,6 +103,8 @@ def to_preference(row: Row, form: str, where: str = "", changed: tuple[str, ...]
         _check_completion(completion)
     refuse_media_columns(row, chain(prompt, *(completion.messages for completion in completions)))
     used = {name for key in (*keys, _PROMPTS, ("tools", "system", "margin")) for name in key}
+    if _prompt_name(row) == "instruction":
+        used |= {"input", "history"}
     metadata = {key: value for key, value in row.items() if key not in used}
     tools: Any = tools_of(row)
     return Preference(form, prompt, tuple(completions), margin, where, None, tools, metadata, changed)
@@ -127,6 +130,7 @@ def _preference(row: Row) -> tuple[list[Message], list[Completion], float | None
                 'that begins with "\\n\\nHuman:"',
             )
         prompt, completions = _common_prompt(sides)
+        prompt = _checked(beside(row, prompt), "chosen")
     else:
         prompt, completions = _after_prompt(prompt, sides)
     scores = {name: _number(row, names) for name, names in _SCORES.items()}
@@ -159,6 +163,8 @@ def _after_prompt(
             f"{with_prompt} begins with a prompt of its own and {without} does not; expected both or neither",
         )
     common, completions = _common_prompt(whole)
+    if prompt[0]["role"] == "system" and prompt[1:] == common:
+        return prompt, completions
     # A system message may be in front of the sides only.
     if common[-len(prompt) :] != prompt:
         raise MessageError(
@@ -296,16 +302,22 @@ def _transcript(text: str) -> Messages:
     return turns
 
 
+def _prompt_name(row: Row) -> str | None:
+    return next((name for name in _PROMPTS if row.get(name) is not None), None)
+
+
 def _prompt_of(row: Row) -> list[Message] | None:
-    name = next((name for name in _PROMPTS if row.get(name) is not None), None)
+    name = _prompt_name(row)
     if name is None:
         return None
     value = _conversation(row[name], name)
-    messages: Messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
-    system = row.get("system")
-    if system and not (messages and isinstance(messages[0], Mapping) and messages[0].get("role") == "system"):
-        messages = [{"role": "system", "content": system}, *messages]
-    return _checked(messages, name)
+    if not isinstance(value, str):
+        messages: Messages = value
+    elif name == "instruction":  # as alpaca has it, with `input` and `history` beside it
+        messages = instruction_turns(row)
+    else:
+        messages = [{"role": "user", "content": value}]
+    return _checked(beside(row, messages), name)
 
 
 def _required_prompt(row: Row) -> list[Message]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,15 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, cast
 
-from niels_gpt.errors import STORAGE_REMEDIES, CacheError, NielsError, StorageError, UsageError, without_passwords
+from niels_gpt.errors import (
+    STORAGE_REMEDIES,
+    CacheError,
+    NielsError,
+    StorageError,
+    UsageError,
+    shown,
+    without_passwords,
+)
 from niels_gpt.extras import check_library
 from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, may_pass, repeated
 
@@ -199,9 +208,15 @@ AnyFile = Path | RemoteFile
 
 
 def as_file(file: str | AnyFile) -> AnyFile:
-    """A `RemoteFile` if there is `://` in it, else a `Path`."""
+    """A `RemoteFile` if there is `://` in it, else a `Path`.
+
+    Raises:
+        UsageError: it is neither a text nor a path.
+    """
     if isinstance(file, RemoteFile):
         return file
+    if not isinstance(file, str | os.PathLike):
+        raise UsageError(f"a file is {shown(file)}; expected a path or a URL")
     return RemoteFile(str(file)) if "://" in str(file) else Path(file)
 
 

@@ -157,6 +157,14 @@ def test_a_single_row_is_no_batch(more: dict[str, Any]) -> None:
         ng.tokenize(family("qwen3"))(7)
 
 
+def test_labels_of_kto_are_refused_unless_the_format_is_named() -> None:
+    rows = [{"prompt": "a", "completion": "b", "label": label} for label in (True, False)]
+    renderer = family("qwen3")
+    with pytest.raises(UsageError, match="row 0 of the batch has a prompt, a completion, and a label"):
+        Tokenize(renderer)(rows)
+    assert len(Tokenize(renderer, format="prompt_completion")(rows)["input_ids"]) == 2
+
+
 def test_weights_that_labels_cannot_express_are_refused() -> None:
     with pytest.raises(UsageError, match=r"has the weight 0\.5; labels can express only 0 and 1"):
         ng.tokenize(family("qwen3"))([{"messages": [user(), assistant() | {"weight": 0.5}]}])

@@ -17,10 +17,21 @@ from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, summarise
 from niels_gpt.preferences.encode import PreferenceTask, shared_prompt
+from niels_gpt.progress import Progress
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.preference_files import preference_files
 from tests.preferences.made import built, labelled, pairs, ranked
 from tests.renderers.tiny_families import renderer_of
+
+
+class Notes(Progress):
+    """The lines that a build shows."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -178,7 +189,6 @@ def test_episodes_and_preferences_are_not_mixed_up(tmp_path: Path) -> None:
 
 def test_records_that_contradict_the_index(tmp_path: Path) -> None:
     out = built(tmp_path, pairs(8), val_frac=0)
-    (out / "episodes.json").unlink()
     path = out / "train" / "completions.bin"
     good = np.fromfile(path, COMPLETION)
     for name, value in (("number", 5), ("prompt_length", 0), ("prompt_length", 10_000)):
@@ -187,9 +197,9 @@ def test_records_that_contradict_the_index(tmp_path: Path) -> None:
         bad.tofile(path)
         with pytest.raises(CacheError, match=r"completions.bin: record 7"):
             PreferenceSplit([out], "train", Fitting(100))
-        assert any("completions.bin: record 7" in line for line in verify_dataset(out))
+        assert any("completions.bin" in line for line in verify_dataset(out))
     good[1:].tofile(path)
-    with pytest.raises(CacheError, match="bytes; expected"):
+    with pytest.raises(CacheError, match=r"480 bytes, but episodes\.json records 512"):
         PreferenceSplit([out], "train", Fitting(100))
 
 
@@ -203,3 +213,41 @@ def test_summary(tmp_path: Path) -> None:
     assert found["train"]["too_long"] > 0
     alone = summarise(built(tmp_path / "b", labelled(5), val_frac=0), 20)["train"]
     assert alone["median_rejected"] is None
+
+
+def test_sides_that_are_the_same_are_counted(tmp_path: Path) -> None:
+    rows = pairs(5)
+    rows[1]["rejected"] = rows[1]["chosen"]
+    told = Notes()
+    out = built(tmp_path, rows, val_frac=0, progress=told)
+    assert json.loads((out / "episodes.json").read_text())["changed"] == {"identical_completions": 1}
+    assert any("1 rows: completions of different ranks have the same ids" in note for note in told.notes)
+    both = ["a b", "a b", "c"]
+    tied = [{"prompt": "x", "completions": both, "ranks": ranks} for ranks in ([1, 1, 2], [1, 2, 3], [2, 2, 1])]
+    manifest = json.loads((built(tmp_path / "ranked", tied, val_frac=0) / "episodes.json").read_text())
+    assert manifest["changed"] == {"identical_completions": 1}, "completions of one rank are not compared"
+
+
+def test_scores_that_contradict_the_sides_are_counted(tmp_path: Path) -> None:
+    scores: list[dict[str, Any]] = [
+        {"chosen_score": 1, "rejected_score": 2},
+        {"chosen_score": 2, "rejected_score": 2},
+        {"chosen_score": 2},
+        {"margin": -0.5},
+        {"margin": 0},
+    ]
+    rows = [{**row, **more} for row, more in zip(pairs(5), scores, strict=True)]
+    told = Notes()
+    out = built(tmp_path, rows, val_frac=0, progress=told)
+    assert json.loads((out / "episodes.json").read_text())["changed"] == {"scores_contradict_ranks": 2}
+    assert any("are the columns exchanged?" in note for note in told.notes)
+
+
+def test_another_end_of_the_prompt_is_told_as_such(tmp_path: Path) -> None:
+    """DeepSeek-R1's prompt opens a think block, which answers without reasoning do not have."""
+    told = Notes()
+    encoder = renderer_of("deepseek-r1")
+    out = built(tmp_path, pairs(3), val_frac=0, encoder=encoder, progress=told)
+    assert json.loads((out / "episodes.json").read_text())["changed"] == {"generation_prompt_differs": 3}
+    assert any("3 rows: the prompt ends otherwise than serving writes it" in note for note in told.notes)
+    assert not any("is not written" in note for note in told.notes)

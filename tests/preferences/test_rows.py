@@ -210,3 +210,36 @@ def test_parquet(tmp_path: Any) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     found = list(preference_files([str(tmp_path / "a.parquet")]).iterate())
     assert [contents(row)[0] for row in found if isinstance(row, Preference)] == [["user: Hi"]] * 3
+
+
+SIDES = {"chosen": "Hello!", "rejected": "Go away."}
+WHOLE = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
+
+
+@pytest.mark.parametrize(
+    "row", [WHOLE, {"prompt": "Hi", **WHOLE}, {"prompt": "Hi", **SIDES}, {"prompt": [USER], **SIDES}]
+)
+def test_a_system_text_beside_any_shape(row: dict[str, Any]) -> None:
+    expected = ["system: Be kind.", "user: Hi"]
+    assert contents(read({**row, "system": "Be kind."})) == (expected, [["Hello!"], ["Go away."]])
+
+
+def test_another_system_text_beside_one() -> None:
+    row = {"prompt": [SYSTEM, USER], **SIDES}
+    assert contents(read({**row, "system": "Be kind."}))[0] == ["system: Be kind.", "user: Hi"]
+    for twice in (row, {"chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]}):
+        with pytest.raises(MessageError, match="begin with another system message"):
+            read({**twice, "system": "Be rude."})
+
+
+def test_input_and_history_beside_an_instruction() -> None:
+    """LLaMA-Factory's rows: alpaca's columns with two sides."""
+    row = {"instruction": "Translate.", "input": "Hallo", "history": [["Hi", "Hello!"]], **SIDES}
+    expected = ["user: Hi", "assistant: Hello!", "user: Translate.\n\nHallo"]
+    assert contents(read(row)) == (expected, [["Hello!"], ["Go away."]])
+    assert read(row).metadata == {}
+    assert contents(read({"instruction": "Hi", "input": "", "history": None, **SIDES}))[0] == ["user: Hi"]
+    with pytest.raises(MessageError, match="input is a int; expected a text"):
+        read({**row, "input": 7})
+    # Beside another prompt it is metadata.
+    assert read({"prompt": "Hi", "input": "x", **SIDES}).metadata == {"input": "x"}

@@ -14,7 +14,7 @@ import niels_gpt as ng
 from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.messages import Conversation
 from niels_gpt.sources import records
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import ChatFile, from_dataset
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.records import read_records
 from niels_gpt.sources.rejections import Rejections
@@ -125,12 +125,43 @@ def test_completions_with_a_label_of_kto_are_no_conversations_unless_the_format_
     file = write(tmp_path / "kto.jsonl", {**bad, "label": None}, bad)
     with pytest.raises(UsageError, match=r"kto\.jsonl:2 has a prompt, a completion, and a label .*--format unpaired"):
         conversations(file)
-    with pytest.raises(UsageError, match="--format prompt_completion to train every completion"):
+    with pytest.raises(UsageError, match=r"--format prompt_completion \(.*\) to train every completion"):
         ng.build(file, tmp_path / "out", "no tokenizer is needed to say so")
     assert not (tmp_path / "out").exists()
     assert conversations(file, "prompt_completion") == [[ASK, ANSWER]] * 2
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    with pytest.raises(UsageError, match="row 1 has a prompt, a completion, and a label"):
+        list(from_dataset(rows))
+    assert len(list(from_dataset(rows, "prompt_completion"))) == 2
     topics = write(tmp_path / "topics.jsonl", {**bad, "label": "maths"}, {**bad, "label": 0})
     assert conversations(topics) == [[ASK, ANSWER]] * 2, "a label that is no truth value is metadata"
+
+
+@pytest.mark.parametrize(
+    ("row", "format_"),
+    [
+        ({"messages": [ASK, ANSWER], "label": False}, "messages"),
+        (
+            {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}], "label": True},
+            "sharegpt",
+        ),
+        ({"instruction": "2 + 2?", "input": "", "output": "4", "kto_tag": False}, "alpaca"),
+    ],
+)
+def test_whole_conversations_with_a_label_of_kto(tmp_path: Path, row: dict[str, Any], format_: str) -> None:
+    file = write(tmp_path / "kto.jsonl", row)
+    with pytest.raises(UsageError, match=rf"a conversation \({format_}\), and a \w+ that is .*--format {format_} "):
+        conversations(file)
+    with pytest.raises(UsageError, match="columns prompt, completion and label"):
+        list(from_dataset([row]))
+    assert conversations(file, format_) == [[ASK, ANSWER]]
+
+
+def test_an_input_of_alpaca_that_is_no_text(tmp_path: Path) -> None:
+    file = write(tmp_path / "alpaca.jsonl", {"instruction": "Add.", "input": [2, 2], "output": "4"})
+    (found,) = ChatFile(file).iterate()
+    assert isinstance(found, Rejected)
+    assert "input is a list; expected a text" in found.why
 
 
 @pytest.mark.parametrize(
