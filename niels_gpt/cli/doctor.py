@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,7 +285,7 @@ def doctor(
     command, by = _words(script), what.by()
     judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
     if script is not None:
-        from niels_gpt.doctor.live import judge_script
+        from niels_gpt.doctor.scripts import judge_script
 
         found = judge_script(command, options=rows.options(**judged), **by)
     else:
@@ -300,7 +301,21 @@ def doctor(
     _write(found, shape, report.file)
     if script is None and found.repaired is not None and shape != "json":
         note(repairs(found.repaired))
-    raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
+    code = _exit_code(found, report.fail_on, strict=report.strict)
+    if script is not None:
+        _end_with_threads(code)
+    raise typer.Exit(code)
+
+
+def _end_with_threads(code: int) -> None:
+    """End this process at once if a script has left threads that Python would wait for, without end."""
+    from niels_gpt.doctor.scripts import threads_left
+
+    if left := threads_left():
+        note(f"the script's threads {', '.join(left)} still run; they end with this command")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _words(script: str | None) -> list[str]:

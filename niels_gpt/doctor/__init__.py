@@ -16,8 +16,8 @@ How a diagnosis runs::
       Report                                             report.py       (show.py, sarif.py; template.py of a template)
 
 `diagnose(source, other)` compares two tokenizers or templates instead (comparing.py, rules/drift.py). `watch(trainer)`
-and `judge_script` judge the first batches of a training (live.py); `fix=` writes repaired rows (repair.py). How to add
-a rule is described in `rules/__init__.py`.
+(live.py) and `judge_script` (scripts.py) judge the first batches of a training; `fix=` writes repaired rows
+(repair.py). How to add a rule is described in `rules/__init__.py`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from niels_gpt.doctor.live import judge_script, watch
+    from niels_gpt.doctor.live import watch
     from niels_gpt.doctor.options import DiagnoseOptions
     from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
     from niels_gpt.doctor.rules import RULES
     from niels_gpt.doctor.run import check_batch, diagnose
+    from niels_gpt.doctor.scripts import judge_script
 
 # Public names, imported when they are used: `niels-gpt` imports this package, and most commands need no renderers.
 _MODULES = {
@@ -43,7 +44,7 @@ _MODULES = {
     "WindowToken": "report",
     "check_batch": "run",
     "diagnose": "run",
-    "judge_script": "live",
+    "judge_script": "scripts",
     "watch": "live",
 }
 

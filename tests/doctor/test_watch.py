@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ pytest.importorskip("accelerate")
 
 import niels_gpt as ng  # noqa: E402
 from niels_gpt.doctor import Report, judge_script  # noqa: E402
-from niels_gpt.errors import DataError, InputError, UsageError  # noqa: E402
+from niels_gpt.errors import DataError, InputError, NielsError, UsageError  # noqa: E402
 from tests.conftest import run_cli  # noqa: E402
 from tests.doctor.made import Row, padded, rows, samples  # noqa: E402
 from tests.renderers.tiny_families import folder_of, renderer_of  # noqa: E402
@@ -138,6 +140,83 @@ def test_other_things_and_other_batches_are_refused() -> None:
         watch.see({"prompt_ids": torch.zeros(1, 2)})
 
 
+# ---- whatever the watch meets, training is as without it
+
+
+def losses(folder: Path, prepare: Any, collator: Any = by_value, **options: Any) -> list[float]:
+    """The losses of a training of four steps, of which each accumulates two batches."""
+    torch.manual_seed(3)
+    trainer = trainer_of(folder, collator)
+    trainer.args.gradient_accumulation_steps, trainer.args.logging_steps = 2, 1
+    prepare(trainer)
+    trainer.train(**options)
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def with_pieces_missing(given: list[Row]) -> dict[str, Any]:
+    """A batch that a model can train on and the doctor cannot judge: an attention mask of fractions."""
+    return by_value(given) | {"attention_mask": torch.ones(len(given), len(given[0]["input_ids"]), dtype=torch.float16)}
+
+
+@pytest.mark.parametrize("collator", [by_value, with_pieces_missing])
+def test_losses_are_those_of_an_unwatched_training(
+    tmp_path: Path, collator: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    watches: list[Any] = []
+
+    def prepare(trainer: Any) -> None:
+        watches.append(
+            ng.doctor.watch(trainer, tokenizer=folder_of(FAMILY), renderer=FAMILY, batches=3, show=lambda _: None)
+        )
+
+    plain = losses(tmp_path / "plain", lambda _: None, collator)
+    assert len(plain) == 4
+    assert losses(tmp_path / "watched", prepare, collator) == plain
+    judged = collator is by_value
+    assert (watches[0].report is not None, watches[0].failure is None) == (judged, judged)
+    assert judged or "not judged, and training goes on: UsageError: attention_mask is float" in caplog.text
+
+
+def test_a_missing_tokenizer_ends_only_a_training_that_is_to_be_stopped(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, by_value)
+    watch = ng.doctor.watch(trainer, tokenizer=tmp_path / "gone")
+    trainer.train()
+    assert (trainer.state.global_step, watch.report) == (4, None)
+    trainer = trainer_of(tmp_path, by_value)
+    ng.doctor.watch(trainer, tokenizer=tmp_path / "gone", stop_on="error")
+    with pytest.raises(NielsError, match="gone"):
+        trainer.train()
+
+
+def test_a_loss_of_the_users_own_stays_and_watches_do_not_end_each_other(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, transformers.default_data_collator)
+    calls: list[int] = []
+    of_the_class = trainer.compute_loss
+
+    def own(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(len(calls))
+        return of_the_class(model, inputs, *args, **kwargs)
+
+    trainer.compute_loss = own
+    watches = [ng.doctor.watch(trainer, batches=batches, show=lambda _: None) for batches in (1, 3, 2)]
+    trainer.train()
+    assert [watch.report.rows for watch in watches] == [2, 6, 4]
+    assert len(calls) == 4
+    ng.doctor.watch(trainer).remove()
+    assert trainer.compute_loss is not of_the_class
+    alone = trainer_of(tmp_path, by_value)
+    alone.compute_loss = own
+    ng.doctor.watch(alone).remove()
+    assert alone.compute_loss is own
+
+
+def test_what_show_and_the_loss_raise_comes_out(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, by_value)
+    ng.doctor.watch(trainer, show=lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+
+
 # ---- scripts
 
 HEAD = """
@@ -211,11 +290,90 @@ def test_scripts_that_train_nothing(body: str, said: str, tmp_path: Path) -> Non
     assert said in " ".join(done.stderr.split())
 
 
+CATCHES_ALL = """
+while True:
+    try:
+        for _ in range(3):
+            try:
+                torch.nn.Module.__call__(model, ids)
+            except:
+                pass
+            finally:
+                step = 1
+    except BaseException:
+        continue
+"""
+FORKS = """
+import os
+if os.fork() == 0:
+    while True:
+        model(ids, labels=labels)
+os.wait()
+"""
+HOSTILE = {
+    "catches everything": CATCHES_ALL.replace("(model, ids)", "(model, ids, labels=labels)"),
+    "changes the directory": "import os, tempfile; os.chdir(tempfile.mkdtemp()); model(ids, labels=labels)",
+    "closes its output": "sys.stdout.close(); sys.stderr.close(); model(ids, labels=labels)",
+    "turns warnings into errors": "import warnings; warnings.simplefilter('error'); model(ids, labels=labels)",
+    "forks": FORKS,
+}
+MODEL_ONLY = """
+class Any_(torch.nn.Module):
+    def forward(self, input_ids, labels=None):
+        return labels
+model = Any_()
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_scripts_are_judged(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The tokenizer's path is relative to where the command was called, wherever the script goes."""
+    monkeypatch.chdir(Path(folder_of(FAMILY)).parent)
+    before = (Path.cwd(), sys.argv, list(sys.path), sys.stdout, sys.stderr, os._exit, sys.gettrace())
+    command = script(tmp_path, HEAD + MODEL_ONLY + "print('hello')\n" + HOSTILE[name], made_rows())
+    report = judge_script(command, tokenizer=Path(folder_of(FAMILY)).name, renderer=FAMILY)
+    print("still here")
+    assert (report.rows, report.rules("warning")) == (8, [])
+    assert (Path.cwd(), sys.argv, list(sys.path), sys.stdout, sys.stderr, os._exit, sys.gettrace()) == before
+    said = capfd.readouterr()
+    assert (said.out, "hello" in said.err) == ("still here\n", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("import os; os._exit(0)", r"left by os\._exit\(0\) before a batch"),
+        ("import os, sys; os.execvp(sys.executable, ['python', '-c', ''])", r"left by os\.execv\('"),
+        ("class Odd(BaseException):\n    def __str__(self): 1 / 0\nraise Odd", r"Odd: a Odd that cannot be shown"),
+        ("import sys; sys.setrecursionlimit(200)\ndef f(): f()\nf()", "RecursionError"),
+        ("def f(:", "SyntaxError"),
+    ],
+)
+def test_broken_scripts_are_told_in_one_line(body: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        judge_script(script(tmp_path, body, []))
+
+
+def test_targets_that_fit_no_ids_are_told_although_the_script_catches_everything(tmp_path: Path) -> None:
+    body = HEAD + MODEL_ONLY + "for _ in range(3):\n    try:\n        model(ids)\n"
+    body += "        torch.nn.functional.cross_entropy(torch.zeros(3, 9), torch.zeros(3, dtype=torch.long))\n"
+    body += "    except Exception:\n        pass\n"
+    with pytest.raises(UsageError, match="3 targets of a loss for 8 rows"):
+        judge_script(script(tmp_path, body, made_rows()))
+
+
 def test_the_command_judges_a_script(tmp_path: Path) -> None:
     command = " ".join(script(tmp_path, HEAD + MODEL, made_rows()))
     options = ("--tokenizer", folder_of(FAMILY), "--renderer", FAMILY, "--json")
     done = run_cli("doctor", "--script", command, *options)
     assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 8)
+    waiting = "import threading\nthreading.Thread(target=threading.Event().wait, name='feeder').start()\nprint('x')\n"
+    command = " ".join(script(tmp_path, HEAD + MODEL_ONLY + waiting + "model(ids, labels=labels)", made_rows()))
+    done = run_cli("doctor", "--script", command, *options)
+    assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 8)
+    assert "feeder still run" in " ".join(done.stderr.split())
     both = run_cli("doctor", "chats.jsonl", "--script", command)
     assert (both.returncode, "one thing at a time" in both.stderr) == (2, True)
     assert run_cli("doctor", "--script", "no.py").returncode == 3

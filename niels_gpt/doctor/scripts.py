@@ -1,0 +1,327 @@
+"""`judge_script`: a training script is run until its first batches reach a model, and these are judged.
+
+::
+
+    model(input_ids=..., labels=...)     the arguments of the call
+    cross_entropy(logits, y)             targets of a loop of one's own, y[i] is the id after i
+
+The script may do anything: change the directory, close the output, catch every exception, leave by `os._exit`, fork. So
+its batches are only copied while it runs, and judged when everything is as it was before.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import runpy
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.doctor.live import Watch, batch_of
+from niels_gpt.doctor.report import Report
+from niels_gpt.errors import InputError, MissingExtra, UsageError, shown
+from niels_gpt.format.masks import IGNORE_INDEX
+
+# How a process leaves without an exception, or becomes another program.
+EXITS: Final = ("_exit", "execv", "execve")
+AGAIN_SECONDS: Final = 1e-4  # between two attempts to end a script that catches everything
+
+
+class _Enough(BaseException):
+    """Ends a script whose first batches were seen; no `except Exception` of the script catches it."""
+
+
+class _Left(BaseException):
+    """The script has called one of `EXITS`."""
+
+
+def judge_script(command: Sequence[str], **options: Any) -> Report:
+    """Run a training script until its first batches reach a model, and judge them.
+
+    The script runs in this process, as `python SCRIPT ARGUMENTS` would run it, and ends at that point: nothing is
+    trained, but what it does before (downloads, files, logs) is done. What it prints goes to standard error.
+
+    Args:
+        command: the script's path and its arguments.
+        options: of `Watch`. Without a tokenizer rules that need one are not judged.
+
+    Raises:
+        InputError: the script cannot be read, fails, or ends before a batch reaches a model.
+        UsageError: a batch cannot be judged. MissingExtra: without torch.
+    """
+    if find_spec("torch") is None:
+        raise MissingExtra("torch")
+    script = Path(command[0]) if command else Path()
+    if not script.is_file():
+        raise InputError(f"{script}: no such file; expected a Python script")
+    chosen: dict[str, Any] = {"batches": 1, "show": _keep} | options
+    made = Watch(**chosen)
+    with TemporaryDirectory(prefix="niels-gpt-") as folder:
+        seen = _Seen(made, script, Path(folder) / "batches")
+        ended = _run(script, command, seen)
+        seen.take_from_children()
+    if seen.error is not None:
+        raise seen.error
+    if ended is not None and not made.is_full:
+        raise ended
+    return made.judge()
+
+
+def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None:
+    """Run the script; returns what ended it before there were enough batches."""
+    try:
+        with _as_before(), _exits_caught(), _intercepted(seen):
+            sys.argv, sys.path[0] = [str(script), *command[1:]], str(script.resolve().parent)
+            runpy.run_path(str(script), run_name="__main__")
+    except (_Enough, _Left) as error:
+        if isinstance(error, _Left):
+            return InputError(f"{script}: left by {error} before a batch reached a model; nothing was judged")
+    except SystemExit as error:
+        if error.code:
+            return InputError(f"{script}: ended with {_said(error.code)} before a batch reached a model")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the user's own code may raise anything
+        ended = InputError(
+            f"{_place(error, script)}: {type(error).__name__}: {_said(error)}, before a batch reached a model"
+        )
+        ended.__cause__ = error
+        return ended
+    return None
+
+
+def _said(value: object) -> str:
+    """A value of the script's as text."""
+    try:
+        return str(value)
+    except Exception:  # its own __str__ may be broken
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def _place(error: BaseException, script: Path) -> str:
+    """The script and the last of its lines that led to an error: `train.py:31`."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    return f"{script}:{lines[-1]}" if lines else str(script)
+
+
+def threads_left(seconds: float = 5.0) -> list[str]:
+    """Names of the threads for which Python would wait at its end, and which have not ended after some seconds.
+
+    A script that was ended in the middle may have some that wait for it.
+    """
+    others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
+    end = time.monotonic() + seconds
+    for each in others:
+        each.join(max(0.0, end - time.monotonic()))
+    return [each.name for each in others if each.is_alive()]
+
+
+# ---- what a script may change
+
+
+@contextmanager
+def _as_before() -> Iterator[None]:
+    """After the block directory, paths, arguments, warnings, the recursion limit and the output are as before.
+
+    Within it, what is printed goes to standard error, so that standard output holds the report alone.
+    """
+    argv, path, limit, folder = sys.argv, list(sys.path), sys.getrecursionlimit(), Path.cwd()
+    streams, alarm = (sys.stdout, sys.stderr), signal.getsignal(signal.SIGALRM)
+    with ExitStack() as stack, warnings.catch_warnings():
+        for name in ("stdout", "stderr"):
+            stack.callback(setattr, sys, name, getattr(sys, name))
+        with suppress(OSError):  # without a standard error
+            # Copies: a script may close its streams, and then these are gone.
+            sys.stdout, sys.stderr = (os.fdopen(os.dup(2), "w", 1, errors="backslashreplace") for _ in range(2))
+            stack.callback(_closed, sys.stdout, sys.stderr)
+            _flushed(*streams)
+            own = os.dup(1)
+            stack.callback(os.close, own)
+            stack.callback(os.dup2, own, 1)
+            os.dup2(2, 1)  # also of what programs print that the script starts
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGALRM) is not alarm and _is_main_thread():
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, alarm or signal.SIG_DFL)
+            sys.argv, sys.path[:] = argv, path
+            sys.setrecursionlimit(limit)
+            with suppress(OSError):  # the script may have deleted it
+                os.chdir(folder)
+
+
+def _is_main_thread() -> bool:
+    """Only the main thread may set handlers of signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _flushed(*streams: Any) -> None:
+    for stream in streams:
+        with suppress(Exception):
+            stream.flush()
+
+
+def _closed(*streams: Any) -> None:
+    for stream in streams:
+        with suppress(Exception):
+            stream.close()
+
+
+@contextmanager
+def _exits_caught() -> Iterator[None]:
+    """Within the block a script that leaves by one of `EXITS` raises `_Left`; its children leave as they want."""
+    process, real = os.getpid(), {name: getattr(os, name) for name in EXITS}
+
+    def caught(name: str) -> Callable[..., Any]:
+        def leave(*given: Any) -> Any:
+            if os.getpid() == process:
+                raise _Left(f"os.{name}({', '.join(shown(each) for each in given)})")
+            return real[name](*given)
+
+        return leave
+
+    for name in EXITS:
+        setattr(os, name, caught(name))
+    try:
+        yield
+    finally:
+        for name, function in real.items():
+            setattr(os, name, function)
+
+
+# ---- batches
+
+
+class _Seen:
+    """The batches of a script, and of processes that it forks, which leave theirs in a file."""
+
+    def __init__(self, made: Watch, script: Path, file: Path) -> None:
+        self.made, self._script, self._file, self._process = made, str(script), file, os.getpid()
+        self.error: UsageError | None = None
+        self._exit = os._exit
+        self._ended = False
+
+    def see(self, batch: Mapping[str, Any]) -> None:
+        """Take a batch; with the last one the script ends."""
+        if not self._ended:
+            try:
+                self.made.collect(batch)
+            except UsageError as error:  # told afterwards: the script could catch it
+                self.error = error
+        if self.error is None and not self.made.is_full:
+            return
+        if os.getpid() != self._process:
+            self._leave_to_parent()
+        self.end()
+
+    def end(self) -> NoReturn:
+        """End the script, also one that catches everything and goes on."""
+        if self._ended and _is_main_thread():
+            # The first one was caught. More of them come wherever the script is, until one is outside of its handlers.
+            signal.signal(signal.SIGALRM, self._raise_again)
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
+        self._ended = True
+        raise _Enough
+
+    def _raise_again(self, number: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_filename != self._script:
+            frame = frame.f_back
+        if frame is not None:
+            raise _Enough
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the script has ended
+
+    def _leave_to_parent(self) -> NoReturn:
+        aside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        aside.write_bytes(pickle.dumps((self.error, self.made.collected)))
+        aside.replace(self._file)
+        self._exit(0)
+
+    def take_from_children(self) -> None:
+        """Use the batches that a forked process has seen, if this one has seen none."""
+        if self.error is None and not self.made.is_full and self._file.is_file():
+            self.error, self.made.collected = pickle.loads(self._file.read_bytes())  # our own file, in a new directory
+
+
+@contextmanager
+def _intercepted(seen: _Seen) -> Iterator[None]:
+    """Within the block the first calls of a model, and of `cross_entropy`, are seen."""
+    import torch
+
+    call, cross_entropy = torch.nn.Module.__call__, torch.nn.functional.cross_entropy
+    waiting: list[Mapping[str, Any]] = []
+    depth = 0  # of modules that call modules
+
+    def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal depth
+        batch = batch_of(args, kwargs) if module.training and not depth else None
+        if batch is not None and waiting:  # there was no loss that is known; the ids are judged without a mask
+            seen.see(waiting.pop())
+        elif batch is not None and batch.get("labels") is not None:
+            seen.see(batch)
+        elif batch is not None:  # labels come with the loss
+            waiting.append(batch)
+        depth += 1
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            depth -= 1
+
+    def compared(logits: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
+        if waiting:
+            batch = waiting.pop()
+            ignored = kwargs.get("ignore_index", IGNORE_INDEX)
+            try:
+                labels = _aligned(batch["input_ids"], targets, ignored)
+            except UsageError as error:
+                seen.error = error
+                seen.end()
+            seen.see({**batch, "labels": labels})
+        return cross_entropy(logits, targets, *args, **kwargs)
+
+    torch.nn.Module.__call__ = called  # type: ignore[method-assign]
+    torch.nn.functional.cross_entropy = compared  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+        torch.nn.functional.cross_entropy = cross_entropy
+
+
+def _aligned(ids: Any, targets: Any, ignored: int) -> npt.NDArray[np.int64]:
+    """Targets of a loss as labels that are aligned with the ids: y[i] is the id after i.
+
+    ::
+
+        ids  5 6 7 8      targets of 4 tokens  6 7 8 -      of 3  6 7 8      labels  . 6 7 8
+
+    Raises:
+        UsageError: another number of targets than of ids, or of ids without the last of each row.
+    """
+    rows = np.atleast_2d(ids.detach().cpu().numpy())
+    n, length = rows.shape
+    flat = targets.detach().cpu().numpy().reshape(-1)
+    if flat.size not in (n * length, n * (length - 1)):
+        raise UsageError(f"{flat.size} targets of a loss for {n} rows of {length} ids; expected one for each id")
+    labels = np.full((n, length), IGNORE_INDEX, dtype=np.int64)
+    labels[:, 1:] = flat.reshape(n, -1)[:, : length - 1]
+    labels[labels == ignored] = IGNORE_INDEX
+    return labels
+
+
+def _keep(_: Report) -> None:
+    """Show nothing: the caller does."""
