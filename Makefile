@@ -9,7 +9,9 @@ READERS := ai2-olmo-core cached-path litdata
 # The tests that `make test` runs a second time with numpy in the place of the native kernel.
 WITHOUT_KERNEL := tests/renderers/test_one_path.py tests/episodes/test_reference.py tests/episodes/test_stream.py tests/test_pretrain_window_sampling.py
 
-PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
+# Files in the order of tests/conftest.py, the long ones first, which the last option keeps.
+PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.machinery import PathFinder
@@ -227,6 +228,10 @@ _LONG = re.compile(
     r"export/test_libraries|museum/\w+|test_learns_to_stop|test_checksums|test_kernel_messages|test_documentation|"
     r"test_notebooks|test_attention|\w*memory)\.py$"
 )
+# Modules that start no processes and still take longest: half a minute each, or more.
+_LONGEST = re.compile(
+    r"renderers/test_(parity|oracle|template|tml|parity_templates|properties|stream|tml_reading|template_bridges)\.py$"
+)
 _QUICK_CASES = 2  # a test with more cases runs its first
 
 
@@ -242,8 +247,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what tests need; the tests of one model in a file run one after another."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what tests need; the tests of one model in a file run one after another, in workers long files first."""
     quick: dict[str, list[pytest.Item]] = {}
     for item in items:
         for name in _needs(item):
@@ -254,7 +259,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for cases in quick.values():
         for item in cases if len(cases) <= _QUICK_CASES else cases[:1]:
             item.add_marker("quick")
-    items[:] = memory.grouped(items)
+    items[:] = memory.grouped(_long_files_first(items) if hasattr(config, "workerinput") else items)
+
+
+def _long_files_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """So that no worker begins with a long file when the others have nothing left to do."""
+    tests = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        path = item.path
+        return not _LONGEST.search(path.as_posix()), not _starts_processes(path), -tests[path]
+
+    return sorted(items, key=place)
 
 
 def _needs(item: pytest.Item) -> Iterator[str]:

@@ -98,8 +98,9 @@ class PythonEncoder(FromParts):
         self.control_ids: Mapping[str, int] = {token.content: index for index, token in added.items() if token.special}
         others = {text: index for text, index in self.added_ids.items() if text not in self.control_ids}
         self._plain = _proven_plain(tokenizer, self.added_ids, name)
-        self.parts = _parts(tokenizer, added, self._plain, name)
-        self.vocab_size = 1 + max([*tokenizer.get_vocab().values(), *added])
+        vocab = tokenizer.get_vocab()  # asked for once: it takes a call for each id of some tokenizers
+        self.parts = _parts(tokenizer, vocab, added, self._plain, name)
+        self.vocab_size = 1 + max([*vocab.values(), *added])
         self._byte_cache = {index: text.encode() for text, index in self.added_ids.items()}
         self._to_bytes, self._verbatim, form = self._proven_bytes()
         bytes_of = self._bytes_of if self._to_bytes is not None else None
@@ -242,17 +243,20 @@ def _proven_plain(tokenizer: PythonTokenizer, added: Mapping[str, int], name: st
 
 
 def _parts(
-    tokenizer: PythonTokenizer, added: Mapping[int, AddedToken], plain: Mapping[str, Any], name: str
+    tokenizer: PythonTokenizer,
+    vocab: Mapping[Any, int],
+    added: Mapping[int, AddedToken],
+    plain: Mapping[str, Any],
+    name: str,
 ) -> HFTokenizer:
     """The parts, as those of a fast tokenizer.
 
     The JSON, whose sha256 is the fingerprint, has what determines the ids as far as the object shows it: the
     vocabulary, the added tokens, and the ids of the probe text for merges and patterns.
     """
-    entries = [(word, int(token)) for word, token in tokenizer.get_vocab().items()]
-    vocab = {token: word.decode("latin-1") if isinstance(word, bytes) else word for word, token in entries}
+    words = {int(token): word.decode("latin-1") if isinstance(word, bytes) else word for word, token in vocab.items()}
     dump = {
-        "model": {"type": type(tokenizer).__name__, "vocab": sorted(vocab.items())},
+        "model": {"type": type(tokenizer).__name__, "vocab": sorted(words.items())},
         "added_tokens": [
             {"id": index, "content": token.content, "special": token.special} for index, token in added.items()
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -439,42 +440,44 @@ def test_the_log_says_false_where_it_is(tmp_path: Path, caplog: pytest.LogCaptur
     )
 
 
+# Each case in a copy of a process that has imported what takes seconds, and set up nothing.
 SCRIPT = """
-import logging, sys
+import json, logging, os, sys
+import torch
 import niels_gpt.episodes as episodes
-{setup}
-config = {{"batch_size": 2, "block_size": 4, "pad_token_id": 9}}
-loader = episodes.GPTEpisodeDataLoader(config, None, sys.argv[1], rank=int(sys.argv[2]), world_size=2)
-{later}
-loader.get_batch()
-episodes.GPTEpisodeDataLoader(config, None, sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+import niels_gpt.episodes.loader
+config = {"batch_size": 2, "block_size": 4, "pad_token_id": 9}
+for number, (setup, later, rank) in enumerate(json.loads(sys.argv[2])):
+    if os.fork() == 0:
+        os.dup2(os.open(f"{sys.argv[1]}/{number}.stderr", os.O_CREAT | os.O_WRONLY), 2)
+        exec(setup)
+        loader = episodes.GPTEpisodeDataLoader(config, None, sys.argv[1], rank=rank, world_size=2)
+        exec(later)
+        loader.get_batch()
+        episodes.GPTEpisodeDataLoader(config, None, sys.argv[1], rank=rank, world_size=2)
+        break
+    assert os.wait()[1] == 0
 """
 OPENED, BEGUN = "[EpisodeLoader] split=train episodes=5", "[EpisodeLoader] split=train epoch=0 episodes=5"
+LINES: list[tuple[str, str, int, list[str]]] = [  # what a program does before and after, its rank, the lines
+    ("", "", 0, [OPENED, BEGUN, OPENED]),
+    ("", "", 1, []),  # once, not by every rank
+    ("logging.basicConfig(level=logging.WARNING)", "", 0, []),  # the program's word counts
+    ("logging.getLogger('niels_gpt').setLevel(logging.WARNING)", "", 0, []),
+    ("logging.basicConfig(level=logging.INFO, format='%(message)s')", "", 0, [OPENED, BEGUN, OPENED]),
+    ("", "logging.basicConfig(format='%(message)s')", 0, [OPENED, BEGUN, OPENED]),  # later, and nothing twice
+]
 
 
-@pytest.mark.parametrize(
-    ("setup", "later", "rank", "lines"),
-    [
-        ("", "", 0, [OPENED, BEGUN, OPENED]),
-        ("", "", 1, []),  # once, not by every rank
-        ("logging.basicConfig(level=logging.WARNING)", "", 0, []),  # the program's word counts
-        ("logging.getLogger('niels_gpt').setLevel(logging.WARNING)", "", 0, []),
-        ("logging.basicConfig(level=logging.INFO, format='%(message)s')", "", 0, [OPENED, BEGUN, OPENED]),
-        ("", "logging.basicConfig(format='%(message)s')", 0, [OPENED, BEGUN, OPENED]),  # later, and nothing twice
-    ],
-)
-def test_the_lines_are_seen_where_nobody_set_up_logging(
-    tmp_path: Path, setup: str, later: str, rank: int, lines: list[str]
-) -> None:
+def test_the_lines_are_seen_where_nobody_set_up_logging(tmp_path: Path) -> None:
     """In a process of its own, as a training script runs."""
     write_split(tmp_path / "train", numbered([3] * 5), [[1] * 3] * 5)
-    script = SCRIPT.format(setup=setup, later=later)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), str(rank)], capture_output=True, text=True, check=True
-    )
-    seen = done.stderr.splitlines()
-    assert [line[: len(expected)] for line, expected in zip(seen, lines, strict=True)] == lines
-    assert done.stdout == ""
+    cases = json.dumps([case[:3] for case in LINES])
+    done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path, cases], capture_output=True, text=True, check=True)
+    for number, (*case, lines) in enumerate(LINES):
+        seen = (tmp_path / f"{number}.stderr").read_text().splitlines()
+        assert [line[: len(expected)] for line, expected in zip(seen, lines, strict=True)] == lines, case
+    assert done.stdout == done.stderr == ""
 
 
 @pytest.mark.parametrize(("episodes", "told"), [(5, True), (4, False)])

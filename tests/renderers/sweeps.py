@@ -39,6 +39,19 @@ cases = pytest.mark.parametrize(("family", "options"), [_case(*case) for case in
 families = pytest.mark.parametrize("family", FAMILIES)
 
 
+def _case_and_cut(family: str, options: Options, split: bool) -> Any:
+    """By default each pair of a family, all switches off or on, and a tokenizer; every combination in the long run."""
+    usual, cut = _case(family, options), (bool(options) + [*FAMILIES].index(family)) % 2 == 0
+    marks = usual.marks if cut == split or len([*variants(family)]) == 1 else pytest.mark.slow
+    name = f"{CASE_IDS[CASES.index((family, options))]}-{'split' if split else 'merging'}"
+    return pytest.param(family, options, split, marks=marks, id=name)
+
+
+cases_and_cuts = pytest.mark.parametrize(
+    ("family", "options", "split"), [_case_and_cut(*case, split) for case in CASES for split in (True, False)]
+)
+
+
 def conversations(usual: int, all_of_them: int) -> Any:
     """`number` of conversations: some by default, and these and more in the long run."""
     return pytest.mark.parametrize("number", [usual, pytest.param(all_of_them, marks=pytest.mark.slow)])

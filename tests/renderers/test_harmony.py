@@ -86,7 +86,7 @@ def whole() -> Any:
 def test_conversations_of_which_nothing_is_dropped(theirs: Any, seed: int) -> None:
     renderer = ours(preserve_all_thinking=True, conversation_start_date="2026-01-31", reasoning_effort="high")
     told = {"conversation_start_date": "2026-01-31", "reasoning_effort": harmony.ReasoningEffort.HIGH}
-    for messages, tools in chats(150 if seed == 1 else 3000, seed):
+    for messages, tools in chats(60 if seed == 1 else 3000, seed):
         given = as_harmony(messages, tools, **told)
         trained = theirs.render_conversation_for_training(given, whole())
         assert renderer.render_ids(messages, tools=tools) == trained
@@ -97,7 +97,7 @@ def test_conversations_of_which_nothing_is_dropped(theirs: Any, seed: int) -> No
 def test_first_turns_by_default(theirs: Any) -> None:
     """The reasoning of a tool cycle under way is kept, and dropped once an answer is there: by both."""
     dropped = 0
-    for messages, tools in chats(250, 3):
+    for messages, tools in chats(120, 3):
         turn = thoughtless(messages)
         given = as_harmony(turn, tools)
         trained = theirs.render_conversation_for_training(given)
@@ -227,7 +227,7 @@ def read_by_them(theirs: Any, ids: list[int]) -> Read:
 
 def test_what_we_write_both_read_alike(theirs: Any) -> None:
     called = thought = 0
-    for messages, tools in chats(150, 4):
+    for messages, tools in chats(60, 4):
         rendered = ours(preserve_all_thinking=True).render(messages, tools=tools)
         for at, message in enumerate(messages):
             if message["role"] != "assistant":
@@ -243,7 +243,7 @@ def test_what_we_write_both_read_alike(theirs: Any) -> None:
 
 def test_what_they_write_we_read(theirs: Any) -> None:
     header = theirs.encode("<|start|>assistant", allowed_special="all")
-    for messages, _ in chats(150, 5):
+    for messages, _ in chats(60, 5):
         for message in messages:
             if message["role"] == "assistant":
                 ids = [token for each in assistant_of(message, message["content"]) for token in theirs.render(each)]

@@ -24,7 +24,7 @@ from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.damage import check_calls_sane, damaged, stock_of
 from tests.renderers.small import CHATML, assistant, call, conversation, family, result, user
-from tests.renderers.sweeps import answered, served_and_said
+from tests.renderers.sweeps import answered, conversations, served_and_said
 from tests.renderers.tiny_families import renderer_of
 
 PARSER_OF = {
@@ -126,12 +126,13 @@ def test_every_dialect_has_a_name() -> None:
             assert isinstance(TOOL_PARSERS[PARSER_OF[name]].form, type(kind.calls)), f"add {name} to PARSER_OF"
 
 
+@conversations(40, 400)
 @pytest.mark.parametrize("name", PARSER_OF)
-def test_damaged_completions_are_read_by_name(name: str) -> None:
+def test_damaged_completions_are_read_by_name(name: str, number: int) -> None:
     """Nothing raises, calls are sane, and what is no call is there as it was, in order."""
     renderer, rng, stock = renderer_of(name), random.Random(name), stock_of(name)
     parser = get_tool_parser(PARSER_OF[name], renderer.encoder)
-    for _ in range(100):
+    for _ in range(number):
         ids = damaged(rng, stock)
         content, calls = parser.extract(ids, tools=rng.choice((None, TOOLS)))
         check_calls_sane(renderer, ids, calls)

@@ -19,6 +19,7 @@ from tests.renderers.sweeps import (
     Options,
     both_cuts,
     cases,
+    cases_and_cuts,
     chats,
     conversations,
     ends_of,
@@ -34,8 +35,7 @@ from tests.tokenizer.tiny import END
 
 
 @conversations(12, 25)
-@both_cuts
-@cases
+@cases_and_cuts
 def test_ids_are_those_of_the_text(family: str, options: Options, split: bool, number: int) -> None:
     renderer = renderer_of(family, *options, split=split)
     for messages, tools in chats(family, number):
@@ -64,8 +64,7 @@ def test_ngpt_writes_what_the_sentinel_format_writes() -> None:
 # ---- facts
 
 
-@both_cuts
-@cases
+@cases_and_cuts
 def test_every_token_has_the_facts_of_its_first_character(family: str, options: Options, split: bool) -> None:
     """Checked character by character, without the engine's arithmetic."""
     renderer = renderer_of(family, *options, split=split)
@@ -213,8 +212,7 @@ def test_bodies_come_back_from_their_tokens(family: str, options: Options) -> No
 # ---- one as many, here as there
 
 
-@both_cuts
-@cases
+@cases_and_cuts
 def test_batches_equal_single_renderings(family: str, options: Options, split: bool) -> None:
     renderer = renderer_of(family, *options, split=split)
     made = [(forged(m, "<|im_end|>[EOS]"), t) for m, t in chats(family, 15, seed=8, marks=0.2)]

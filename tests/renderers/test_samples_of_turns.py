@@ -95,7 +95,7 @@ def turn_alone(renderer: Any, messages: Messages, turn: int) -> Weighted:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_per_turn_is_each_turn_alone(name: str, tmp_path: Path) -> None:
-    renderer, chats = family(name), chats_of(name, 40, flags=0.2)
+    renderer, chats = family(name), chats_of(name, 20, flags=0.2)
     found = encoded(renderer, chats, "per-turn", tmp_path)
     for number, chat in enumerate(chats):
         turns = [i for i, message in enumerate(chat) if message["role"] == "assistant" and weight(message) > 0]
@@ -105,7 +105,7 @@ def test_per_turn_is_each_turn_alone(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_auto_is_the_fewest_samples_and_trained_tokens_are_conserved(name: str, tmp_path: Path) -> None:
-    renderer, chats = family(name), chats_of(name, 60)
+    renderer, chats = family(name), chats_of(name, 25)
     auto = encoded(renderer, chats, "auto", tmp_path)
     alone = encoded(renderer, chats, "per-turn", tmp_path)
     for number, chat in enumerate(chats):

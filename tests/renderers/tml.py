@@ -142,10 +142,15 @@ def _kind(name: str) -> Any:
     return KINDS.get(name) or getattr(renderers, name)
 
 
-@shared
 def encoder_of(kind: str) -> PieceEncoder:
-    """The vocabulary of a class of tml-renderers, opened for us: loading takes some seconds."""
-    return open_encoder(_kind(kind)().tokenizer)
+    """The vocabulary of a class of tml-renderers, opened for us."""
+    return _encoder_of(type(_kind(kind)().tokenizer))
+
+
+@shared
+def _encoder_of(tokenizer: type) -> PieceEncoder:
+    """Once for all classes with the same vocabulary: loading takes some seconds."""
+    return open_encoder(tokenizer())
 
 
 def ours(name: str) -> Family:
