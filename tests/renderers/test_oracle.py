@@ -237,6 +237,89 @@ def test_white_space_between_turns_may_be_of_either() -> None:
     assert [proof.text[span.start : span.stop] for span in proof.sampled] == ["Hello.<|im_end|>", "Well?<|im_end|>"]
 
 
+STOP_UNLESS_LAST = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ '<call>' ~ c.function.name ~ '</call>' }}{% endfor %}"
+    "{% if not loop.last or add_generation_prompt %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and messages[-1].role != 'assistant' %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_the_markup_of_a_call_is_not_its_stop() -> None:
+    """A turn that ends the rendering has no stop (Qwen 1.5), so that the call's markup would seem to end it."""
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+    renderer, calls = made(STOP_UNLESS_LAST), {**assistant("Wait."), "tool_calls": [call]}
+    chat = [user("Hi"), calls, TOOL, assistant("Sunny."), user("So?")]
+    assert renderer.render(chat).attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == [
+        "Wait.<call>look</call><|im_end|>",
+        "Sunny.<|im_end|>",
+    ]
+    assert renderer.render(chat[:2]).attribution == "partial: message 1 ends without its stop '<|im_end|>'"
+
+
+@pytest.mark.parametrize("source", [STOP_UNLESS_LAST, CHATML.replace("add_g", "messages[-1].role == 'user' and add_g")])
+def test_the_header_of_an_answer_after_an_answer_is_not_sampled(source: str) -> None:
+    """The template writes no generation prompt there, but nobody would have the model write the header itself."""
+    renderer, chat = made(source), [user("Hi"), assistant("Hello."), assistant("Well?"), user("So?")]
+    assert renderer.render(chat).attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["Hello.<|im_end|>", "Well?<|im_end|>"]
+    assert renderer.render([*chat[:2], assistant("\n")]).attribution == (
+        "full" if source is not STOP_UNLESS_LAST else "partial: message 2 ends without its stop '<|im_end|>'"
+    )
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_the_header_of_an_empty_message_is_its_own(hidden: bool) -> None:
+    """Also where tracing cannot know whose it is, because no loop writes to the output."""
+    loop, _, prompt = CHATML.partition("{% if add")
+    source = "{% set all %}" + loop + "{% endset %}{{ all }}{% if add" + prompt if hidden else CHATML
+    for chat in ([user(""), assistant("Hello.")], [user("Hi"), assistant("")], [user("Hi"), user(""), assistant("A")]):
+        found = runs(made(source), chat)
+        for index, message in enumerate(chat):
+            mine = "".join(text for text, owner, _, _ in found if owner == index)
+            assert mine == f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"
+
+
+def test_an_empty_result_in_a_turn_of_several_results() -> None:
+    source = (
+        "{% set all %}{% for m in messages %}{% if m.role != 'tool' %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "<|im_end|>{% else %}{% if loop.previtem.role != 'tool' %}<|im_start|>user{% endif %}"
+        "{{ '\n<r>' + m.content + '</r>' }}"
+        "{% if loop.last or loop.nextitem.role != 'tool' %}<|im_end|>{% endif %}{% endif %}{% endfor %}{% endset %}"
+        "{{ all }}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    chat = [user("Hi"), assistant("Wait."), TOOL, {**TOOL, "content": ""}, assistant("Sunny.")]
+    assert [
+        (text, index) for text, index, _, content in runs(made(source), chat) if index in (2, 3) and not content
+    ] == [
+        ("<|im_start|>user\n<r>", 2),
+        ("</r>", 2),
+        ("\n<r></r><|im_end|>", 3),
+    ]
+
+
+def test_white_space_between_the_generation_prompt_and_an_answer_is_sampled() -> None:
+    """Without headers, serving ends with the question, and the model writes what stands between."""
+    source = (
+        "{% for m in messages %}{{ ' ' if not loop.first }}{{ m.content }}"
+        "{% if loop.last and not add_generation_prompt %}<|im_end|>{% endif %}{% endfor %}"
+    )
+    renderer, chat = made(source), [user("Hi"), assistant("Hello.")]
+    assert renderer.render(chat).attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == [" Hello.<|im_end|>"]
+
+
+def test_escaped_letters_are_followed() -> None:
+    """Substitutes are no ASCII, so `ensure_ascii` escapes them (Reka); letters that it also escapes are not proven."""
+    source = CHATML.replace("m.content", "({'c': m.content} | tojson(ensure_ascii=True))")
+    renderer, chat = made(source), [user('a "b"'), assistant("Hello.")]
+    assert renderer.render(chat).attribution == "full"
+    assert [(text, index) for text, index, _, content in runs(renderer, chat[:1]) if content] == [('a \\"b\\"', 0)]
+    assert renderer.render([user("caf\u00e9"), assistant("Hello.")]).attribution.startswith("partial: ")
+
+
 def test_a_rendering_does_not_depend_on_what_was_rendered_before() -> None:
     """The certificate grows with use, but its verdicts depend on the kind of conversation alone."""
     source = STOP_IN_NEXT_TURN

@@ -208,9 +208,10 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
 
 
 def _headers(proof: Proof) -> list[int]:
-    """The last character of the scaffold before each content, apart from white space."""
-    starts = np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, prepend=-1) != 0))
-    before = [len(proof.text[:start].rstrip()) - 1 for start in starts.tolist()]
+    """The last character of the scaffold before each content and each sampled span, apart from white space."""
+    starts = np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, prepend=-1) != 0)).tolist()
+    starts += [span.start for span in proof.sampled]
+    before = [len(proof.text[:start].rstrip()) - 1 for start in starts]
     return [at for at in before if at >= 0 and proof.content[at] < 0]
 
 

@@ -18,8 +18,8 @@ takes one, can be trusted for a template; where it cannot, conversations are att
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
@@ -40,6 +40,7 @@ from niels_gpt.renderers.template.proof import (
     Proof,
     SampledSpan,
 )
+from niels_gpt.renderers.template.renderings import Render, Rendering, Renderings
 from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
 from niels_gpt.renderers.template.substitution import (
     NONE,
@@ -47,28 +48,12 @@ from niels_gpt.renderers.template.substitution import (
     Unproven,
     common_prefix,
     is_same_but_case,
-    leaves_of,
     replaced_places,
     substitute,
-    without_edges,
 )
-
-Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
 
 _PROBE: Final = "probe"  # a content to try
 _ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # of JSON
-
-
-@dataclass
-class _Rendering:
-    """An output on substituted messages, with the substitute at each character."""
-
-    text: str
-    substitutes: Ints
-    known: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.known = np.flatnonzero(self.substitutes >= 0)
 
 
 @dataclass
@@ -95,68 +80,31 @@ class Oracle:
         """
         gen = add_generation_prompt
         real = self.render(messages, gen)
-        made = self._substituted(messages, real, gen)
-        return _Turns(self, messages, real, made, gen).proof()
+        made, output = self._substituted(messages, real, gen)
+        return _Turns(self, messages, real, made, output, gen=gen).proof()
 
-    def _substituted(self, messages: list[Message], real: str, gen: bool) -> Substituted:
+    def _substituted(self, messages: list[Message], real: str, gen: bool) -> tuple[Substituted, str]:
+        """The messages with substitutes, and their output, which is the real one but for the substitutes."""
         for letters_only, everywhere in ((False, True), (True, True), (True, False)):
             made = substitute(messages, self.retained, self.source, letters_only=letters_only, everywhere=everywhere)
             try:
-                output = self.render(made.messages, gen)
+                output = made.unescaped(self.render(made.messages, gen))
             except MessageError:  # the template looks at characters, so it is given less to look at
                 continue
             if is_same_but_case(made.restored(output, made.find(output)), real):
-                return made
+                return made, output
         raise Unproven("the template changes the contents: with other letters it writes another text")
 
 
-class _Turns:
-    """One conversation: its rendering, and those of its beginnings."""
+class _Turns(Renderings):
+    """One conversation: where its turns end, and what the model emits of them."""
 
-    def __init__(self, oracle: Oracle, messages: list[Message], real: str, made: Substituted, gen: bool) -> None:
-        self.render, self.controls, self.retained = oracle.render, oracle.controls, oracle.retained
-        self.messages, self.real, self.made = messages, real, made
+    def __init__(
+        self, oracle: Oracle, messages: list[Message], real: str, made: Substituted, output: str, *, gen: bool
+    ) -> None:
+        super().__init__(oracle.render, oracle.controls, messages, real, made, output, gen=gen)
+        self.retained = oracle.retained
         self.problems: list[str] = []
-        self._renderings: dict[tuple[int, bool], _Rendering | None] = {}
-        whole = self.rendering(len(messages), gen)
-        assert whole is not None
-        self.whole = whole
-        self.own = made.message_of(whole.substitutes)  # the message of each substitute
-        fixed = np.zeros(len(real), np.bool_)
-        for start, stop in self.controls.places(whole.text):
-            fixed[start:stop] = True
-        leaf = leaves_of(made, whole.substitutes, real, fixed, edges=self._with_edges(gen))
-        self.content = np.array([*(leaf.message for leaf in made.leaves), NONE], np.int64)[leaf]
-
-    def rendering(self, count: int, gen: bool) -> _Rendering | None:
-        """The output on the first `count` substituted messages; `None` if the template refuses them."""
-        if (count, gen) not in self._renderings:
-            try:
-                text = self.render(self.made.messages[:count], gen)
-            except MessageError:
-                self._renderings[count, gen] = None
-            else:
-                self._renderings[count, gen] = _Rendering(text, self.made.find(text))
-        return self._renderings[count, gen]
-
-    def _with_edges(self, gen: bool) -> frozenset[int]:
-        """The messages whose white space at the edges of contents is in the output: without it, the output differs.
-
-        Asked message by message where it is so of any: a template may strip users' texts and not results of tools.
-        """
-        messages = frozenset(leaf.message for leaf in self.made.leaves if leaf.text != leaf.text.strip())
-        if not messages or not self._needs_edges(messages, gen):
-            return frozenset()
-        return frozenset(one for one in messages if len(messages) == 1 or self._needs_edges({one}, gen))
-
-    def _needs_edges(self, indices: Collection[int], gen: bool) -> bool:
-        stripped = [without_edges(one) if at in indices else one for at, one in enumerate(self.messages)]
-        if len(indices) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
-            return True
-        try:
-            return self.render(stripped, gen) != self.real
-        except MessageError:
-            return True
 
     # ---- turns
 
@@ -239,14 +187,11 @@ class _Turns:
         if tail and (spaced := end_of_same(tail, self.real[place:limit])) is not None:
             return place + spaced
         shared = self.controls.before_split_token(tail, common_prefix(tail, self.real[place:limit]))
-        if shared < len(tail) and self._after_first_stop(tail):  # the end is written otherwise, but has a stop
+        # The end may be written otherwise, but with a stop. A message without data that follows has a stop of its own.
+        mine = self.messages[index]["role"] == "assistant" or bool((self.own == index + 1).any())
+        if shared < len(tail) and mine and self._after_first_stop(tail):
             shared = max(shared, self._after_first_stop(self.real[place:limit]))
         return place + shared
-
-    def _data_end(self, index: int) -> int:
-        """The character after all content of the messages up to this one."""
-        own = np.flatnonzero((self.own <= index) & (self.own >= 0))
-        return self._after_content(int(own[-1]) + 1) if len(own) else 0
 
     def _without_prompt(self, index: int, before: str, tail: str) -> str:
         """The end of a rendering without the generation prompt that some templates write unasked.
@@ -275,32 +220,6 @@ class _Turns:
         """Where the first stop token ends, and the white space after it; 0 if there is none."""
         stop = next((end for start, end in self.controls.places(text) if self.controls.is_stop(text[start:end])), 0)
         return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
-
-    def _aligned(self, part: _Rendering) -> tuple[int, int] | None:
-        """A character of another rendering and the same one of the whole: those after the last substitute.
-
-        `None` if the whole does not have this substitute: once another message follows, the template drops it.
-        """
-        if not len(part.known):
-            return 0, 0
-        last = int(part.known[-1])
-        number = int(part.substitutes[last])
-        count = int((part.substitutes == number).sum())
-        places = np.flatnonzero(self.whole.substitutes == number)
-        if not len(places):
-            return None
-        return last + 1, int(places[min(count, len(places)) - 1]) + 1
-
-    def _next_data(self, place: int) -> int:
-        """Where the next substitute is."""
-        at = int(np.searchsorted(self.whole.known, place))
-        return int(self.whole.known[at]) if at < len(self.whole.known) else len(self.real)
-
-    def _after_content(self, place: int) -> int:
-        """The first character from a place on that is no content of the character before."""
-        while 0 < place < len(self.content) and self.content[place] == self.content[place - 1] >= 0:
-            place += 1
-        return place
 
     def _first_turn(self, end: int) -> int:
         """Where the first message's turn starts: after a turn that the template adds, such as a default system."""
@@ -363,7 +282,7 @@ class _Turns:
                 return place + shared, SHORTER
             if begin < first <= place + shared:
                 return first, HEADER
-            if not prompt and place == first:
+            if not prompt and (place == first or (rule == PREFIX and self.real[place:first].isspace())):
                 return place, rule
         if first < end and self._served_place(index) == first:
             return first, WITHOUT
@@ -374,6 +293,7 @@ class _Turns:
         """Where a generation prompt is expected, the prompt, and the rule that it proves, the best first."""
         part = self.rendering(index, True)
         if part is not None:
+            yield from self._prompt_after_an_answer(index, begin)
             aligned = self._aligned(part)
             if aligned is not None:
                 at, place = aligned
@@ -391,6 +311,21 @@ class _Turns:
             if index == 0 and usual.strip():  # it may follow a turn that the template adds
                 begin = max(begin, self._lead().rfind(usual.split()[0]))
             yield begin, usual, USUAL
+
+    def _prompt_after_an_answer(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
+        """The usual prompt, where the template writes none after an answer, or just its stop.
+
+        Such templates continue that answer when they are served; the header of the next one is theirs all the same.
+        """
+        part, without = self.rendering(index, True), self.rendering(index, False)
+        if not index or self.messages[index - 1]["role"] != "assistant" or part is None or without is None:
+            return
+        usual, last = self._usual_prompt(), self.controls.at_end(part.text.rstrip())
+        if usual.strip() and (part.text == without.text or self.controls.is_stop(last)):
+            gap = len(self.real[begin:]) - len(self.real[begin:].lstrip())
+            yield begin, usual, USUAL
+            if gap:
+                yield begin + gap, usual.lstrip(), USUAL
 
     def _served_place(self, index: int) -> int | None:
         """Where in the whole rendering the prompt would begin: after what the messages before wrote.
@@ -437,15 +372,18 @@ class _Turns:
             token = self._same_next({role: self.controls.first_at_start(text) for role, text in following.items()})
             return stop + len(token) if self.real.startswith(token, stop, limit) else stop
         footer = self.real[last:end]
-        if footer.strip():  # the stop is ordinary text
-            return last + len(footer.rstrip())
-        return self._stop_in_next_turn(index, max(last, end), limit)
+        text_end = last + len(footer.rstrip()) if footer.strip() else None
+        return self._stop_in_next_turn(index, max(last, end), limit, text_end)
 
-    def _stop_in_next_turn(self, index: int, end: int, limit: int) -> int:
+    def _stop_in_next_turn(self, index: int, end: int, limit: int, text_end: int | None) -> int:
         """The stop that the next turn writes, if it is the same whoever speaks next, or if a header follows it.
 
         A control token that depends on who speaks next is an opener (GLM's `<|user|>`): it ends the turn before, and is
         no part of it. A turn that nothing ends is a problem.
+
+        Args:
+            text_end: where ordinary text behind the content ends; it is the stop (`</answer>`), or the end of a call's
+                markup, if no control token follows.
         """
         following = self._next_texts(index, end)
         tokens = {role: self.controls.first_at_start(text) for role, text in following.items()}
@@ -459,6 +397,8 @@ class _Turns:
             self.problems.append(f"message {index} ends without its stop {stop!r}")
         elif last:
             self.problems.append(f"message {index} ends without its stop {last!r}")
+        elif text_end is not None:
+            return text_end
         elif not tokens.get("user") and not tokens.get("tool"):
             self.problems.append(f"no stop token follows message {index}")
         return end
@@ -486,20 +426,8 @@ class _Turns:
                     text = self.render([*self.made.messages[: index + 1], *following], False)
                 except MessageError:
                     continue
-                after = self._after(_Rendering(text, self.made.find(text)), end)
+                after = self._after(Rendering(text, self.made.find(text)), end)
                 if after is not None:
                     texts[role] = after
                     break
         return texts
-
-    def _after(self, part: _Rendering, place: int) -> str | None:
-        """What follows a place of the whole in another rendering; `None` if that differs before it."""
-        before = self.whole.known[: int(np.searchsorted(self.whole.known, place))]
-        if not len(before):
-            return part.text[place:] if part.text[:place] == self.whole.text[:place] else None
-        last = int(before[-1])
-        places = np.flatnonzero(part.substitutes == self.whole.substitutes[last])
-        if not len(places):
-            return None
-        at = int(places[-1]) - last + place
-        return part.text[at:] if part.text[at - (place - last) : at] == self.whole.text[last:place] else None

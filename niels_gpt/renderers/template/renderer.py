@@ -36,7 +36,7 @@ from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
 from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.proof import Proof, compared_tokens, emit_proof, labels_of, with_proven_literals
-from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
+from niels_gpt.renderers.template.provenance import LABEL, LITERAL, NO_MESSAGE, MessageDict, track, tracked_text
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
@@ -330,12 +330,17 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         return emit_proof(proof, spans, messages)
 
     def _confirmed(self, proof: Proof, messages: list[Message], tools: Any, gen: bool) -> Emitter | None:
-        """The facts of tracing if they are the proven ones; tracing also knows whose the scaffold of empty turns is."""
+        """The facts of tracing if they are the proven ones; tracing may also know whose the scaffold of empty turns is.
+
+        Not if the proof has turns that tracing has not: of messages without data, in loops that tracing does not see.
+        """
         try:
             traced = self.traced(messages, tools, gen)
         except TemplateError:  # a control token whose origin tracing loses
             return None
-        return None if disagreement(traced, proof, messages) else traced
+        known = {fact >> 3 for fact in traced.facts}
+        unseen = set(proof.owner.tolist()) - known - {NO_MESSAGE}
+        return None if unseen or disagreement(traced, proof, messages) else traced
 
     def _tracing(self, tools: Any, reads: Reads | None = None) -> Tracing:
         return Tracing(

@@ -43,6 +43,7 @@ COMPARED_KEYS: Final = frozenset({"type", "id"})
 _NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
 # Left sides of `in` that ask for a key of a message: `'tool_calls' in message`.
 _FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "type", "text", *REASONING_FIELDS})
+_ESCAPED: Final = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|[0-9a-f]{4})", re.IGNORECASE)  # by JSON
 _LETTERS: Final = re.compile(r"[^\W_]")
 _VISIBLE: Final = re.compile(r"[^\s\"'\\<>&\x00-\x1f\x7f-\x9f]")
 
@@ -88,6 +89,18 @@ class Substituted:
         # Of a character above all substitutes. Any index serves, because the next line compares.
         at[at == len(self.codes)] = 0
         return np.where(self.codes[at] == codes, at, NONE)
+
+    def unescaped(self, output: str) -> str:
+        """An output in which substitutes that JSON wrote as escapes (`\\ue000`) are letters again.
+
+        A template may escape all but ASCII (`tojson(ensure_ascii=True)`), which leaves most letters as they are.
+        """
+
+        def letter(found: re.Match[str]) -> str:
+            character: str = json.loads(f'"{found[0]}"')
+            return character if self.find(character)[0] >= 0 else found[0]
+
+        return _ESCAPED.sub(letter, output) if "\\u" in output else output
 
     def message_of(self, substitutes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The message of each substitute, -1 where there is none."""
