@@ -258,6 +258,17 @@ def test_the_markup_of_a_call_is_not_its_stop() -> None:
     assert renderer.render(chat[:2]).attribution == "partial: message 1 ends without its stop '<|im_end|>'"
 
 
+def test_the_end_of_reasoning_is_no_stop() -> None:
+    """A user who speaks next drops the reasoning, so that what follows this answer is not seen in the history."""
+    thought = (
+        "{% if loop.last and m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content"
+    )
+    renderer = made(STOP_UNLESS_LAST.replace("+ m.content", "}}" + thought))
+    chat = [user("Hi"), {**assistant(""), "reasoning_content": "hm"}]
+    assert renderer.text(chat).endswith("<think>hm</think>")
+    assert renderer.render(chat).attribution == "partial: message 1 ends without its stop '<|im_end|>'"
+
+
 @pytest.mark.parametrize("source", [STOP_UNLESS_LAST, CHATML.replace("add_g", "messages[-1].role == 'user' and add_g")])
 def test_the_header_of_an_answer_after_an_answer_is_not_sampled(source: str) -> None:
     """The template writes no generation prompt there, but nobody would have the model write the header itself."""

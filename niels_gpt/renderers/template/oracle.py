@@ -398,10 +398,23 @@ class _Turns(Renderings):
         elif last:
             self.problems.append(f"message {index} ends without its stop {last!r}")
         elif text_end is not None:
+            usual = "" if following.get("user") else self._usual_stop()  # reasoning may be gone once a user has spoken
+            if usual:
+                self.problems.append(f"message {index} ends without its stop {usual!r}")
             return text_end
         elif not tokens.get("user") and not tokens.get("tool"):
             self.problems.append(f"no stop token follows message {index}")
         return end
+
+    def _usual_stop(self) -> str:
+        """The stop token right behind an answer that a user follows; empty if there is none."""
+        probe: Any = [{"role": role, "content": f"{_PROBE} {role}"} for role in ("user", "assistant", "user")]
+        try:
+            text = self.render(probe, False)
+        except MessageError:
+            return ""
+        token = self.controls.first_at_start(text.partition(f"{_PROBE} assistant")[2])
+        return token if self.controls.is_stop(token) else ""
 
     def _same_next(self, tokens: dict[str, str]) -> str:
         """The control token that follows whoever speaks next, "" if it depends on that or opens the model's turn."""
