@@ -32,7 +32,20 @@ from niels_gpt.episodes.index_sets import Int64s, Span, in_chunks
 from niels_gpt.episodes.packing import group_rows, packing_plan
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
 from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.manifests import check_manifest_hash, read_manifest, with_manifest_hash
+from niels_gpt.storage.manifests import (
+    COUNT,
+    COUNTS,
+    TEXT,
+    Field,
+    Manifest,
+    check_fields,
+    check_keys,
+    check_manifest_hash,
+    integer,
+    objects_of,
+    read_manifest,
+    with_manifest_hash,
+)
 
 MIXTURE_NAME: Final = "mixture.json"
 MIXTURE_VERSION: Final = 1
@@ -306,6 +319,7 @@ def read_mixture(folder: Path) -> Mixture | None:
             f"{path}: version {found.get('format_version')!r}; expected {MIXTURE_VERSION}. Build the recipe again"
         )
     check_manifest_hash(path, found)
+    _check_fields(path, found)
     return Mixture(
         sequence_length=found["sequence_length"],
         packing=found["packing"],
@@ -316,6 +330,39 @@ def read_mixture(folder: Path) -> Mixture | None:
         phases=tuple(found["phases"]),
         share_prefixes=found.get("share_prefixes", False),
     )
+
+
+_SWITCH: Final = Field("true or false", lambda value: isinstance(value, bool))
+_PART: Final = {"name": TEXT, "rows": COUNT, "tokens": COUNT, "trained_tokens": COUNT}
+_PARTS: Final = Field(
+    f"a list of objects with {', '.join(_PART)}",
+    lambda value: isinstance(value, list) and all(map(_is_part, value)),
+)
+_PHASES: Final = Field(
+    "a list of objects of counts", lambda value: isinstance(value, list) and all(map(COUNTS.fits, value))
+)
+_FIELDS: Final = {
+    "sequence_length": integer(1),
+    "packing": _SWITCH,
+    "too_long": TEXT,
+    "seed": COUNT,
+    "parts": _PARTS,
+    "folders": objects_of(TEXT),
+    "phases": _PHASES,
+}
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == set(_PART) and all(_PART[key].fits(value[key]) for key in _PART)
+
+
+def _check_fields(path: Path, found: Manifest) -> None:
+    """Raise `CacheError` for a field that is missing or of another kind, as after an edit without the hash."""
+    check_keys(path, found, list(_FIELDS), "mixture")
+    check_fields(path, found, {**_FIELDS, "share_prefixes": _SWITCH})
+    names = {part["name"] for part in found["parts"]}
+    if names != set(found["folders"]) or any(set(phase) - names for phase in found["phases"]):
+        raise CacheError(f"{path}: parts, folders and phases name different sources. Build the recipe again")
 
 
 def mixture_for(

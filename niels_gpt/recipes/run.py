@@ -36,7 +36,14 @@ from niels_gpt.recipes.reading import LoadedRecipe
 from niels_gpt.recipes.schema import ExportTable
 from niels_gpt.sources.rejections import REJECTED_NAME
 from niels_gpt.storage.files import json_bytes
-from niels_gpt.storage.manifests import read_manifest
+from niels_gpt.storage.manifests import (
+    OBJECT,
+    check_fields,
+    check_file_records,
+    check_keys,
+    check_manifest_hash,
+    read_manifest,
+)
 
 EXPORT_MANIFEST = "export.json"
 
@@ -187,11 +194,18 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
     """The manifest of an export that an earlier build of the same episodes finished; `None` if there is none.
 
     Raises:
-        Mismatch: the directory holds an export of other episodes, or with other options.
+        Mismatch: the directory holds an export of other episodes, or with other options. CacheError: its manifest is
+            damaged.
     """
     if not (folder / EXPORT_MANIFEST).is_file():
         return None
-    found = read_manifest(folder / EXPORT_MANIFEST)
+    path = folder / EXPORT_MANIFEST
+    found = read_manifest(path)
+    check_keys(path, found, ["splits", "source", "files"], "manifest of an export")
+    check_manifest_hash(path, found)
+    check_fields(path, found, {"splits": OBJECT, "source": OBJECT})
+    check_fields(path, found["source"], {"fingerprints": OBJECT}, "source.")
+    check_file_records(path, found)
     splits = checked_split(table.split) or splits_of(source)
     prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in splits}
     wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}
@@ -199,7 +213,7 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
         # What an export of an earlier version does not record counts as equal.
         **{name: found.get(name, value) for name, value in wanted.items()},
         "splits": list(found["splits"]),
-        "fingerprints": found["source"]["fingerprints"],
+        "fingerprints": found["source"].get("fingerprints"),
     }
     if other := differences(made, json.loads(json_bytes(wanted))):
         raise Mismatch(

@@ -17,7 +17,7 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.errors import DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
+from niels_gpt.errors import CacheError, DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
@@ -224,6 +224,24 @@ def test_the_plan_of_a_small_recipe_is_exact(folder: Path) -> None:
         assert each.training_rows == part.rows
         assert each.left_out == built.manifests[each.name]["dropped"]
     assert plan.phases == list(built.mixture.phases)
+
+
+def test_a_damaged_manifest_of_an_export_is_named(folder: Path) -> None:
+    """Also one whose hash was deleted after an edit; it ended the build with a TypeError."""
+    build_recipe(read_recipe(folder / "recipe.toml"))
+    path = folder / "made/exports/hf/pairs/export.json"
+    held = json.loads(path.read_text())
+    for change, expected in (
+        ({"seed": 1}, "edited or damaged"),
+        ({"source": 5}, "source is 5"),
+        ({"files": []}, "files"),
+    ):
+        changed = held | change
+        if "seed" not in change:
+            del changed["manifest_sha256"]
+        path.write_text(json.dumps(changed))
+        with pytest.raises(CacheError, match=expected):
+            build_recipe(read_recipe(folder / "recipe.toml"))
 
 
 @pytest.mark.parametrize(

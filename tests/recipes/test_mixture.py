@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -213,6 +214,30 @@ def test_parts_are_measured_as_loaders_draw_them(folder: Path, packing: bool) ->
         assert part.tokens == sum(LENGTHS[part.name])
         # A mask is aligned to targets, so the first token of a text, which none of them trains, is not in it.
         assert part.trained_tokens == sum(int((batch.mask > 0).sum()) for batch in batches)
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", [], {}, [{}], [5], {"a": None}, True])
+def test_fields_of_another_kind_are_told(tmp_path: Path, value: Any) -> None:
+    """Of an edited file whose hash was deleted; `parts` that were no list ended a loader with a TypeError."""
+    mixture = Mixture(8, True, "skip", 3, (A, B), {"a": "sources/a", "b": "sources/b"}, ({"a": 1, "b": 2},))
+    for name in ("sequence_length", "packing", "too_long", "seed", "parts", "folders", "phases"):
+        write_mixture(tmp_path, mixture)
+        path = tmp_path / "mixture.json"
+        held = json.loads(path.read_text())
+        del held["manifest_sha256"]
+        fits = (name, value) in [
+            ("sequence_length", 5),
+            ("seed", 5),
+            ("packing", True),
+            ("too_long", "x"),
+            ("phases", []),
+        ]
+        path.write_text(json.dumps(held | {name: value}))
+        if fits or (name, value) == ("phases", [{}]):
+            read_mixture(tmp_path)
+            continue
+        with pytest.raises(CacheError, match=f"{name}|name different sources"):
+            read_mixture(tmp_path)
 
 
 def test_the_file_is_read_back_and_damage_is_found(tmp_path: Path) -> None:
