@@ -75,6 +75,15 @@ def _half(text: str, wanted: str, start: int, end: int) -> int:
     return at if at >= 0 else end
 
 
+def match_end(pattern: re.Pattern[str], text: str, start: int, stop: int) -> int:
+    """The end of what a pattern matches at a character; `start` if it does not.
+
+    A match refers to its text: where one is kept while the next token comes, Python copies the text to append to it.
+    """
+    match = pattern.match(text, start, stop)
+    return match.end() if match else start
+
+
 class Window:
     """The text from a character up to the first of some markers, or to the end of the completion.
 
@@ -181,8 +190,7 @@ class Window:
     def skip(self, pattern: re.Pattern[str], at: int) -> Steps[int]:
         """The end of what a pattern for a run of characters matches at a place."""
         while True:
-            match = pattern.match(self.completion.text, at, self.stop)
-            at = match.end() if match else at
+            at = match_end(pattern, self.completion.text, at, self.stop)
             if at < self.stop or self.closed:
                 return at
             yield from self.grow()

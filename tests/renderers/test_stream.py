@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import sys
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -332,6 +334,24 @@ def test_the_work_for_a_token_does_not_grow(family: str) -> None:
 @pytest.mark.parametrize("parser", ["olmo-3", *LONG_CALLS])
 def test_the_work_for_a_token_does_not_grow_by_parser(parser: str) -> None:
     assert calls_of_functions(*named_call(parser, 8)) < 1.1 * calls_of_functions(*named_call(parser, 2))
+
+
+@pytest.mark.parametrize("name", [*CALLERS, *LONG_CALLS])
+def test_the_memory_for_a_token_does_not_grow(name: str) -> None:
+    """No token of a call copies what came before it, which no count of functions shows."""
+    renderer, served, said = named_call(name, 80) if name in LONG_CALLS else (renderer_of(name), *long_call(name, 80))
+    parser, used = renderer.stream(served), []
+    parser.feed(said[: len(said) // 2])
+    tracemalloc.start()
+    try:
+        for token in said[len(said) // 2 :][:200]:
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            parser.feed([token])
+            used.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    assert median(used) < len(LONG * 80) / 4
 
 
 @pytest.mark.slow

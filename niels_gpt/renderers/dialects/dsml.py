@@ -155,7 +155,7 @@ def _next_tag(
     at, rest = start, Window(completion, start)
     while True:
         before = Window(completion, at, (TOKEN,), by_id=True)
-        yield from before.pass_on(lambda stop: take(max(start, stop - _half_tag(completion.text[start:stop]))))
+        yield from before.pass_on(lambda stop: take(stop - _half_tag(completion.text[max(start, stop - 2) : stop])))
         if not before.marker:
             take(before.stop)
             return "", before.stop

@@ -25,7 +25,7 @@ from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
 from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
+from niels_gpt.renderers.windows import Steps, Window, hold, match_end
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 _ROLE = re.compile(r"[\w.:-]*")
@@ -59,11 +59,11 @@ class HarmonyMessage:
 
 def _read_message(completion: Completion, start: int, stop: int, *, truncated: bool) -> HarmonyMessage:
     text, has_start = completion.text, completion.find(START, start, stop) == start
-    at = _match_end(_ROLE, text, start + len(START), stop) if has_start else start
+    at = match_end(_ROLE, text, start + len(START), stop) if has_start else start
     message = completion.find(MESSAGE, at, stop)
     header_end = stop if message < 0 else message
     marker = completion.find(CHANNEL, at, header_end)
-    channel_end = _match_end(_ROLE, text, marker + len(CHANNEL), header_end) if marker >= 0 else at
+    channel_end = match_end(_ROLE, text, marker + len(CHANNEL), header_end) if marker >= 0 else at
     recipient = _RECIPIENT.search(text, at, header_end)
     # A model that forgot the format writes plain text. There, `to=` is a recipient only at the very beginning.
     plain = message < 0 and marker < 0 and not has_start
@@ -80,11 +80,6 @@ def _read_message(completion: Completion, start: int, stop: int, *, truncated: b
         has_full_header=message >= 0,
         truncated=truncated,
     )
-
-
-def _match_end(pattern: re.Pattern[str], text: str, start: int, stop: int) -> int:
-    match = pattern.match(text, start, stop)
-    return match.end() if match else start
 
 
 # ---- calls

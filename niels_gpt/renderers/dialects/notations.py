@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.reading import replace_surrogates
 from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window
+from niels_gpt.renderers.windows import Steps, Window, match_end
 
 _NONE: Final = -1  # in place of a character: the text is not of the notation, or ends too early
 
@@ -262,10 +262,10 @@ class PythonKeywords(Notation):
         """Write what is in a string; the character after its closing quote."""
         text_of = rest.completion
         while (yield from rest.has(at)):
-            plain = _PLAIN.match(text_of.text, at, rest.stop)
-            if plain and plain.end() > at:
-                made.write(_in_string(plain.group()))
-                at = plain.end()
+            plain = match_end(_PLAIN, text_of.text, at, rest.stop)
+            if plain > at:
+                made.write(_in_string(text_of.text[at:plain]))
+                at = plain
             elif text_of.text[at] == "\\":
                 at = yield from _scan_escape(rest, at, made)
                 if at == _NONE:
