@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 TURN_SECONDS = 0.004  # short turns follow the machine's drift; a call that takes longer is a turn of its own
+PROBED = 16  # calls that are timed together: loaders make up to 8 batches in one call and none in those after it
 ROUNDS = 60
 
 
@@ -75,8 +76,10 @@ def measure(
 
 
 def _calls_per_turn(run: Callable[[], Any], clock: Callable[[], float]) -> int:
-    first = _turn(run, 1, clock)  # the slowest there is; where it is short, the second tells more
-    return 1 if first > 10 * TURN_SECONDS else max(1, round(TURN_SECONDS / _turn(run, 1, clock)))
+    first = _turn(run, 1, clock)  # the slowest there is; where it is short, those after it tell more
+    if first > 10 * TURN_SECONDS:
+        return 1
+    return max(1, round(TURN_SECONDS / _turn(run, PROBED, clock)))
 
 
 def _turn(run: Callable[[], Any], calls: int, clock: Callable[[], float]) -> float:

@@ -81,8 +81,13 @@ def _bare(documents: list[str]) -> float:
 
 def _jsonl(folder: Path, documents: list[str]) -> Path:
     path = folder / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in documents))
+    path.write_text("".join(map(line_of, documents)))
     return path
+
+
+def line_of(text: str) -> str:
+    """A document as a line of JSON."""
+    return json.dumps({"text": text}, ensure_ascii=False) + "\n"
 
 
 def _parquet(folder: Path, documents: list[str]) -> Path:
