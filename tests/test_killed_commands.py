@@ -32,7 +32,7 @@ import json, os, resource, signal, sys
 from pathlib import Path
 import pandas, pyarrow.parquet, fsspec.implementations.local
 import niels_gpt.doctor.run, niels_gpt.export.registry, niels_gpt.imports.run, niels_gpt.tokenizer.training
-import niels_gpt.recipes.run, niels_gpt.export.preferences, niels_gpt.rollouts.checks, niels_gpt.tokenizer.byte_bpe
+import niels_gpt.recipes.run, niels_gpt.export.preferences, niels_gpt.rollouts.verify
 import niels_gpt.preferences.build, niels_gpt.sources.duplicates
 from niels_gpt.cache.build_all import Target
 from niels_gpt.cli.main import main
