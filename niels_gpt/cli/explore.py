@@ -28,7 +28,7 @@ def explore(
         Path | None,
         typer.Argument(
             metavar="PATH",
-            help="A file of conversations, a cache or episodes.  \\[default: the families alone]",
+            help="A file or folder of conversations, a cache or episodes.  \\[default: the families alone]",
             show_default=False,
             **EXISTING,
         ),

@@ -17,7 +17,6 @@ from niels_gpt.doctor.slices import (
     SLICE_ROWS,
     Slice,
     Stored,
-    arrow_batches,
     of_batches,
     of_lines,
     of_records,
@@ -33,10 +32,10 @@ from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
 from niels_gpt.sources.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, expand, read_jsonl
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, read_jsonl
 from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.preference_rows import FORMS, detect_form
-from niels_gpt.sources.records import RECORD_SUFFIXES, batch_records, read_records
+from niels_gpt.sources.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
 from niels_gpt.storage.remote import AnyFile, RemoteFile
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
@@ -210,9 +209,6 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
 
 
-_SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
-
-
 def is_tokenizer(path: Path) -> bool:
     """A directory (or file) with a tokenizer and no data."""
     if path.is_file():
@@ -249,19 +245,13 @@ def _is_ours(path: Path) -> bool:
 def _of_directory(path: Path, split: str | None) -> Opened:
     if _is_ours(path):
         return _of_ours(path, split)
-    files = expand([path], (*RECORD_SUFFIXES, ".arrow"))
-    forms = {_form(file) for file in files if not _is_side_file(file)}
-    data = tuple(file for file in files if not _is_side_file(file))
+    data = data_files(path)
+    forms = {_form(file) for file in data}
     # Files of two kinds are often a dataset beside its own source.
     if len(forms) != 1:
         found = ", ".join(sorted(forms)) or "none"
         raise InputError(f"{path}: data files of these kinds: {found}; expected files of one kind. Name one of them")
     return Opened(str(path), forms.pop(), "chats", data)
-
-
-def _is_side_file(file: Path) -> bool:
-    """What `save_to_disk`, trainers and our own exports write beside the data."""
-    return file.name in _SIDE_FILES or file.name.startswith("cache-")
 
 
 def _of_ours(path: Path, split: str | None) -> Opened:

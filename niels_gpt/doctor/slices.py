@@ -198,19 +198,3 @@ def parquet_batches(file: Path, rows: int) -> Iterator[Any]:
             yield from opened.iter_batches(rows)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: cannot be read to its end ({' '.join(str(error).split())[:200]})") from error
-
-
-def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:
-    """The record batches of an Arrow file as `datasets` writes it (a stream), each of at most `rows` rows."""
-    check_library("pyarrow")
-    import pyarrow as pa
-
-    try:
-        mapped = pa.memory_map(str(file))
-        with mapped as source, count.reading(source, file.stat().st_size), pa.ipc.open_stream(source) as reader:
-            for batch in reader:
-                for at in range(0, batch.num_rows, rows):
-                    # A slice shares memory; `packed` copies its rows only.
-                    yield batch.slice(at, rows)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{file}: not a whole Arrow file ({' '.join(str(error).split())[:200]})") from error

@@ -8,7 +8,9 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.errors import UsageError
+from niels_gpt.cache.formats import META_NAME
+from niels_gpt.episodes.format import is_episode_indexed_dataset
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
 from niels_gpt.explorer.drift import compare
@@ -22,6 +24,8 @@ from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, TokenTable
 from niels_gpt.renderers.template.probe_results import report_on
 from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.records import data_files
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
@@ -234,15 +238,25 @@ class Explorer:
 
 
 def open_dataset(path: Path | None, renderers: RendererList) -> Dataset | None:
-    """A chat file, or a directory with a cache or an episodes dataset; `None` without a path.
+    """A chat file, a folder of chat files, or a directory with a cache or an episodes dataset; `None` without a path.
 
     Raises:
         InputError, CacheError: nothing usable there.
     """
     if path is None:
         return None
-    if not path.is_dir():
+    if not path.is_dir() or _has_chats(path):
         return ChatRows(path, renderers)
     from niels_gpt.explorer.stored import StoredRows  # here, because a chat file needs none of our datasets' code
 
     return StoredRows(path, list(renderers.tokenizers.values()))
+
+
+def _has_chats(directory: Path) -> bool:
+    """A folder of files with conversations, as of the hub or of `save_to_disk`, and no dataset of ours."""
+    if (directory / META_NAME).is_file() or is_episode_indexed_dataset(directory):
+        return False
+    try:
+        return ChatFile(data_files(directory)[0]).detected_dialect() is not None
+    except (InputError, IndexError):
+        return False

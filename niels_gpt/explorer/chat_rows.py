@@ -46,7 +46,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class ChatRows:
-    """The conversations of a file.
+    """The conversations of a file, or of the files of a folder.
 
     Raises:
         InputError: the file is missing, a directory, empty, or not of a known format.
@@ -56,7 +56,7 @@ class ChatRows:
         self.lines, self._renderers = LineIndex(path), renderers
         self._name = path.name
         self.splits = ["all"]
-        self._dialect = ChatFile(path).detected_dialect() or "messages"
+        self._dialect = ChatFile(self.lines.files[0]).detected_dialect() or "messages"
         self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self.conversation)
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class ChatRows:
             tools=list(self._columns.tools),
             share=self.lines.share,
             problem=self.lines.problem,
-            facts={"read as": self._dialect, "bytes": self.lines.path.stat().st_size},
+            facts={"read as": self._dialect, "bytes": sum(file.stat().st_size for file in self.lines.files)},
         )
 
     def conversation(self, row: int) -> Conversation | Rejected:
@@ -197,7 +197,8 @@ class ChatRows:
         )
         if found is None:
             raise MessageError("no_image", f"row {row}, message {message}: part {part} is no image")
-        source, folder = source_of(found), self.lines.path.resolve().parent
+        path = self.lines.path.resolve()
+        source, folder = source_of(found), path if path.is_dir() else path.parent
         if isinstance(source, Path):
             path = (folder / source).resolve()
             # The page is open to whatever the file names; it must not show other files of this machine.

@@ -1,7 +1,7 @@
 """An index of the rows of a chat file, built in the background: 8 bytes a row, whatever the size of the file.
 
 JSON lines are read from the file itself. Files that cannot be read from the middle (compressed files, JSON arrays,
-parquet) are written once, row by row, to a temporary file of JSON lines.
+parquet, Arrow), and the files of a folder, are written once, row by row, to a temporary file of JSON lines.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import NielsError
 from niels_gpt.sources.inputs import Record, Rejected, existing_file, parse_line
-from niels_gpt.sources.records import read_records
+from niels_gpt.sources.records import data_files, read_records
 
 BLOCK_BYTES = 1 << 24
 SPOOL_ROWS = 4096
@@ -39,14 +40,15 @@ class LineIndex:
     Blank lines are not rows, as in `read_records`. Every method may be called from any thread.
 
     Args:
-        path: the file; see `sources.records`.
+        path: the file, or a folder of files; see `sources.records`.
 
     Raises:
         InputError: missing, a directory or empty.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = existing_file(path)
+        self.path = path
+        self.files = data_files(path) if path.is_dir() else (existing_file(path),)
         self.problem = ""
         self._starts = np.empty(0, np.int64)
         self._blank = np.empty(0, np.int64)
@@ -56,8 +58,10 @@ class LineIndex:
         # Read by the background thread after each block, so that closing does not wait for a file of gigabytes.
         self._closing = False
         # Lines of plain files are read where they are. The rows of other files are written to a temporary file first.
-        plain = ".jsonl" in path.name or not path.name.endswith((".json", ".gz", ".zst", ".parquet"))
-        self._in_place = plain and not path.name.endswith((".gz", ".zst"))
+        name = path.name
+        plain = ".jsonl" in name or not name.endswith((".json", ".gz", ".zst", ".parquet", ".arrow"))
+        self._in_place = plain and not name.endswith((".gz", ".zst")) and not path.is_dir()
+        self._begins = [0]  # the first row of each file, as they are found
         self._file: IO[bytes] = self.path.open("rb") if self._in_place else _spool_file()
         self._reading = threading.Lock()  # all readers share the file's position
         self._thread = threading.Thread(target=self._find, name="explorer-lines", daemon=True)
@@ -85,7 +89,8 @@ class LineIndex:
     def where(self, row: int) -> str:
         """The place of a row as errors name it: `chats.jsonl:17`, lines counted from 1."""
         if not self._in_place:
-            return f"{self.path} row {row}"
+            file = bisect_right(self._begins, row) - 1
+            return f"{self.files[file]} row {row - self._begins[file]}"
         # Row numbers leave blank lines out, line numbers count them: the blank lines before this row are added.
         return f"{self.path}:{row + 1 + int(np.searchsorted(self._blank, self._starts[row]))}"
 
@@ -187,7 +192,7 @@ class LineIndex:
         """The starts of rows in the temporary file, as they are written there."""
         starts: list[int] = []
         at = 0
-        for number, record in enumerate(read_records(self.path)):
+        for number, record in enumerate(self._records()):
             value: Any = None
             if isinstance(record, Rejected):
                 self._rejected[number] = record
@@ -204,3 +209,12 @@ class LineIndex:
                 yield np.array(starts, np.int64)
                 starts = []
         yield np.array(starts, np.int64)
+
+    def _records(self) -> Iterator[Record | Rejected]:
+        number = 0
+        for file in self.files:
+            # A file without rows begins where the next one does.
+            self._begins = [*self._begins[: self.files.index(file)], number]
+            for record in read_records(file):
+                yield record
+                number += 1

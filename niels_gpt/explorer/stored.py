@@ -38,8 +38,9 @@ class StoredRows:
     def __init__(self, directory: Path, tokenizers: list[str]) -> None:
         if not is_episode_indexed_dataset(directory) and not (directory / META_NAME).is_file():
             raise InputError(
-                f"{directory}: expected a chat file, a cache with {META_NAME}, or episodes with train/tokens.bin and "
-                "train/episodes.idx"
+                f"{directory}: expected a chat file, a folder of chat files, a cache with {META_NAME}, or episodes "
+                "with train/tokens.bin and train/episodes.idx. Tokens of other trainers are imported first: niels-gpt "
+                "import"
             )
         self.directory, self.dataset = directory, open_dataset(directory, min_tokens=1)
         self.kind = self.dataset.kind

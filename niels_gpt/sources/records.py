@@ -1,6 +1,8 @@
 """Records of a file in any of the formats that we read, one by one in constant memory.
 
 `.jsonl`, `.json` (an array of objects, or one object per line), `.parquet`; the first two also with `.gz` or `.zst`.
+Also `.arrow`, as `datasets` saves it; a folder of such files is named by one of them, or is read by the doctor and the
+explorer.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import codecs
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 from niels_gpt.errors import InputError
@@ -19,6 +22,7 @@ from niels_gpt.sources.inputs import (
     Record,
     Rejected,
     existing_file,
+    expand,
     open_bytes,
     read_jsonl,
     size_of,
@@ -27,6 +31,8 @@ from niels_gpt.storage.remote import AnyFile, RemoteFile
 
 RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")
 
+# What `save_to_disk`, trainers and our own exports write beside the data.
+_SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
 _CHUNK_CHARACTERS = 1 << 20
 _BATCH_ROWS = 1024
 _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
@@ -47,9 +53,21 @@ def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[R
     name = path.name
     if name.endswith(".parquet"):
         return parquet_records(path, count=count)
+    if isinstance(path, Path) and name.endswith(".arrow"):
+        return _arrow_records(path, count or ReadProgress())
     if not is_array(path):
         return read_jsonl(path, count=count)
     return _whole_array(path, count)
+
+
+def data_files(directory: Path) -> tuple[Path, ...]:
+    """The files of rows below a directory, sorted by path, without what is often written beside them.
+
+    Raises:
+        InputError: none.
+    """
+    files = expand([directory], (*RECORD_SUFFIXES, ".arrow"))
+    return tuple(file for file in files if file.name not in _SIDE_FILES and not file.name.startswith("cache-"))
 
 
 def is_array(path: AnyFile) -> bool:
@@ -186,3 +204,26 @@ def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:
         detail = f"{wheres[0]}: holds a text with invalid UTF-8 ({error.reason}); repair it or drop the row"
         return [Rejected(wheres[0], "invalid_utf8", detail)]
     return [Record(where, row, arrow=True) for where, row in zip(wheres, rows, strict=True)]
+
+
+def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:
+    """The record batches of an Arrow file as `datasets` writes it (a stream), each of at most `rows` rows."""
+    check_library("pyarrow")
+    import pyarrow as pa
+
+    try:
+        mapped = pa.memory_map(str(file))
+        with mapped as source, count.reading(source, file.stat().st_size), pa.ipc.open_stream(source) as reader:
+            for batch in reader:
+                for at in range(0, batch.num_rows, rows):
+                    # A slice shares memory; `packed` copies its rows only.
+                    yield batch.slice(at, rows)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{file}: not a whole Arrow file ({' '.join(str(error).split())[:200]})") from error
+
+
+def _arrow_records(path: Path, count: ReadProgress) -> Iterator[Record | Rejected]:
+    number = 0
+    for batch in arrow_batches(existing_file(path), _BATCH_ROWS, count):
+        yield from batch_records(batch, [f"{path} row {at}" for at in range(number, number + batch.num_rows)])
+        number += batch.num_rows

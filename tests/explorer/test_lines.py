@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError
 from niels_gpt.explorer import line_index as module
+from niels_gpt.explorer.api import open_dataset
+from niels_gpt.explorer.chat_rows import ChatRows
+from niels_gpt.explorer.dataset import Filter
 from niels_gpt.explorer.line_index import LineIndex
+from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.records import read_records
 
@@ -78,3 +82,29 @@ def test_a_broken_file_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         LineIndex(tmp_path / "none.jsonl")
+
+
+def test_a_folder_of_files_is_one_dataset(tmp_path: Path) -> None:
+    """Parquet, Arrow and JSON lines below a folder, in the order of their paths; side files are not rows."""
+    datasets = pytest.importorskip("datasets")
+    chats = [{"messages": [{"role": "user", "content": f"question {n}"}]} for n in range(7)]
+    datasets.Dataset.from_list(chats[:3]).save_to_disk(tmp_path / "a")
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, chats[3:5])))
+    datasets.Dataset.from_list(chats[5:]).to_parquet(tmp_path / "c" / "train.parquet")
+    rows = open_dataset(tmp_path, RendererList())
+    assert isinstance(rows, ChatRows)
+    try:
+        assert rows.lines.wait(60)
+        assert [rows.lines.record(n).value for n in range(len(rows.lines))] == chats
+        assert rows.lines.where(2) == f"{tmp_path}/a/data-00000-of-00001.arrow row 2"
+        assert rows.lines.where(3) == f"{tmp_path}/b.jsonl row 0"
+        assert rows.lines.where(6) == f"{tmp_path}/c/train.parquet row 1"
+        assert [row.row for row in rows.page("all", 0, 9, Filter(text="question 4")).rows] == [4]
+    finally:
+        rows.close()
+
+
+def test_a_folder_without_conversations(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text('{"version": 2, "shards": []}')
+    with pytest.raises(InputError, match="niels-gpt import"):
+        open_dataset(tmp_path, RendererList())

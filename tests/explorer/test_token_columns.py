@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.explorer.drift import compare
@@ -73,6 +73,7 @@ def same_between(one: list[Any], other: list[Any], left: list[Any], right: list[
     return True
 
 
+@settings(deadline=None)
 @given(WORDS, WORDS)
 def test_drift_by_text_holds_everything_that_differs(one: list[str], other: list[str]) -> None:
     found = compare(_table(one), _table(other))
