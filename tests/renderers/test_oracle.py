@@ -269,6 +269,18 @@ def test_the_end_of_reasoning_is_no_stop() -> None:
     assert renderer.render(chat).attribution == "partial: message 1 ends without its stop '<|im_end|>'"
 
 
+def test_the_opener_of_questions_is_not_missed_as_a_stop() -> None:
+    """Models that stop where the next question opens (GLM) write no stop of their own after the last answer."""
+    renderer = made(
+        "{% for m in messages %}{% if m.role == 'user' %}<|im_end|>{{ m.content }}{% else %}"
+        "<|im_start|>{{ '<think>' if loop.last else '' }}</think>{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|><think>{% endif %}"
+    )
+    chat = [user("Hi"), assistant("")]
+    assert renderer.render(chat).attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["</think>"]
+
+
 @pytest.mark.parametrize("source", [STOP_UNLESS_LAST, CHATML.replace("add_g", "messages[-1].role == 'user' and add_g")])
 def test_the_header_of_an_answer_after_an_answer_is_not_sampled(source: str) -> None:
     """The template writes no generation prompt there, but nobody would have the model write the header itself."""

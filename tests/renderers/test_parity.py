@@ -281,22 +281,19 @@ DIFFERENCES: dict[str, Difference] = {
 # Where `TemplateRenderer` cannot know what the family knows: case -> families, why, messages, tools.
 FACTS: dict[str, Difference] = {
     "an empty system message before tools": Difference(
-        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", "qwen3-vl", *QWEN35, *NEMOTRON, "llama-3"),
+        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", "qwen3-vl", *QWEN35, *NEMOTRON),
         "no text of the message is there to tell whose block it is",
         [said("system", ""), ASKED],
         TOOLS,
     ),
     "a system message": Difference(
-        ("laguna-xs.2",), "its text alone is the message's, the block around it nobody's", [said("system"), ASKED]
+        ("laguna-xs.2",), "its text alone is the message's; the block around it is scaffold", [said("system"), ASKED]
     ),
     "tools behind a system message": Difference(
         ("laguna-xs.2",),
-        "its text alone is the message's, the block around it nobody's",
+        "its text alone is the message's; the block around it is scaffold",
         [said("system"), ASKED],
         TOOLS,
-    ),
-    "tools before an empty user message": Difference(
-        ("llama-3",), "no text of the message is there to tell whose turn it is", [said("user", "")], TOOLS
     ),
     "an empty first system message": Difference(
         ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", "qwen3-vl", *QWEN35, *NEMOTRON, "llama-3"),

@@ -413,8 +413,10 @@ class _Turns(Renderings):
             text = self.render(probe, False)
         except MessageError:
             return ""
-        token = self.controls.first_at_start(text.partition(f"{_PROBE} assistant")[2])
-        return token if self.controls.is_stop(token) else ""
+        before, _, after = text.partition(f"{_PROBE} user")
+        token = self.controls.first_at_start(after.partition(f"{_PROBE} assistant")[2])
+        is_opener = token == self.controls.at_end(before.rstrip())  # of questions (GLM's `<|user|>`)
+        return token if self.controls.is_stop(token) and not is_opener else ""
 
     def _same_next(self, tokens: dict[str, str]) -> str:
         """The control token that follows whoever speaks next, "" if it depends on that or opens the model's turn."""
