@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -335,17 +336,33 @@ def test_large_arrays_begin_with_a_line_of_the_processor_s_cache(dtype: Any) -> 
     assert all(array.flags.c_contiguous and array.shape == (300, 100) for array in arrays)
 
 
-def test_memory_is_used_again_only_when_nobody_holds_it() -> None:
-    """Whatever holds it: the array, a view, a tensor, a view of a tensor."""
+HOLDERS: list[Callable[[npt.NDArray[Any]], Any]] = [
+    lambda array: array,
+    lambda array: array[10:20],
+    lambda array: array[10:20].T[1:],
+    torch.from_numpy,
+    lambda array: torch.from_numpy(array[3:]),  # a batch of a group
+    lambda array: torch.from_numpy(array[3:])[1:].view(-1),
+    lambda array: torch.from_numpy(array).untyped_storage(),
+    lambda array: memoryview(array[3:]),
+]
+
+
+@pytest.mark.parametrize("hold", HOLDERS)
+def test_memory_is_used_again_only_when_nothing_holds_it(hold: Callable[[npt.NDArray[Any]], Any]) -> None:
+    """What is held is held alone: the array that it was made from is not."""
     buffers, shape = Buffers(), (300, 100)
-    first = buffers.empty(shape, np.int64)
-    address = first.ctypes.data
-    holders: list[Any] = [first, first[10:20], torch.from_numpy(first), torch.from_numpy(first[3:])[1:].view(-1)]
-    del first
-    while holders:
+    array = buffers.empty(shape, np.int64)
+    address, held = array.ctypes.data, hold(array)
+    del array
+    for _ in range(3):
         assert buffers.empty(shape, np.int64).ctypes.data != address
-        holders.pop()
-    assert buffers.empty(shape, np.int64).ctypes.data == address
+    del held
+    assert address in {buffers.empty(shape, np.int64).ctypes.data for _ in range(ARRAYS_PER_SHAPE)}
+
+
+def test_more_arrays_are_held_than_are_retained() -> None:
+    buffers, shape = Buffers(), (300, 100)
     held = [buffers.empty(shape, np.int64) for _ in range(3 * ARRAYS_PER_SHAPE)]
     assert len({array.ctypes.data for array in held}) == len(held)
     assert buffers.empty((300, 101), np.int64).shape == (300, 101)

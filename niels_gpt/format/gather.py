@@ -62,7 +62,7 @@ ARRAYS_PER_SHAPE = (
     8  # three of a batch have one shape: for batches that are used, and made ahead; more are not retained
 )
 SHAPES = 16  # of arrays that are retained; after a change of shapes the earlier ones are freed
-_HELD_HERE = 2  # references that `getrefcount` finds if only `Buffers.empty` holds an array: its own and the argument
+_HELD_HERE = 2  # references that `getrefcount` finds if only `Buffers._room` holds an array: its own and the argument
 
 
 class Spans(NamedTuple):
@@ -261,15 +261,6 @@ def _bounds(buffers: Buffers, files: Files, spans: Spans, B: int, T: int, batche
     return buffers.empty((B * (T + 2) + batches,), np.int32)
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """As `numpy.empty`, whose arrays begin 16 bytes after the beginning of a line."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % ALIGNMENT
-    array: npt.NDArray[Any] = room[begin : begin + size].view(dtype).reshape(shape)
-    return array
-
-
 class Buffers:
     """Gives arrays with arbitrary contents, and gives an array again once nothing else refers to it.
 
@@ -278,33 +269,36 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._retained: dict[tuple[Any, ...], deque[npt.NDArray[Any]]] = {}
+        # The bytes behind the arrays, not the arrays: a view of a view refers to the array that owns the memory alone.
+        self._retained: dict[tuple[Any, ...], deque[npt.NDArray[np.uint8]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """An array like that of `numpy.empty`."""
-        key = (*shape, dtype)
-        retained = self._retained.get(key)
-        if retained is None:
-            if math.prod(shape) * np.dtype(dtype).itemsize < SMALLEST:
-                return np.empty(shape, dtype)
-            if len(self._retained) >= SHAPES:
-                self._retained.clear()
-            array = _aligned(shape, dtype)
-            self._retained[key] = deque([array], ARRAYS_PER_SHAPE)
-            return array
+        """An array like that of `numpy.empty`, which begins with a line of the processor's cache if it is large."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size < SMALLEST:
+            return np.empty(shape, dtype)
+        room = self._room((*shape, dtype), size + ALIGNMENT)
+        begin = -room.ctypes.data % ALIGNMENT
+        return np.ndarray(shape, dtype, room, begin)
+
+    def _room(self, key: tuple[Any, ...], size: int) -> npt.NDArray[np.uint8]:
+        """Bytes that nothing else refers to."""
+        if key not in self._retained and len(self._retained) >= SHAPES:
+            self._retained.clear()
+        retained = self._retained.setdefault(key, deque())
         for _ in range(len(retained)):
             try:
-                array = retained.popleft()  # from here on no other thread finds it
+                room = retained.popleft()  # from here on no other thread finds it
             except IndexError:  # other threads look at all of them
                 break
-            is_free = sys.getrefcount(array) == _HELD_HERE
-            retained.append(array)
+            is_free = sys.getrefcount(room) == _HELD_HERE
+            retained.append(room)
             if is_free:
-                return array
-        array = _aligned(shape, dtype)
+                return room
+        room = np.empty(size, np.uint8)
         if len(retained) < ARRAYS_PER_SHAPE:
-            retained.append(array)
-        return array
+            retained.append(room)
+        return room
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         return type(self), ()
