@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from niels_gpt.renderers.choice import RendererOptions
 
 Level = Literal["not-judged", "warning", "error"]
-FINDINGS = 1  # the exit code where something was found
-NOT_JUDGED = 4  # nothing was found, but rules were not judged and that was asked for
+FINDINGS = 1  # the exit code if something was found
+NOT_JUDGED = 4  # the exit code if nothing was found, but rules could not be judged and an option makes that a failure
 REPORT = "Report"
 
 
 @dataclass(frozen=True)
 class ReportFlags:
-    """In which form the report comes, and what it means for the exit code."""
+    """The options about the report: its form, its file, and which findings set the exit code."""
 
     evidence: Annotated[
         int,
@@ -95,17 +95,21 @@ class ReportFlags:
         """text, json, sarif or markdown.
 
         Raises:
-            UsageError: more than one is asked for.
+            UsageError: more than one of them is given.
         """
         forms = {"json": self.as_json, "sarif": self.as_sarif, "markdown": self.as_markdown}
-        asked = [name for name, on in forms.items() if on]
-        if len(asked) > 1:
-            raise UsageError(f"--{' and --'.join(asked)}: one form of report at a time")
-        return asked[0] if asked else "text"
+        given = [name for name, on in forms.items() if on]
+        if len(given) > 1:
+            raise UsageError(f"--{' and --'.join(given)}: one form of report at a time; leave out the others")
+        return given[0] if given else "text"
 
     @property
     def silenced(self) -> dict[str, str]:
-        """Rule -> why its findings are accepted."""
+        """Rule -> the reason why its findings are accepted.
+
+        Raises:
+            UsageError: an option without a reason.
+        """
         expected = "RULE=REASON, with the reason why it is accepted"
         return dict(name_and_value("--silence", text, expected) for text in self.silence or ())
 
@@ -124,7 +128,7 @@ RowFormat = Annotated[
 
 @dataclass(frozen=True)
 class RowFlags:
-    """Which rows are examined, and how."""
+    """The options about rows: which are examined, and in what form they are."""
 
     split: Annotated[
         str | None, typer.Option(metavar="SPLIT", help="Of a hub dataset (default train), or of a cache.")
@@ -155,7 +159,7 @@ class RowFlags:
     ] = None
 
     def options(self, **others: Any) -> DiagnoseOptions:
-        """These and the other options of a diagnosis as one value."""
+        """These options and `others` as the value that `diagnose` takes."""
         from niels_gpt.doctor.options import DiagnoseOptions
 
         return DiagnoseOptions(
@@ -203,20 +207,20 @@ class InputFlags:
     date: Date = None
 
     def check(self, script: str | None, validation: str | None) -> None:
-        """Refuse what can be refused before a library is loaded.
+        """Refuse mistakes that show before a library is loaded, so that a wrong path fails at once.
 
         Args:
             script: a training script, which is examined in place of a source.
-            validation: the validation data, which is looked up like the source.
+            validation: the validation data, whose path is checked like the source's.
 
         Raises:
-            UsageError: neither or both of source and script. InputError: a path at which nothing is.
+            UsageError: neither or both of source and script are given. InputError: a path does not exist.
         """
         if self.source is None and script is None:
             raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
         if self.source is not None and script is not None:
             raise UsageError(f"{self.source} and --script: one thing at a time; leave out one of them")
-        # Conversations without a second tokenizer are a wrong use, which `diagnose` explains.
+        # --chats without a second tokenizer is a mistake that `diagnose` explains; its path is not looked at.
         for place in (self.source, None if self.other is None else self.chats, validation):
             if place is not None:
                 existing_or_hub(place)
@@ -224,9 +228,10 @@ class InputFlags:
             if place is not None:
                 existing_tokenizer(place)
 
-    def by(self) -> dict[str, Any]:
-        """The tokenizer, template, renderer and date, as `diagnose` and `judge_script` take them."""
+    def keywords(self) -> dict[str, Any]:
+        """The tokenizer, template, renderer and date as keyword arguments of `diagnose` and `judge_script`."""
         chosen = self.chosen()
+        # Without either option `diagnose` takes the template, so that findings are about the file that is served.
         own = chosen if self.renderer is not None or chosen.options else None
         return {"tokenizer": self.tokenizer, "template": self.template, "renderer": own, "date": self.date}
 
@@ -282,7 +287,7 @@ def doctor(
     # Read first: these properties refuse options that exclude each other.
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
     what.check(script, rows.validation)
-    command, by = _words(script), what.by()
+    command, by = _words(script), what.keywords()
     judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
     if script is not None:
         from niels_gpt.doctor.scripts import judge_script
@@ -308,7 +313,7 @@ def doctor(
 
 
 def _end_with_threads(code: int) -> None:
-    """End this process at once if a script has left threads that Python would wait for, without end."""
+    """End this process at once if the script has left threads: Python would wait for them for ever."""
     from niels_gpt.doctor.scripts import threads_left
 
     if left := threads_left():
@@ -319,7 +324,11 @@ def _end_with_threads(code: int) -> None:
 
 
 def _words(script: str | None) -> list[str]:
-    """The words of --script, whose first is the path of a script that is there."""
+    """The words of --script.
+
+    Raises:
+        UsageError: quotes do not match. InputError: the first word is not a file.
+    """
     try:
         words = shlex.split(script or "")
     except ValueError as error:
@@ -330,7 +339,7 @@ def _words(script: str | None) -> list[str]:
 
 
 def repairs(done: Mapping[str, Any]) -> str:
-    """What was repaired, in one paragraph."""
+    """The result of --fix in one paragraph: the file, what was repaired, and what was not."""
     written = f"{done['path']}: {done['rows']:,} rows" if done["rows"] else str(done["path"])
     parts = [
         f"{label}: {', '.join(f'{rule} ({rows:,} rows)' if rows else rule for rule, rows in done[key].items())}"
@@ -342,19 +351,22 @@ def repairs(done: Mapping[str, Any]) -> str:
 
 def cores() -> int:
     """How many cores this process may use."""
-    # Containers and job schedulers give a process fewer cores than the machine has; macOS has no such call.
+    # Containers and job schedulers give a process fewer cores than the machine has. macOS lacks this function.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _exit_code(report: Report, fail_on: Level, *, strict: bool) -> int:
-    """Findings first: whoever repairs them runs the doctor again."""
+    """The exit code of a report: findings before rules that were not judged.
+
+    One code has to be chosen, and whoever repairs the findings runs the doctor again and sees the other.
+    """
     if report.failed("warning" if strict or fail_on == "warning" else "error"):
         return FINDINGS
     return NOT_JUDGED if report.skipped and (strict or fail_on == "not-judged") else 0
 
 
 def _write(report: Report, shape: str, file: Path | None) -> None:
-    """Print the report, or write it whole to a file."""
+    """Print the report, or write it to a file, which then exists as a whole or not at all."""
     from niels_gpt.doctor.sarif import to_sarif
     from niels_gpt.doctor.show import markdown, not_judged, render
 

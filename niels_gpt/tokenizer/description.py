@@ -1,7 +1,7 @@
-"""What a tokenizer.json means for encoding pieces: which ids are control tokens, and how many bytes each id stands for.
+"""Reads from a tokenizer.json which ids are control tokens and which bytes each id encodes.
 
-`read_description` reads it into a `Description`; `engine_json` writes the variants of the JSON that the engines load,
-with and without control tokens. Nothing is encoded here.
+`read_description` returns a `Description`. `engine_json` returns the variants of the JSON that the engines load, with
+and without control tokens. Nothing is encoded here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class EngineJson(NamedTuple):
 
 
 class TokenBytes:
-    """The bytes of text that each id stands for, concatenated in one `bytes`; `edges` are the starts and the end.
+    """The bytes of text that each id encodes, concatenated in one `bytes`.
+
+    Attributes:
+        edges: int64 of shape (size + 1,); the bytes of id `i` are those from `edges[i]` to `edges[i + 1]`.
 
     Args:
         words: vocabulary entry -> id.
@@ -64,9 +67,9 @@ class TokenBytes:
 
 
 def _decode_byte_alphabet(words: list[str]) -> tuple[bytes, list[int]] | None:
-    """`(bytes, lengths)` of all entries in one numpy lookup; `None` if one has a character outside of the alphabet.
+    """`(bytes, lengths)` of all entries by one numpy lookup; `None` if one has a character outside of the alphabet.
 
-    Opening a tokenizer waits for this, and a vocabulary has some 150 000 entries.
+    A vocabulary has some 150 000 entries, and every opening of a tokenizer waits for this.
     """
     table = np.full(256 + len(_BYTE_OF), 256, np.int16)
     table[list(_BYTE_OF)] = list(_BYTE_OF.values())
@@ -76,26 +79,28 @@ def _decode_byte_alphabet(words: list[str]) -> tuple[bytes, list[int]] | None:
 
 
 def _decode_each(words: list[str], decode: Callable[[str], bytes]) -> tuple[bytes, list[int]]:
+    """The same entry by entry, for any `decode`."""
     decoded = list(map(decode, words))
     return b"".join(decoded), list(map(len, decoded))
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a tokenizer.json means for encoding pieces.
+    """What must be known of a tokenizer to encode text in pieces.
 
     Attributes:
         vocab_size: largest id + 1.
-        control_ids: spelling -> id of the added tokens with special: true, and of those that count as such.
+        control_ids: spelling -> id of the added tokens with special: true, and of `more_controls`.
         added_ids: spelling -> id of all added tokens.
-        competitors: other added tokens whose spelling overlaps a control token's, so that they compete for characters.
-        whole_string_reason: why splitting at control tokens would change ids, or `None`.
-        byte_lengths: int64 (vocab_size,), the bytes of text that each id stands for; `None` if ids do not tell.
-        words: the bytes that each id stands for, except for added tokens.
+        competitors: the other added tokens, if the spelling of one overlaps a control token's; else empty.
+        whole_string_reason: why splitting a text at control tokens would change its ids, or `None` if it would not.
+        byte_lengths: int64 of shape (vocab_size,), how many bytes of text each id encodes; `None` if that depends on
+            the text.
+        words: the bytes that each id encodes, except for added tokens.
         form: the Unicode form that the normalizer applies, or `None`; `byte_lengths` hold for text in this form only.
         prepends: the first run of a string is encoded differently from the others (`EngineJson.rest`).
-        shortens: truncation or padding is set, which must not be applied here.
-        decodes: the text of ids is `words` and the added tokens' spellings, joined.
+        shortens: the tokenizer.json sets truncation or padding, which encoding pieces must not apply.
+        decodes: ids are decoded by joining `words` and the added tokens' spellings.
     """
 
     vocab_size: int
@@ -112,7 +117,13 @@ class Description:
 
 
 class _Read(NamedTuple):
-    """A parsed tokenizer.json with its added tokens: `controls`, and `others`, which are recognised in any text."""
+    """A parsed tokenizer.json without post-processor, truncation and padding, and its added tokens.
+
+    Attributes:
+        controls: added tokens that are recognised in scaffold only.
+        others: added tokens that are recognised in any text.
+        shortens: as in `Description`.
+    """
 
     data: dict[str, Any]
     added: list[dict[str, Any]]
@@ -122,6 +133,7 @@ class _Read(NamedTuple):
 
 
 def _read(parts: HFTokenizer, more_controls: Collection[str], data: dict[str, Any] | None) -> _Read:
+    """What `read_description` and `engine_json` have in common; for arguments and errors see `read_description`."""
     if data is None:
         data = parsed(parts.json_bytes, file_of(parts.name))
     added = added_tokens(data, parts.name)
@@ -142,14 +154,15 @@ def _read(parts: HFTokenizer, more_controls: Collection[str], data: dict[str, An
 def read_description(
     parts: HFTokenizer, more_controls: Collection[str] = (), data: dict[str, Any] | None = None
 ) -> Description:
-    """Read what a tokenizer.json means for encoding pieces.
+    """Describe a tokenizer.
 
     Args:
-        more_controls: added tokens that count as control tokens although they are not marked so.
+        parts: the tokenizer's files.
+        more_controls: spellings of added tokens that are treated as control tokens although they are not special.
         data: the parsed JSON, if it has been parsed already.
 
     Raises:
-        TokenizerError: the model drops merges at random, or is not one that `tokenizers` writes.
+        TokenizerError: the model drops merges at random (`dropout`), or the file is not one that `tokenizers` writes.
     """
     read = _read(parts, more_controls, data)
     json_data, controls, others = read.data, read.controls, read.others
@@ -178,11 +191,11 @@ def read_description(
 def engine_json(
     parts: HFTokenizer, more_controls: Collection[str] = (), data: dict[str, Any] | None = None
 ) -> EngineJson:
-    """The JSON as the engines load it; the arguments are those of `read_description`."""
+    """The JSON as the engines load it; arguments and errors are those of `read_description`."""
     read = _read(parts, more_controls, data)
     body = {**read.data, "added_tokens": read.others, "model": _with_words(read.data["model"], read.others)}
     rest, dumped = _never_prepending(body), _dumped(body)
-    # `rest` is often the same, and there are megabytes to write
+    # `rest` usually equals `body`, and dumping megabytes a second time would be felt.
     return EngineJson(dumped, dumped if rest == body else _dumped(rest), _dumped(read.data))
 
 
@@ -209,9 +222,9 @@ def _with_words(model: dict[str, Any], others: list[dict[str, Any]]) -> dict[str
 
 
 def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
-    """The other added tokens, if one of them can overlap a control token in a text: "x<" and "<e>" in "x<e>".
+    """All other added tokens, if one of them can overlap a control token in a text: "x<" and "<e>" in "x<e>".
 
-    All of them, since those that overlap a competitor compete with it as well.
+    All, since a token that overlaps a competitor changes where that one is recognised.
     """
     heads = {text[:stop] for text in controls for stop in range(1, len(text) + 1)}
     tails = {text[start:] for text in controls for start in range(len(text))}
@@ -234,7 +247,7 @@ def _never_prepending(value: Any) -> Any:
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer, sequences unfolded."""
+    """The steps of a normalizer or pre-tokenizer in order, with nested sequences flattened."""
     if part is None:
         return []
     if part["type"] == "Sequence":
@@ -246,11 +259,14 @@ def _steps(part: Any) -> list[dict[str, Any]]:
 def _whole_string_reason(
     data: dict[str, Any], controls: list[dict[str, Any]], others: list[dict[str, Any]]
 ) -> str | None:
-    """Why splitting at control tokens would change ids: a token that depends on the text beside it; or `None`."""
+    """Why splitting a text at control tokens would change ids: the token that depends on the text beside it.
+
+    `None` if there is no such token.
+    """
     for token in controls:
         flags = [flag for flag in _FLAGS if token.get(flag)]
         if token.get("normalized") and _steps(data["normalizer"]):
-            flags.append("normalized")  # such a token is searched in the normalized text
+            flags.append("normalized")  # it is searched in the normalized text, where it may match other spellings
         if flags:
             return f"the control token {token['content']!r} has {' and '.join(flags)} set"
     for token in others:
@@ -276,10 +292,10 @@ def _form(normalizer: Any) -> tuple[str | None, str | None]:
 def _byte_lengths(
     data: dict[str, Any], words: Mapping[str, int], token_bytes: TokenBytes
 ) -> npt.NDArray[np.int64] | None:
-    """How many bytes of text each id stands for; `None` if that depends on the text.
+    """int64 of shape (ids,), how many bytes of text each id encodes; `None` if that depends on the text.
 
-    No entry is too large (an unknown token counts 0). So if the lengths of a text's ids add up to the text's bytes,
-    each of them is exact.
+    A length is never too large (the unknown token counts 0). So if the lengths of a text's ids sum to the text's number
+    of bytes, each of them is exact.
     """
     kind, _ = _form(data["normalizer"])
     steps, model = _steps(data["pre_tokenizer"]), data["model"]
@@ -298,9 +314,10 @@ def _byte_lengths(
 
 
 def _byte_alphabet() -> dict[int, int]:
-    """GPT-2's byte alphabet, character -> byte: printable Latin-1 characters are themselves, U+0100... the others.
+    """GPT-2's byte alphabet, code point -> byte.
 
-    So a space (byte 32) is written as U+0120, the familiar "Ġ".
+    A printable Latin-1 character is written for the byte of its code point, and U+0100, U+0101 ... for the other bytes.
+    So a space (byte 32) is written as U+0120, which is "Ġ".
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = sorted(set(range(256)) - set(printable))
@@ -312,7 +329,7 @@ _ALPHABET = frozenset(map(chr, _BYTE_OF))
 
 
 def from_byte_alphabet(word: str) -> bytes:
-    """The bytes of an entry in GPT-2's byte alphabet; the UTF-8 of one with any other character."""
+    """The bytes of an entry in GPT-2's byte alphabet; the UTF-8 bytes of an entry with any other character."""
     if _ALPHABET.issuperset(word):
         return word.translate(_BYTE_OF).encode("latin-1")
     return word.encode("utf-8", "surrogatepass")

@@ -1,11 +1,12 @@
 """`PythonEncoder`: Python tokenizers of transformers without a tokenizer.json, such as Kimi's (based on tiktoken).
 
-Tokenizer objects of other libraries are shown to it as one of these (`byte_tokenizer.py`).
+Tokenizer objects of other libraries are wrapped as one of these (`byte_tokenizer.py`).
 
-They have no offsets, so the piece of a token follows from the bytes that each id stands for (`split_encoder.py`). And
-they turn control spellings in any text into control ids, unless an option of `encode` tells them not to, which differs
-from class to class. Three things are tried on a probe text when a tokenizer is loaded, and refused if they fail: that
-text stays text, which bytes ids stand for, and that splitting at special tokens changes no ids.
+Such tokenizers return no offsets, so the piece of a token is found by the bytes that each id encodes
+(`split_encoder.py`). They also turn the spelling of a control token in any text into its id, unless an option of
+`encode` says otherwise, and the name of that option differs from class to class. When a tokenizer is loaded, a probe
+text shows which option keeps text from becoming special tokens, which bytes each id encodes, and whether splitting at
+special tokens changes ids. A tokenizer without such an option, or whose ids change, is refused.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ class PythonTokenizer(Protocol):
 
 
 class PythonEncoder(FromParts):
-    """A Python tokenizer that encodes pieces and proves which piece every token came from.
+    """Encodes pieces with a Python tokenizer and proves which piece every token came from.
 
-    A token that cannot be attributed by its bytes is attributed only if its run between special tokens is within one
-    piece; otherwise encoding raises. Instances pickle if the tokenizer does.
+    A token whose bytes are unknown is attributed only if the text between the special tokens around it is all in one
+    piece; otherwise encoding raises. Instances can be pickled if the tokenizer can.
 
     Attributes:
         parts: template, named special tokens, stop ids, and the vocabulary as canonical JSON.
@@ -98,7 +99,7 @@ class PythonEncoder(FromParts):
         self.control_ids: Mapping[str, int] = {token.content: index for index, token in added.items() if token.special}
         others = {text: index for text, index in self.added_ids.items() if text not in self.control_ids}
         self._plain = _proven_plain(tokenizer, self.added_ids, name)
-        vocab = tokenizer.get_vocab()  # asked for once: it takes a call for each id of some tokenizers
+        vocab = tokenizer.get_vocab()  # once only: some tokenizers compute it id by id
         self.parts = _parts(tokenizer, vocab, added, self._plain, name)
         self.vocab_size = 1 + max([*vocab.values(), *added])
         self._byte_cache = {index: text.encode() for text, index in self.added_ids.items()}
@@ -118,15 +119,19 @@ class PythonEncoder(FromParts):
         return ids, owner
 
     def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
-        """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
+        """`(ids, owner, lengths)` of many strings, concatenated; an owner is a piece's index in its own string.
+
+        Raises:
+            UsageError, TokenizerError: as in `encode_pieces`.
+        """
         return self._split.encode_many(batches)
 
     def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
-        """See `PieceEncoder`."""
+        """Ids and attribution of many strings; see `PieceEncoder`."""
         return encode_strings_with(self.encode_many, texts, facts)
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
-        """The UTF-8 bytes that each id stands for, control tokens spelled out; half characters are possible.
+        """The UTF-8 bytes that each id encodes, of a control token its spelling; they may be a part of a character.
 
         Raises:
             TokenizerError: an id is outside the vocabulary, or the bytes of this tokenizer's ids are unknown.
@@ -134,7 +139,7 @@ class PythonEncoder(FromParts):
         plain = self._checked(ids)
         if self._to_bytes is None:
             raise TokenizerError(
-                f"{self.name}: its ids do not tell which bytes they stand for (the probe text did not come back); "
+                f"{self.name}: the bytes of its ids are unknown (joined, they do not give the probe text back); "
                 "use a tokenizer with a tokenizer.json"
             )
         return self._bytes_of(plain)
@@ -174,10 +179,12 @@ class PythonEncoder(FromParts):
     def _proven_bytes(
         self,
     ) -> tuple[Callable[[PythonTokenizer, list[int]], list[bytes]] | None, bool, NormalForm | None]:
-        """The function that gives the bytes of ids; whether they are the text, no space before it; its normal form.
+        """Find how to get the bytes of ids, by encoding the lines of the probe text.
 
-        The first of three with which the ids of every line of the probe text give the line back, as it is or in a
-        normal form of Unicode; `None` if none does.
+        Returns:
+            to_bytes: the first of three functions whose bytes give every line back, or `None` if none does.
+            verbatim: the bytes are exactly the text; false if the tokenizer puts a space before it.
+            form: the normal form of Unicode in which the line comes back, or `None` if it comes back unchanged.
         """
         for to_bytes, form in product((_by_alphabet, _by_space_mark, _by_decoding), (None, *FORMS)):
             lines = [(text if form is None else normalize(form, text)).encode() for text in _LINES]
@@ -188,7 +195,11 @@ class PythonEncoder(FromParts):
         return None, False, None
 
     def _prove_splitting(self) -> None:
-        """Refuse a tokenizer that has other ids for text and special tokens in one string than for its parts."""
+        """Refuse a tokenizer that gives a whole string other ids than its parts between special tokens.
+
+        Raises:
+            TokenizerError: with the first ids that differ.
+        """
         spellings = list(self.added_ids) or [""]
         count = max(len(_LINES), len(spellings))
         mixed = "".join(_LINES[i % len(_LINES)] + spellings[i % len(spellings)] for i in range(count))
@@ -211,6 +222,7 @@ class PythonEncoder(FromParts):
 
 
 def _refuse_flags(added: Mapping[int, AddedToken], name: str) -> None:
+    """Raise `TokenizerError` for an added token that depends on the text beside it."""
     for token in added.values():
         set_flags = [
             flag for flag, is_set in zip(_FLAGS, (token.lstrip, token.rstrip, token.single_word), strict=True) if is_set
@@ -224,8 +236,13 @@ def _refuse_flags(added: Mapping[int, AddedToken], name: str) -> None:
 
 
 def _proven_plain(tokenizer: PythonTokenizer, added: Mapping[str, int], name: str) -> dict[str, Any]:
-    """The options of `encode` with which every spelling of an added token stays text."""
+    """The first options of `_PLAIN` with which `encode` keeps every added token's spelling as ordinary text.
+
+    Raises:
+        TokenizerError: with none of them; the message says what each did.
+    """
     special, tried = set(added.values()), []
+    # Joined, alone, inside a word and between spaces, since classes differ in where they look for special tokens.
     texts = ["".join(added), PROBE, *added, *(f"x{text}y" for text in added), *(f" {text} " for text in added)]
     for options in _PLAIN:
         try:
@@ -249,10 +266,10 @@ def _parts(
     plain: Mapping[str, Any],
     name: str,
 ) -> HFTokenizer:
-    """The parts, as those of a fast tokenizer.
+    """The tokenizer's files, in the form of a fast tokenizer's.
 
-    The JSON, whose sha256 is the fingerprint, has what determines the ids as far as the object shows it: the
-    vocabulary, the added tokens, and the ids of the probe text for merges and patterns.
+    The JSON, whose sha256 is the fingerprint, holds what determines the ids, as far as the object's methods show it:
+    vocabulary and added tokens, and the ids of the probe text in place of merges and patterns, which they do not show.
     """
     words = {int(token): word.decode("latin-1") if isinstance(word, bytes) else word for word, token in vocab.items()}
     dump = {
@@ -268,17 +285,17 @@ def _parts(
 
 
 def _by_alphabet(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
-    """Vocabulary entries are bytes, or written in GPT-2's byte alphabet."""
+    """The bytes of ids whose vocabulary entries are bytes or written in GPT-2's byte alphabet."""
     words = tokenizer.convert_ids_to_tokens(ids)
     return [word if isinstance(word, bytes) else from_byte_alphabet(word or "") for word in words]
 
 
 def _by_space_mark(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
-    """Vocabulary entries are written as SentencePiece writes them."""
+    """The bytes of ids whose vocabulary entries are written as SentencePiece writes them."""
     words = tokenizer.convert_ids_to_tokens(ids)
     return [word if isinstance(word, bytes) else from_spaced(word or "") for word in words]
 
 
 def _by_decoding(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
-    """Every token is decoded separately."""
+    """The bytes of ids by decoding each of them alone; for vocabularies of unknown form."""
     return [tokenizer.decode([token], **_VERBATIM).encode("utf-8", "surrogatepass") for token in ids]

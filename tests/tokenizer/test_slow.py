@@ -159,7 +159,7 @@ def test_text_that_does_not_come_back_needs_runs_of_one_piece() -> None:
         TokenizerError, match=r"string 1, pieces 1 to 3: 'HELLO' became ids that stand for unknown bytes"
     ):
         made.encode_many([([START, "A"], [True, False]), ([START, "HE", "", "LLO"], [True] + [False] * 3)])
-    with pytest.raises(TokenizerError, match="its ids do not tell which bytes they stand for"):
+    with pytest.raises(TokenizerError, match="the bytes of its ids are unknown"):
         made.token_bytes([5])
 
 

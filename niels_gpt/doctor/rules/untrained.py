@@ -1,16 +1,16 @@
 """Rules on assistant turns that no row of the input trains.
 
-Where a format drops reasoning from history, a conversation comes as several rows, each of which trains its last turn.
-So a turn that is untrained in one row may be trained in another. Every turn gets a key, by which it is recognised in
-another row, and only the whole input decides (`finish`)::
+Where a format drops reasoning from history, one conversation becomes several rows, and each row trains its last turn.
+So a turn that is not trained in one row may be trained in another. Every turn gets a key that is the same in all rows,
+and `finish` compares the keys after all rows were read::
 
     row 0    U1 [A1]               A1 trained
     row 1    U1  A1  U2 [A2]       A1 is not trained here, but in row 0: no finding
     row 2    U3  A3  U4 [A4]       no row trains A3: last-turn-only
 
-The key is made from all that users and tools said since the answer before, and from the end of the answer behind its
-reasoning (`_keys`). It holds nothing further back: where packed rows do not say where texts begin, that could be of
-another conversation. So the same answer to the same words is trained if any row trains it, as a move in a game may be.
+The key is a hash of the user and tool tokens since the previous answer, and of the last tokens of the answer, without
+its reasoning (`_keys`). Tokens further back are left out: where packed rows do not say where texts begin, they could
+belong to another conversation. So the same answer to the same question counts as trained if any row trains it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ RULES: Final = (
 )
 NAMES: Final = tuple(rule.id for rule in RULES)
 MIN_SHARE_OF_SAMPLE: Final = 0.90  # of the rows with several turns; see `finish`
-AT_END = 16  # tokens at the end of an answer that are part of its key
-NEAR = 16  # where system texts move, the most tokens before an answer that are part of its key
+AT_END = 16  # the number of tokens at the end of an answer that are part of its key
+NEAR = 16  # the most tokens before an answer that are part of its key, where a format moves the system text
 Keys = npt.NDArray[np.uint64]
 _NOTES: Final = (
     "several assistant turns, of which only the last is trained",
@@ -78,7 +78,7 @@ _NOTES: Final = (
 
 
 def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> None:
-    """Record which turns are trained, and which rows with several turns leave some out.
+    """Count, in `view.counters`, the keys of trained and untrained turns, and the rows that leave turns out.
 
     Args:
         rows: bool of shape (rows,), the rows to judge.
@@ -96,7 +96,7 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
         _last_of(turns.body, number, len(first)),
         _last_of(turn_masks.last, number, len(first)),
     )
-    known, asked = _keys(view, layout, answers)
+    known, looked_up = _keys(view, layout, answers)
     view.counters.trained_turns.append(known[:, trained].ravel())
     several = (np.bincount(row, minlength=n) > 1) & rows
     view.counters.sums["rows of several turns"] += int(several.sum())
@@ -106,12 +106,13 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
     kinds = _kinds(row, trained, n)
     for kind, name in enumerate(NAMES):
         view.hit_rows(name, (np.bincount(row[left], minlength=n) > 0) & (kinds == kind), _NOTES[kind])
-    view.counters.untrained_turns.append(np.column_stack((asked[left], view.rows.numbers[row[left]].astype(np.uint64))))
+    row_numbers = view.rows.numbers[row[left]].astype(np.uint64)
+    view.counters.untrained_turns.append(np.column_stack((looked_up[left], row_numbers)))
     view.counters.untrained_kinds.append(kinds[row[left]])
 
 
 def _last_of(places: Int64s, number: Int64s, n: int) -> Int64s:
-    """For each answer the position in the last of its parts."""
+    """For each answer the value of `places` of its last part; `number` says to which answer each part belongs."""
     last = np.zeros(n, dtype=np.int64)
     last[number] = places  # parts come in order; with repeated indexes numpy stores the last value
     return last
@@ -142,39 +143,39 @@ class _Answers:
 
 
 def _keys(view: View, layout: Layout, answers: _Answers) -> tuple[Keys, Keys]:
-    """What answers are recognised by: hashes of the tokens before them and of their last ones.
+    """The keys by which the same answer is found in another row: hashes of the tokens before it and of its last tokens.
 
-    Where system texts move (Mistral writes them into the last user's turn), history lacks the beginning of what was
-    said before an answer. There a trained answer has one key for each number of tokens before it, and an untrained one
-    asks for as many as it has, less one, since the first may be spelt otherwise behind the system text::
+    Some formats move the system text (Mistral writes it into the last user turn), so the same question begins
+    differently in two rows. There a trained answer has one key for each number of tokens before it. An untrained answer
+    is looked up by one token fewer than are before it, since its first token may differ after a system text::
 
         trained     [INST] Be brief. newline How far ? [/INST] ...     keys of 0 1 2 3 ... tokens before the answer
-        untrained   [INST] How far ? [/INST] ...                       asks for the key of 2 tokens: "far ?"
+        untrained   [INST] How far ? [/INST] ...                       looked up by the key of 2 tokens: "far ?"
 
     Returns:
         uint64 of shape (keys, answers), the keys of each answer where it is trained, and of shape (answers,), the key
         that an untrained one is looked up by.
     """
     end = _hash_of_ends(view, layout, answers)
-    heard, owner, back = _heard(view, answers)
+    before, owner, back = _tokens_before(view, answers)
     n = len(answers.row)
     if not layout.moves_system:
-        keys = _mixed(end + _sums(heard, owner, back, n))
+        keys = _mixed(end + _sums(before, owner, back, n))
         return keys[None], keys
     known = []
     for length in range(NEAR + 1):
         near = back < length
-        known.append(_mixed(end + _sums(heard[near], owner[near], back[near], n) + np.uint64(length)))
-    asked = np.clip(np.bincount(owner, minlength=n) - 1, 0, NEAR)
-    return np.stack(known), np.stack(known)[asked, np.arange(n)]
+        known.append(_mixed(end + _sums(before[near], owner[near], back[near], n) + np.uint64(length)))
+    length_of = np.clip(np.bincount(owner, minlength=n) - 1, 0, NEAR)
+    return np.stack(known), np.stack(known)[length_of, np.arange(n)]
 
 
-def _heard(view: View, answers: _Answers) -> tuple[Int64s, Int64s, Int64s]:
-    """The tokens of users and tools that answers follow: the ids, whose answer comes next, and how far before it.
+def _tokens_before(view: View, answers: _Answers) -> tuple[Int64s, Int64s, Int64s]:
+    """The user and tool tokens before answers: their ids, the index of the next answer, and the distance to it.
 
     ::
 
-        ids     U u1 u2  A a  U u3  A a        heard u1 u2 u3, owner 0 0 1, back 1 0 0
+        ids     U u1 u2  A a  U u3  A a        ids u1 u2 u3, owner 0 0 1, back 1 0 0
     """
     rows, turns = view.rows, view.turns
     assert turns is not None
@@ -183,17 +184,18 @@ def _heard(view: View, answers: _Answers) -> tuple[Int64s, Int64s, Int64s]:
     text = np.cumsum(rows.first_of_document)
     # The next answer, if it is in the same text.
     owner = np.searchsorted(answers.start, places)
-    found = owner < len(answers.start)
+    found = owner < len(answers.start)  # a question at the end of the rows has no answer
     found[found] = text[answers.start[owner[found]]] == text[places[found]]
     places, owner = places[found], owner[found]
+    # Places 1 2 6 with answers at 3 7: 2 and 3 places are before these, so the distances are 2-1-0, 2-1-1, 3-1-2.
     back = np.searchsorted(places, answers.start)[owner] - 1 - np.arange(len(places))
     return rows.ids[places], owner, back
 
 
 def _hash_of_ends(view: View, layout: Layout, answers: _Answers) -> Keys:
-    """A hash of the last tokens of each answer, none of them before its last control token or think tag.
+    """For each answer a hash of its last tokens, from after its last control token or think tag.
 
-    What is before that may be reasoning, which history drops; white space behind it is dropped, too.
+    Tokens before that may be reasoning, which formats drop from history together with the white space after it.
     """
     ids, n = view.rows.ids, len(answers.row)
     inside = (ids >= 0) & (ids < layout.vocab_size)
@@ -210,14 +212,17 @@ def _hash_of_ends(view: View, layout: Layout, answers: _Answers) -> Keys:
 
 
 def _sums(ids: Int64s, owner: Int64s, back: Int64s, n: int) -> Keys:
-    """For each of `n` owners the sum of the hashes of its tokens, each with its place from the end."""
+    """For each of `n` owners the sum of the hashes of its tokens and their distances from the end.
+
+    A sum, since it does not depend on where in a packed row the tokens are, and numpy adds by owner without a loop.
+    """
     sums = np.zeros(n, dtype=np.uint64)
     np.add.at(sums, owner, _mixed(_mixed(ids.astype(np.uint64)) + back.astype(np.uint64)))
     return sums
 
 
 def _mixed(values: Keys) -> Keys:
-    """A hash of 64 bits of each value: the last steps of splitmix64, modulo 2**64."""
+    """A 64-bit hash of each value: the last steps of splitmix64, modulo 2**64."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -225,11 +230,11 @@ def _mixed(values: Keys) -> Keys:
 
 
 def finish(counters: Counters, *, sampled: bool) -> None:
-    """Drop the hits of rows whose untrained turns are all trained in another row.
+    """Drop the findings of rows whose untrained turns are all trained in another row; called after the last row.
 
     Args:
-        sampled: not all rows were read, so a turn may be trained in a row that was not; then these rules fire only if
-            nearly all rows with several turns leave some out.
+        sampled: only a sample of the rows was read, so a turn may be trained in a row outside of the sample. Then these
+            rules fire only if nearly all rows with several turns leave some out.
     """
     found = np.concatenate([np.zeros((0, 2), np.uint64), *counters.untrained_turns])
     kinds = np.concatenate([np.zeros(0, np.int64), *counters.untrained_kinds])

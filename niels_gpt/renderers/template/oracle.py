@@ -1,18 +1,19 @@
-"""Whose every character of a rendering is and what the model emits of it, proven by rendering alone, without tracing.
+"""Finds, for each character of a rendering, its message and whether the model emits it, by rendering alone.
 
-Contents are found by substitution (`substitution.py`). Where a message ends, and where serving would have let the model
-begin, is found by rendering the messages up to there::
+It needs no tracing of the template. Contents are found by substitution (`substitution.py`). Where a message ends, and
+where the model's reply begins when it is served, is found by rendering only the messages up to there::
 
     all messages            <u>Hi<e> <a>Yo<e> <u>More<e>
     messages[:2]            <u>Hi<e> <a>Yo<e>                  message 1 ends where this ends
     messages[:1], prompt    <u>Hi<e> <a>                       serving ends here: message 1 is sampled from here on
-    sampled                             Yo<e>                  up to and with the stop
+    sampled                             Yo<e>                  up to the stop, which is included
 
-A history may be written differently (reasoning is dropped once a user has spoken again), so two renderings are laid
-side by side at the last character of a content that both have.
+The same messages may be written differently as history (reasoning is dropped after the next user message), so two
+renderings are aligned at the last character of a content that both have.
 
 This takes two renderings per message. `certificate.py` uses it on probe conversations, to decide whether tracing, which
-takes one, can be trusted for a template; where it cannot, conversations are attributed by this module.
+takes one rendering per conversation, gives the right result for a template. Where it does not, this module attributes
+the conversations themselves.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ from niels_gpt.renderers.template.substitution import (
     substitute,
 )
 
-_PROBE: Final = "probe"  # a content to try
-_ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # of JSON
+_PROBE: Final = "probe"  # the content of messages that are rendered only to see what the template writes around it
+_ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # escapes in JSON strings
 
 
 @dataclass
 class Oracle:
-    """Proves the facts of one template's renderings.
+    """Proves the attribution of one template's renderings.
 
     Args:
         render: runs the template.
@@ -73,10 +74,10 @@ class Oracle:
     source: str
 
     def prove(self, messages: list[Message], *, add_generation_prompt: bool = False) -> Proof:
-        """The facts of a rendering.
+        """The attribution of a rendering.
 
         Raises:
-            Unproven: contents cannot be followed. MessageError: the template refuses the messages.
+            Unproven: the output does not show where contents are. MessageError: the template refuses the messages.
         """
         gen = add_generation_prompt
         real = self.render(messages, gen)
@@ -84,12 +85,17 @@ class Oracle:
         return _Turns(self, messages, real, made, output, gen=gen).proof()
 
     def _substituted(self, messages: list[Message], real: str, gen: bool) -> tuple[Substituted, str]:
-        """The messages with substitutes, and their output, which is the real one but for the substitutes."""
+        """The messages with substitutes, and their output, which equals `real` once the substitutes are replaced back.
+
+        Raises:
+            Unproven: the template writes another text when letters are replaced.
+        """
+        # From the most substitutes to the fewest, since each one makes another character of the output attributable.
         for letters_only, everywhere in ((False, True), (True, True), (True, False)):
             made = substitute(messages, self.retained, self.source, letters_only=letters_only, everywhere=everywhere)
             try:
                 output = made.unescaped(self.render(made.messages, gen))
-            except MessageError:  # the template looks at characters, so it is given less to look at
+            except MessageError:  # the template tests some of the replaced characters: replace fewer of them
                 continue
             if is_same_but_case(made.restored(output, made.find(output)), real):
                 return made, output
@@ -97,7 +103,7 @@ class Oracle:
 
 
 class _Turns(Renderings):
-    """One conversation: where its turns end, and what the model emits of them."""
+    """The renderings of one conversation, and what they prove: where turns end, and which spans are sampled."""
 
     def __init__(
         self, oracle: Oracle, messages: list[Message], real: str, made: Substituted, output: str, *, gen: bool
@@ -109,7 +115,11 @@ class _Turns(Renderings):
     # ---- turns
 
     def proof(self) -> Proof:
-        """The facts of the whole rendering."""
+        """The attribution of the whole rendering.
+
+        Raises:
+            Unproven: turns are not written in the order of the messages.
+        """
         ends = self.ends()
         owner = np.full(len(self.real), NONE, np.int64)
         start = self._first_turn(ends[0])
@@ -121,9 +131,10 @@ class _Turns(Renderings):
             if message["role"] == "assistant":
                 sampled.append(self.sampled_span(index, ends))
         roles = [message["role"] for message in self.messages]
-        for span in sampled:  # its stop may be written by the next turn
+        for span in sampled:
             stop = span.stop
-            if stop > ends[span.message]:  # with the newline after it
+            # The template may write the stop as part of the next turn. Then the newline after it is moved as well.
+            if stop > ends[span.message]:
                 stop += len(self.real[stop:]) - len(self.real[stop:].lstrip())
             owner[max(ends[span.message], span.start) : stop] = span.message
         self._give_contents(owner, roles, sampled)
@@ -132,7 +143,10 @@ class _Turns(Renderings):
         )
 
     def _own_characters(self) -> npt.NDArray[np.bool_]:
-        """What cannot be content: it would have been replaced. JSON's escapes (`\\n`) may be written for content."""
+        """bool of shape (characters,): the template's own characters, which cannot be content.
+
+        A character of a content would have been replaced. Escapes of JSON (`\\n`) are left out: they may be content.
+        """
         own = np.zeros(len(self.real), np.bool_)
         own[replaced_places(self.real, self.made.letters_only)] = True
         own &= (self.content < 0) & (self.whole.substitutes < 0)
@@ -142,7 +156,11 @@ class _Turns(Renderings):
         return own
 
     def _give_contents(self, owner: Ints, roles: list[str], sampled: list[SampledSpan]) -> None:
-        """Content belongs to its own message, but for an assistant's in another turn: a call's name in its result."""
+        """Set the owner of each content's characters to its message, wherever the template writes them.
+
+        The exception is an assistant's content in another message's turn, such as the name of a call in the header of
+        its result: that is a quotation, and no content.
+        """
         is_assistant = np.array([*(role == "assistant" for role in roles), False])
         foreign = (self.content >= 0) & (owner != self.content)
         quoted = foreign & is_assistant[self.content] & ~is_assistant[owner]
@@ -153,7 +171,11 @@ class _Turns(Renderings):
         owner[given] = self.content[given]
 
     def ends(self) -> list[int]:
-        """The character after each message's turn."""
+        """For each message the position after its turn, in characters of the whole rendering.
+
+        Raises:
+            Unproven: a message is written after a later one.
+        """
         ends: list[int] = []
         for index in range(len(self.messages)):
             least = ends[-1] if ends else 0
@@ -161,22 +183,23 @@ class _Turns(Renderings):
             if end < least or self._has_later(end, index):
                 if self.messages[index]["role"] not in ("system", "developer"):
                     raise Unproven(f"the template writes message {index} after a later one, or mixes them")
-                end = least  # a text without a turn of its own: some formats put the system's text into the last turn
+                end = least  # it has no turn of its own: some formats write the system text into the last turn
             ends.append(end)
         return ends
 
     def _has_later(self, end: int, index: int) -> bool:
-        """Whether data of a later message is written before a place; but for instructions, which are put first."""
+        """Whether data of a later message is before `end`. System messages do not count: templates put them first."""
         later = {int(message) for message in np.unique(self.own[:end]) if message > index}
         return any(self.messages[message]["role"] not in ("system", "developer") for message in later)
 
     def _end(self, index: int, least: int) -> int:
+        """The position after the turn of message `index`, which begins at `least` or later."""
         part = self.rendering(index + 1, False) or (self.whole if index + 1 == len(self.messages) else None)
-        if part is None:  # the template refuses the shorter conversation: its turn ends with its stop, or its content
+        if part is None:  # the template refuses the shorter conversation: the turn ends with its stop, or its content
             end = max(least, self._data_end(index))
             return end + self._after_first_stop(self.real[end : self._next_data(end)])
         aligned = self._aligned(part)
-        if aligned is None:  # the template has dropped all that it wrote of this message: a reasoning, for example
+        if aligned is None:  # the template drops all of this message later on, such as a turn of only reasoning
             return least + self._after_first_stop(self.real[least : self._next_data(least)])
         at, place = aligned
         limit = self._next_data(place)
@@ -187,17 +210,18 @@ class _Turns(Renderings):
         if tail and (spaced := end_of_same(tail, self.real[place:limit])) is not None:
             return place + spaced
         shared = self.controls.before_split_token(tail, common_prefix(tail, self.real[place:limit]))
-        # The end may be written otherwise, but with a stop. A message without data that follows has a stop of its own.
+        # The end may differ, but the stop is there in both. The stop after an assistant message is always its own; that
+        # after another message only if the next message has data, since otherwise it could be the stop of the next.
         mine = self.messages[index]["role"] == "assistant" or bool((self.own == index + 1).any())
         if shared < len(tail) and mine and self._after_first_stop(tail):
             shared = max(shared, self._after_first_stop(self.real[place:limit]))
         return place + shared
 
     def _without_prompt(self, index: int, before: str, tail: str) -> str:
-        """The end of a rendering without the generation prompt that some templates write unasked.
+        """`tail` without the generation prompt, which some templates write even if it is not requested.
 
-        It ends with the last stop token. Without one, an answer ends with the last control token, and another message
-        with what the template also writes where a user is next.
+        What remains ends with the last stop token. If there is none, an assistant turn ends with the last control
+        token, and the turn of another role where the output of a conversation that goes on begins to differ.
 
         Args:
             before: the rendering up to the tail.
@@ -217,12 +241,12 @@ class _Turns(Renderings):
         return tail[: stop + len(tail[stop:]) - len(tail[stop:].lstrip())]
 
     def _after_first_stop(self, text: str) -> int:
-        """Where the first stop token ends, and the white space after it; 0 if there is none."""
+        """The position after the first stop token of `text` and the white space after it; 0 if there is none."""
         stop = next((end for start, end in self.controls.places(text) if self.controls.is_stop(text[start:end])), 0)
         return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
 
     def _first_turn(self, end: int) -> int:
-        """Where the first message's turn starts: after a turn that the template adds, such as a default system."""
+        """Where the first message's turn starts: after any turn the template adds, such as a default system turn."""
         nothing = self.rendering(0, False)
         least = 0
         if nothing is not None and self.real[: min(end, self._next_data(0))].startswith(nothing.text):
@@ -234,7 +258,7 @@ class _Turns(Renderings):
         return max(least, stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0)
 
     def _lead(self) -> str:
-        """What is written before the first message's content; for a message without content, what would be."""
+        """The text before the first message's content; for an empty message, the text before a probe in its place."""
         if not len(self.whole.known) or self.own[self.whole.known[0]] != 0:
             filled = cast(Message, {**self.made.messages[0], "content": _PROBE})
             try:
@@ -248,9 +272,12 @@ class _Turns(Renderings):
     # ---- sampled spans
 
     def sampled_span(self, index: int, ends: list[int]) -> SampledSpan:
-        """What the model emits of an assistant's message."""
+        """The characters that the model emits of assistant message `index`, as far as the renderings prove them.
+
+        What they do not prove is added to `self.problems`.
+        """
         begin, end = ends[index - 1] if index else 0, ends[index]
-        own = begin + np.flatnonzero(self.own[begin:end] == index)  # not where a later turn quotes it
+        own = begin + np.flatnonzero(self.own[begin:end] == index)  # within its turn: later turns may quote it
         last = self._after_content(int(own[-1]) + 1) if len(own) else begin
         contents = begin + np.flatnonzero(self.content[begin:end] == index)
         start, rule = self._start(index, begin, int(contents[0]) if len(contents) else end, end)
@@ -266,9 +293,12 @@ class _Turns(Renderings):
         return SampledSpan(index, start, stop, rule, self.controls.at_end(self.real[start:stop]))
 
     def _start(self, index: int, begin: int, first: int, end: int) -> tuple[int, str]:
-        """Where the model begins, and the rule by which that is known.
+        """Where the model's reply begins, and the name of the rule (`proof.py`) that shows it.
 
-        The content starts at `first`. It may begin with what the prompt supplies (`<think>`).
+        Args:
+            begin: where the turn begins.
+            first: where the content begins; it may repeat the end of the generation prompt (`<think>`).
+            end: where the turn ends.
         """
         for place, prompt, rule in self._prompts(index, begin):
             if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= end:
@@ -290,7 +320,7 @@ class _Turns(Renderings):
         return first, ""
 
     def _prompts(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
-        """Where a generation prompt is expected, the prompt, and the rule that it proves, the best first."""
+        """Candidates `(where the generation prompt should begin, the prompt, the rule it would prove)`, best first."""
         part = self.rendering(index, True)
         if part is not None:
             yield from self._prompt_after_an_answer(index, begin)
@@ -313,9 +343,10 @@ class _Turns(Renderings):
             yield begin, usual, USUAL
 
     def _prompt_after_an_answer(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
-        """The usual prompt, where the template writes none after an answer, or just its stop.
+        """Candidates for templates that write no generation prompt after an assistant message, or only its stop.
 
-        Such templates continue that answer when they are served; the header of the next one is theirs all the same.
+        When such a template is served after an assistant message, the model continues that message. In a conversation,
+        the next assistant message still has the header that it has elsewhere.
         """
         part, without = self.rendering(index, True), self.rendering(index, False)
         if not index or self.messages[index - 1]["role"] != "assistant" or part is None or without is None:
@@ -328,9 +359,10 @@ class _Turns(Renderings):
                 yield begin + gap, usual.lstrip(), USUAL
 
     def _served_place(self, index: int) -> int | None:
-        """Where in the whole rendering the prompt would begin: after what the messages before wrote.
+        """Where in the whole rendering the generation prompt would begin: after the turns of the earlier messages.
 
-        Some formats answer after a tool's result without another header, and serving adds a tag or a header there.
+        `None` if the renderings do not show it. Some formats write no header between a tool result and the next reply,
+        but serving adds a tag or a header there.
         """
         part, without = self.rendering(index, True), self.rendering(index, False)
         if part is None or without is None or not part.text.startswith(without.text):
@@ -343,7 +375,7 @@ class _Turns(Renderings):
         return place + len(tail) if self.real.startswith(tail, place) else None
 
     def _shared(self, prompt: str, text: str) -> int:
-        """How many characters of a text the prompt supplies; never a part of a tag or of a control token."""
+        """How many characters `text` begins with that `prompt` has too, without a part of a tag or control token."""
         shared = common_prefix(prompt, text)
         opened = prompt.rfind("<", 0, shared)
         if opened > prompt.rfind(">", 0, shared):
@@ -351,7 +383,7 @@ class _Turns(Renderings):
         return self.controls.before_split_token(prompt, shared)
 
     def _usual_prompt(self) -> str:
-        """The generation prompt after another conversation; empty if the template refuses that, too."""
+        """The generation prompt after a single user message; empty if the template refuses that, too."""
         probe: Any = [{"role": "user", "content": _PROBE}]
         try:
             return added_prompt(self.render(probe, True), self.render(probe, False), self.controls)
@@ -359,7 +391,13 @@ class _Turns(Renderings):
             return ""
 
     def _stop(self, index: int, last: int, end: int, limit: int) -> int:
-        """The character after the stop of the message whose content ends at `last`, and whose turn at `end`."""
+        """The position after the stop token of a message.
+
+        Args:
+            last: where its content ends.
+            end: where its turn ends.
+            limit: where the data of the next message begins.
+        """
         message = self.messages[index]
         plain = bool(message["content"]) and "tool_calls" not in message
         end = min(end, limit)
@@ -376,19 +414,20 @@ class _Turns(Renderings):
         return self._stop_in_next_turn(index, max(last, end), limit, text_end)
 
     def _stop_in_next_turn(self, index: int, end: int, limit: int, text_end: int | None) -> int:
-        """The stop that the next turn writes, if it is the same whoever speaks next, or if a header follows it.
+        """The position after a stop that the template writes at the start of the next turn.
 
-        A control token that depends on who speaks next is an opener (GLM's `<|user|>`): it ends the turn before, and is
-        no part of it. A turn that nothing ends is a problem.
+        A token there is a stop if it is the same whatever role comes next, or if a header follows it. A token that
+        depends on the next role is an opener (GLM's `<|user|>`): it ends the turn before but is not part of it. If
+        nothing ends the turn, that is added to `self.problems`.
 
         Args:
-            text_end: where ordinary text behind the content ends; it is the stop (`</answer>`), or the end of a call's
-                markup, if no control token follows.
+            text_end: where ordinary text after the content ends; if no control token follows, this text is the stop
+                (`</answer>`) or the end of a call's markup.
         """
         following = self._next_texts(index, end)
         tokens = {role: self.controls.first_at_start(text) for role, text in following.items()}
         part = self.rendering(index + 1, False)
-        last = self.controls.first_at_start((part and self._after(part, end)) or "")  # where nothing follows
+        last = self.controls.first_at_start((part and self._after(part, end)) or "")  # if this message is the last
         stop = self._same_next(tokens) or self._before_header(following.get("user", ""))
         text = self.real[end:limit]
         if stop:
@@ -398,7 +437,8 @@ class _Turns(Renderings):
         elif last:
             self.problems.append(f"message {index} ends without its stop {last!r}")
         elif text_end is not None:
-            usual = "" if following.get("user") else self._usual_stop()  # reasoning may be gone once a user has spoken
+            # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
+            usual = "" if following.get("user") else self._usual_stop()
             if usual:
                 self.problems.append(f"message {index} ends without its stop {usual!r}")
             return text_end
@@ -407,7 +447,7 @@ class _Turns(Renderings):
         return end
 
     def _usual_stop(self) -> str:
-        """The stop token right behind an answer that a user follows; empty if there is none."""
+        """The stop token directly after an assistant message between two user messages; empty if there is none."""
         probe: Any = [{"role": role, "content": f"{_PROBE} {role}"} for role in ("user", "assistant", "user")]
         try:
             text = self.render(probe, False)
@@ -419,24 +459,24 @@ class _Turns(Renderings):
         return token if self.controls.is_stop(token) and not is_opener else ""
 
     def _same_next(self, tokens: dict[str, str]) -> str:
-        """The control token that follows whoever speaks next, "" if it depends on that or opens the model's turn."""
+        """The control token that follows whatever the next role is; "" if there is none or it opens model turns."""
         same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
         is_opener = not self.controls.is_stop(same) and same == self.controls.first(self._usual_prompt())
         return "" if is_opener else same
 
     def _before_header(self, text: str) -> str:
-        """The stop with which the next turn begins, if its header follows; an opener is the header (GLM's)."""
+        """The stop token at the start of the next turn, if a header follows it; "" for an opener (GLM)."""
         token = self.controls.first_at_start(text)
         header = text.partition(_PROBE)[0].partition(token)[2] if token else ""
         return token if self.controls.is_stop(token) and self.controls.first(header) else ""
 
     def _next_texts(self, index: int, end: int) -> dict[str, str]:
-        """By the role of the next message, what follows the end of a message."""
+        """Role of a next message -> the text from `end` on, when a probe message of that role follows `index`."""
         texts = {}
         user: Any = {"role": "user", "content": _PROBE}
         for role in ("user", "tool", "assistant"):
             probe: Any = {"role": role, "content": _PROBE}
-            for following in ([probe], [probe, user]):  # some templates want a question somewhere
+            for following in ([probe], [probe, user]):  # some templates refuse messages without a user message
                 try:
                     text = self.render([*self.made.messages[: index + 1], *following], False)
                 except MessageError:
