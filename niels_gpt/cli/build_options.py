@@ -29,10 +29,10 @@ DEFAULT_TOKENIZER: Final = Path(DEFAULT_TOKENIZER_PATH)
 
 
 def uses_renderer(tokenizer: Path, renderer: RendererFlags, loss: LossFlags) -> bool:
-    """Whether a build renders: a renderer is asked for, or the tokenizer is no spm.model, which has our own sentinels.
+    """Whether a build uses a renderer; without one, a spm.model is written with its own sentinels.
 
     Raises:
-        UsageError: a choice of tokens for our own sentinels, which train every assistant turn.
+        UsageError: --loss-on or --tool-bodies without a renderer: with sentinels every assistant turn is trained.
     """
     if renderer.named or not is_sentencepiece(tokenizer):
         return True
@@ -46,7 +46,7 @@ def uses_renderer(tokenizer: Path, renderer: RendererFlags, loss: LossFlags) -> 
 
 @dataclass(frozen=True)
 class ChatRowFlags:
-    """What becomes of conversations that do not fit as they are."""
+    """How the rows of conversations are read, and what is done with rows that cannot be used unchanged."""
 
     form: ChatFormat = None
     allow_partial: Annotated[
@@ -109,13 +109,14 @@ class ChatRowFlags:
     ] = MAX_MESSAGE_BYTES
 
     def mapping(self, *, sentinels: bool) -> RowMapping:
-        """How rows are renamed.
+        """The mapping of the rows' columns and roles to those of a conversation.
 
         Args:
-            sentinels: our own sentinels write the default system message themselves, and record it.
+            sentinels: rows are written with sentinels, whose encoder adds the default system message and records
+                it, so the mapping must not.
 
         Raises:
-            UsageError: an unknown column or role, or a text that is not NAME=VALUE.
+            UsageError: a column or role is unknown, or a value is not NAME=VALUE.
         """
         columns = pairs_of("--columns", self.columns, f"NAME=PATH, NAME one of {', '.join(COLUMNS)}")
         if self.system_column is not None:
@@ -127,13 +128,13 @@ class ChatRowFlags:
 
     @property
     def sentinel_system(self) -> str:
-        """The default system message where our own sentinels are written."""
+        """The default system message of rows that are written with sentinels."""
         return DEFAULT_SYSTEM_TEXT if self.default_system is None else self.default_system
 
 
 @dataclass(frozen=True)
 class ExecutorFlags:
-    """Where a build runs, and in pieces of what size."""
+    """Where a build runs, and how large its units are."""
 
     threads: Threads = None
     workers: Annotated[
@@ -181,10 +182,10 @@ class ExecutorFlags:
         """The executor that these options describe.
 
         Raises:
-            UsageError: options of the other engine. MissingExtra: Ray is asked for and not installed.
+            UsageError: an option belongs to the other engine. MissingExtra: --engine ray, and Ray is not installed.
         """
         if self.engine == "ray":
-            # Importing Ray takes seconds, and it may not be installed.
+            # Here, because importing Ray takes seconds, and it may not be installed.
             from niels_gpt.scale.ray_executor import RayRunner
 
             ray = RayRunner(self.ray_address, workers=self.workers, timeout=self.unit_timeout)
@@ -204,7 +205,7 @@ def source_options(
     *,
     overwrite: bool,
 ) -> BuildOptions:
-    """How the build of a source runs, and what its manifest records of the source."""
+    """The `BuildOptions` of a source: how its build runs, and what its manifest records about it."""
     return BuildOptions(
         source_name=source.name,
         source_config=config,

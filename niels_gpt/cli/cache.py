@@ -74,7 +74,8 @@ app = App(
 CacheDir = Annotated[
     Path, typer.Argument(metavar="CACHE", help="A cache: the directory that holds meta.json.", show_default=False)
 ]
-SEPARATORS = ("eos", "bos", "eos+bos", "none")  # of builds.documents; a test compares them
+# Repeated from builds.documents, which imports tokenizers; a test compares them.
+SEPARATORS = ("eos", "bos", "eos+bos", "none")
 SeparatorName = Annotated[
     str | None,
     typer.Option(
@@ -90,7 +91,7 @@ SeparatorName = Annotated[
 
 @dataclass(frozen=True)
 class DocumentFlags:
-    """How texts become ids, and how documents are split and shuffled."""
+    """The options about encoding texts, and about splitting and shuffling documents."""
 
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
     separator: SeparatorName = None
@@ -110,7 +111,7 @@ class DocumentFlags:
 
 @dataclass(frozen=True)
 class CorpusFlags:
-    """Where the caches of public corpora are written, how their texts become ids, and which rows are left out."""
+    """The options about where the caches of public corpora are written, encoding, and bad rows."""
 
     directory: Annotated[
         Path,
@@ -127,7 +128,7 @@ class CorpusFlags:
 
 @dataclass(frozen=True)
 class PretrainFlags:
-    """How long the splits and the files of a cache of plain text may get."""
+    """The limits of the splits and of the files of a pretraining cache."""
 
     max_train_tokens: Annotated[
         int, typer.Option(help="The most tokens of train.", **ranges.MAX_TRAIN_TOKENS.option())
@@ -147,7 +148,8 @@ class PretrainFlags:
     ] = None
 
     def most_bytes(self, vocab_size: int) -> int:
-        """Of one shard, with the ids of a vocabulary of this size."""
+        """The largest size of a shard in bytes, for ids of a vocabulary of this size."""
+        # A manifest's dtype names its byte order ("uint16-le"), the option does not.
         dtype = dtype_for(self.token_dtype, vocab_size).removesuffix("-le")
         limit = shard_bytes(self.shard_size, self.shard_bytes, dtype)
         return DEFAULT_SHARD_BYTES if limit is None else limit
@@ -305,9 +307,9 @@ def _settings(
     """The options of `build-all` as one value."""
     from niels_gpt.cache.build_all import Settings
 
-    # A path as it is: a SentencePiece model is copied from where it lies.
+    # Left as a path where there is one: a spm.model is copied from there. Anything else is a hub name.
     chosen = texts.tokenizer if texts.tokenizer.exists() else str(texts.tokenizer)
-    # Only a shard's size in tokens needs the tokenizer, whose vocabulary decides how many bytes they have.
+    # The vocabulary decides how many bytes a token has. Loading it takes seconds, so only --shard-size does.
     most_bytes = limits.most_bytes(_vocab_size(chosen) if limits.shard_size and not limits.token_dtype else 0)
     return Settings(
         cache_dir=texts.directory,
@@ -355,7 +357,7 @@ def info(cache: CacheDir, as_json: Json = False) -> None:
 
 
 def _origin(cache: Path, meta: Meta) -> Table:
-    """What a cache was built from and how."""
+    """A table of what a cache was built from and how."""
     special = ", ".join(f"{name} {token}" for name, token in meta["special_token_ids"].items())
     size = sum(record["bytes"] for record in meta["files"].values())
     rows: list[tuple[str, Any]] = [
@@ -370,7 +372,7 @@ def _origin(cache: Path, meta: Meta) -> Table:
 
 
 def _counts(meta: Meta) -> Table:
-    """The counts of each split; for SFT also the share of tokens that are trained."""
+    """A table of the counts of each split; of SFT caches also the share of tokens that are trained."""
     columns = list(next(iter(meta["splits"].values()), {}))
     # A pretraining cache trains everything, so it has no share to show.
     share = ["loss share"] if "trained_tokens" in columns else []
@@ -383,9 +385,9 @@ def _counts(meta: Meta) -> Table:
 
 
 def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
-    """What a build wrote."""
+    """Print the counts of a build's cache, and how to look at it."""
     meta = open_meta(cache)
-    # Our own tokenizer is found beside the cache; that of a renderer, or another for texts, lies elsewhere.
+    # `show` finds a spm.model beside the cache; the tokenizer of a renderer, or another one of texts, must be named.
     elsewhere = "mask_dtype" in meta or "separator_ids" in meta
     named = {"cache": str(cache), **meta["totals"]}
     print_built(cache, meta, named, _counts(meta), tokenizer=tokenizer if elsewhere else None, as_json=as_json)
@@ -409,6 +411,6 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
 
 
 def _not_checked(meta: Meta) -> list[str]:
-    """What `verify` cannot judge of a cache."""
+    """What `verify` cannot check, because the cache is of an earlier version."""
     found = [] if has_checksums(meta) else [f"{META_NAME} records no checksums: tokens and index are checked alone"]
     return found if HASH_KEY in meta else [*found, f"{META_NAME} itself: {NO_HASH}"]

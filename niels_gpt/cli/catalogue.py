@@ -1,4 +1,4 @@
-"""`niels-gpt renderers | formats | rules`: lists of what there is to choose from, for people and as JSON."""
+"""`niels-gpt renderers | formats | rules`: lists of all renderers, formats and rules, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from niels_gpt.export.formats import Format
     from niels_gpt.export.preferences import PreferenceFormat
 
-# Options whose config class describes them in a sentence rather than under "Attributes:".
+# Descriptions of options whose config class has no section "Attributes:".
 _HELP = {
     "enable_thinking": "False: the generation prompt supplies an empty thinking block",
     "add_vision_id": "number the images of the conversation (`Picture 1: `)",
@@ -107,7 +107,7 @@ def _first_of(models: list[str]) -> str:
 
 
 def _template_family(name: str) -> dict[str, Any]:
-    """A family that is rendered through its chat template: its models, its parsers, what is proven."""
+    """The entry of a family without a grammar: its models, its parsers, and what is proven of its template."""
     from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
 
     family = TEMPLATE_FAMILIES[name]
@@ -145,7 +145,7 @@ def _print_template_family(entry: dict[str, Any]) -> None:
 
 
 def _renderer(name: str) -> dict[str, Any]:
-    """A renderer's name, what it is for, the models that are known to use it, and its options."""
+    """The entry of a renderer: its name, description, known models and options."""
     from niels_gpt.renderers.configs import config_from_name
     from niels_gpt.renderers.options import FamilyConfig
     from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, RENDERER_REGISTRY
@@ -187,7 +187,7 @@ def _print_renderer(entry: dict[str, Any]) -> None:
         console.print(Text.assemble((option["name"], "bold"), f"  {option['type']}, default {default}"))
         console.print(Padding(Text(option["help"]), (0, 0, 0, 4)))
     console.print()
-    # The example is an option that this renderer really has.
+    # The example is a switch of this renderer itself, so that it works when it is copied.
     switches = [f"{each['name']}=true" for each in entry["options"] if each["type"] == _TYPES[bool]]
     console.print(Text(f"Set one with --renderer-option {switches[-1] if switches else 'NAME=VALUE'}", style="dim"))
     if entry["name"] == "template":
@@ -195,7 +195,7 @@ def _print_renderer(entry: dict[str, Any]) -> None:
 
 
 def _attributes(config: type[BaseModel]) -> dict[str, str]:
-    """What the docstrings of a config class and its bases say of its options, under "Attributes:"."""
+    """Option -> its description in the section "Attributes:" of the docstrings of a config class and its bases."""
     found: dict[str, str] = {}
     # Bases first, so that a subclass may describe an option anew.
     for kind in reversed(config.__mro__):
@@ -208,10 +208,10 @@ def _attributes(config: type[BaseModel]) -> dict[str, str]:
 
 
 def _type_name(annotation: Any) -> str:
-    """`bool | None` -> "true or false", `Literal["low", "high"]` -> "low or high": what VALUE may be."""
+    """What VALUE may be: "true or false" for `bool | None`, "low or high" for `Literal["low", "high"]`."""
     if get_origin(annotation) is Literal:
         return " or ".join(map(str, get_args(annotation)))
-    # None is the default where an option may be left out; it cannot be typed.
+    # None means that the option is not given, so it is no value that can be typed on a command line.
     parts = [part for part in get_args(annotation) or (annotation,) if part is not type(None)]
     return " or ".join(_TYPES.get(part, str(part)) for part in parts)
 
@@ -277,7 +277,7 @@ def rules(
 
 
 def print_rules(name: str | None, as_json: bool) -> None:
-    """All rules, or one of them in full."""
+    """Print all rules, or one of them with its explanation."""
     from niels_gpt.doctor.rules import RULES, rule_of
     from niels_gpt.doctor.show import explain, listing
 

@@ -1,7 +1,7 @@
-"""What the shell offers when Tab is pressed: names of renderers, their options, rules, and words of short lists.
+"""Completion in the shell: the names that Tab offers for renderers, their options, rules and short lists.
 
-typer writes the scripts (`niels-gpt --install-completion`); each press of Tab runs this program, so the lists that need
-renderers or rules are imported only where they are asked for, and none of them needs torch or transformers.
+`niels-gpt --install-completion` installs typer's script, which runs this program at each press of Tab. That must be
+quick, so renderers and rules are imported by the functions that list them. None needs torch or transformers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Completer = Callable[[str], list[str]]
 
 
 def of_names(known: Iterable[str]) -> Completer:
-    """The names of a list."""
+    """A completer that offers the names of a list."""
     names = tuple(known)
 
     def completed(incomplete: str) -> list[str]:
@@ -58,7 +58,10 @@ def rule_names(incomplete: str) -> list[str]:
 
 
 def doctor_sources(incomplete: str) -> list[str]:
-    """`template`, the second word of a command, and paths: by itself a shell offers paths where nothing else is."""
+    """The word `template` (of the command `doctor template`) together with paths.
+
+    A shell offers paths by itself only if the completer returns nothing.
+    """
     if not incomplete or not "template".startswith(incomplete):
         return []
     paths = [f"{path}/" if path.is_dir() else str(path) for path in sorted(Path().glob(f"{incomplete}*"))]
@@ -66,5 +69,5 @@ def doctor_sources(incomplete: str) -> list[str]:
 
 
 def without_second_words(items: list[Any]) -> list[Any]:
-    """The commands to offer: one of two words (`doctor template`) is offered after its first."""
+    """The commands without those of two words (`doctor template`), whose second word is offered after the first."""
     return [item for item in items if " " not in item.value]

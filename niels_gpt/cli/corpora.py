@@ -1,4 +1,4 @@
-"""What `niels-gpt cache build-all` builds, and how it is printed: its corpora, its plan and its outcomes."""
+"""The options of `niels-gpt cache build-all` that choose corpora, and how its plan and results are printed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from niels_gpt.cache.build_all import Outcome, Settings
     from niels_gpt.sources.hub import HubDataset
 
-NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")  # of build_all; a test compares them
+# Repeated from sources.registry, because that imports the readers; a test compares them.
+NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")
 CORPORA = "Corpora"
 
 
@@ -30,7 +31,7 @@ ROAM_DIR = Path("data/roam")
 
 @dataclass(frozen=True)
 class CorporaFlags:
-    """Which corpora are built, and from where."""
+    """The options that choose corpora and where their rows come from."""
 
     roam_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA)
@@ -95,20 +96,20 @@ class CorporaFlags:
         """Corpus -> the data set that replaces the usual one.
 
         Raises:
-            UsageError: no `=`, or no such corpus.
+            UsageError: a value without `=`, or an unknown corpus.
         """
         from niels_gpt.cache.build_all import parse_dataset
 
-        # Checked first, so that a text without `=` is answered by the name of its option.
+        # Checked first, so that the error of a value without `=` names the option.
         for text in self.dataset or ():
             name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
         return dict(parse_dataset(text) for text in self.dataset or ())
 
     def check(self) -> None:
-        """Refuse a folder of notes that was named and is not there; without the usual one the others are built.
+        """Refuse a --roam-dir that does not exist. If the default one is missing, the other corpora are still built.
 
         Raises:
-            InputError: there is nothing.
+            InputError: the folder does not exist.
         """
         wanted = "roam" not in (self.skip or ()) and (not self.only or "roam" in self.only)
         if wanted and self.roam_dir != ROAM_DIR and not self.roam_dir.exists():
@@ -119,7 +120,7 @@ class CorporaFlags:
 
 
 def print_plan(settings: Settings, as_json: bool) -> None:
-    """What would be built, where, and from what."""
+    """Print what would be built, where, and from which data set."""
     from niels_gpt.cache.build_all import describe
 
     rows = list(describe(settings))
@@ -130,7 +131,7 @@ def print_plan(settings: Settings, as_json: bool) -> None:
 
 
 def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> None:
-    """What became of each corpus."""
+    """Print the result of each corpus: built, kept or failed, with its counts."""
     if as_json:
         print_json([outcome.to_json() for outcome in outcomes])
         return
@@ -141,7 +142,7 @@ def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> N
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """What became of one corpus, in a line."""
+    """The result of one corpus, in a line."""
     return f"{outcome.name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}".rstrip()
 
 

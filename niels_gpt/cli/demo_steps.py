@@ -1,7 +1,7 @@
 """The steps of `niels-gpt demo` on the bundled samples: tokenizer, caches, batches, one example, counts, next steps.
 
-In a module of its own, because the help page of `demo.py` need not wait for these imports. Only the batches need torch;
-without it that step says so, and all others are the same.
+It is apart from `demo.py` so that the help page of `niels-gpt demo` does not wait for these imports. Only the batches
+need torch; without it that step prints how to install it, and the other steps run.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _batches(out: Path, seed: int, console: Console) -> None:
     generator = torch.Generator().manual_seed(seed)
     stream = PretrainTokenStreamDataset(str(out / "pretrain/notes/train"), T=T, device="cpu")
     x, y = stream.get_batch(B=B, generator=generator)
-    # The demo proves what it prints below.
+    # The demo asserts what it prints below, so that a printed claim is never false.
     assert torch.equal(x[:, 1:], y[:, :-1])
     console.print(f"pretrain  x {tuple(x.shape)}  y {tuple(y.shape)}  {x.dtype}; y[:, :-1] == x[:, 1:]")
     x, y, y_masked = _sft(out).get_batch(B=B, generator=generator)
@@ -136,14 +136,14 @@ def _sft(out: Path) -> SFTExampleDataset:
 
 def _one_example(out: Path, console: Console) -> None:
     console.print(Rule("4. one example, token by token", align="left"))
-    # A few positions of padding remain to be seen.
+    # Four tokens fewer than fit, so that the picture also shows padding.
     number = _fitting_example(out, SHOWN_TOKENS - 4)
     view = view_example(out / "sft/chats", number, T=SHOWN_TOKENS)
     show_view(console, view, with_table=True)
 
 
 def _fitting_example(out: Path, most: int) -> int:
-    """The longest example that leaves some padding to be seen."""
+    """The number of the longest example of at most `most` tokens."""
     starts = np.load(out / "sft/chats" / index_name("train"))
     # The index holds where each example starts, and the end: starts 0 5 9 are lengths 5 4.
     lengths = np.diff(starts)

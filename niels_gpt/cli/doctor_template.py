@@ -1,4 +1,4 @@
-"""`niels-gpt doctor template`: what is proven of a chat template's attribution, and what is not."""
+"""`niels-gpt doctor template`: tests a chat template on probes and prints what is proven of its attribution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from niels_gpt.errors import UsageError, did_you_mean
 if TYPE_CHECKING:
     from niels_gpt.renderers.template.probe_results import ProbeResult, TemplateReport
 
-PARTIAL = 1  # the exit code where something is not proven
+PARTIAL = 1  # the exit code if something is not proven
 _DAY = "2026-01-31"  # for templates that write the date; the result does not depend on which
 
 
@@ -85,7 +85,7 @@ def _named(report: TemplateReport, names: list[str]) -> list[ProbeResult]:
     """The probes with these names.
 
     Raises:
-        UsageError: there is none of a name.
+        UsageError: no probe has one of the names.
     """
     known = {result.probe.name: result for result in report.results}
     for name in names:

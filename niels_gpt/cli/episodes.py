@@ -71,7 +71,7 @@ Dataset = Annotated[
 
 @dataclass(frozen=True)
 class EpisodeFlags:
-    """How conversations become episodes, and how these are stored."""
+    """The options about encoding conversations as episodes, and about how these are stored."""
 
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
     val_frac: ValFrac = VAL_FRAC
@@ -166,7 +166,11 @@ def conversation_encoder(
     images: Path | None = None,
     quiet: bool,
 ) -> ConversationEncoder:
-    """A renderer, or our own sentinels where the tokenizer is a spm.model."""
+    """The encoder that these options describe: a renderer, or the sentinels of a spm.model.
+
+    Raises:
+        UsageError: --images or --samples per-turn, which need a renderer, for a spm.model.
+    """
     from niels_gpt.builds.conversation_encoders import RenderingPolicy, SentinelEncoder, as_encoder
 
     loss_on = loss.loss_on
@@ -223,7 +227,7 @@ def pack(
 
 
 def _counts(manifest: dict[str, Any]) -> Table:
-    """Episodes and tokens of each split, and how many rows were left out or changed."""
+    """A table of the episodes and tokens of each split, and of rows that were left out or changed."""
     table = table_of("split", right=("episodes", "tokens", "trained tokens", "loss share"))
     for split in SPLITS:
         row = manifest["splits"][split]
@@ -262,7 +266,7 @@ def info(
 
 
 def _origin(manifest: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What a dataset was built from, as names and values."""
+    """What a dataset was built from, as rows `(name, value)` of a table."""
     if manifest is None:
         return [("manifest", "none: written by another program, so its tokenizer is unknown")]
     size = sum(record["bytes"] for record in manifest["files"].values())
@@ -277,7 +281,7 @@ def _origin(manifest: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _lengths(splits: list[SplitSummary], length: int) -> Table:
-    """How long episodes are, and how full rows of `length` inputs get."""
+    """A table of how long episodes are, and how full rows of `length` inputs get."""
     table = table_of("", right=[split.split for split in splits])
     for name, values in (
         ("episodes", [f"{s.episodes:,}" for s in splits]),
@@ -312,6 +316,7 @@ def verify(
     from niels_gpt.episodes.verify import verify_dataset
     from niels_gpt.rollouts.verify import verify_rollouts
 
+    # Rollouts are episodes with more files (log-probabilities, rewards), which only their own verification reads.
     check = verify_rollouts if kind_of(dataset) == "rollouts" else verify_dataset
     with ShownProgress() as progress:
         findings = list(check(dataset, vocab_size=vocab_size, progress=progress))
@@ -323,7 +328,7 @@ def verify(
     raise typer.Exit(print_verified(named, findings, not_checked, whole=whole, as_json=as_json))
 
 
-# The name before `niels-gpt show` opened every dataset; documents and scripts use it.
+# The earlier name of `niels-gpt show`, which documents and scripts still use.
 app.command("show", hidden=True, context_settings={"ignore_unknown_options": True})(show)
 
 

@@ -43,7 +43,7 @@ ROWS = "Rows"
 
 @dataclass(frozen=True)
 class ArrangementFlags:
-    """Which rows are exported, and how they are cut, packed and ordered."""
+    """The options that choose the exported rows, and how these are cut, packed and ordered."""
 
     split: Annotated[Split | None, typer.Option(help="Only this split.  \\[default: both]", rich_help_panel=ROWS)] = (
         None
@@ -74,7 +74,7 @@ class ArrangementFlags:
 
 @dataclass(frozen=True)
 class FormatFlags:
-    """What some formats can hold, and how large their files are."""
+    """Options of some formats only, and the size of files."""
 
     binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False
     pad_multiple: Annotated[
@@ -106,15 +106,15 @@ class FormatFlags:
     ] = None
 
     def own_options(self, to: str) -> dict[str, Any]:
-        """The options that only this format has, as keywords of `export`.
+        """The options of this format, as keywords of `export`.
 
         Raises:
-            UsageError: an --option without `=`; the message lists the options of the format.
+            UsageError: a value of --option has no `=`; the message lists the options of the format.
         """
         names = ", ".join(EXPORTS[to].options)
         expected = f"NAME=VALUE; options of {to}: {names}" if names else f"none, because {to} has no options of its own"
         named = (name_and_value("--option", text, expected) for text in self.option or ())
-        # They are options of one format, with flags of their own because Megatron's users look for them.
+        # Options of the Megatron format alone, which also have flags because its users look for them in --help.
         padding = {"pad_multiple": self.pad_multiple, "pad_id": self.pad_id}
         given = {name: value for name, value in padding.items() if value is not None}
         return {name: _value(text) for name, text in named} | given
@@ -179,7 +179,7 @@ def export_command(
 
 
 def _value(text: str) -> Any:
-    """`true` -> True, `8` -> 8, else the text."""
+    """The value of an --option: `true` as True, `8` as 8, anything else as text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     # Formats check the type of their own options.

@@ -1,4 +1,4 @@
-"""`niels-gpt explore`: the explorer as a web page of this machine alone."""
+"""`niels-gpt explore`: the explorer as a web page that only this machine can reach."""
 
 from __future__ import annotations
 

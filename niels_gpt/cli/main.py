@@ -190,7 +190,7 @@ class _Commands(CommandGroup):
 
 
 def loaded(name: str) -> Any:
-    """A command, or a group of commands, from its module."""
+    """The click command of this name, imported from its module."""
     entry = COMMANDS[name]
     defined = getattr(import_module(entry.module), entry.name)
     # typer makes commands of functions only inside an app.
@@ -204,10 +204,10 @@ def loaded(name: str) -> Any:
 
 
 def _keep_the_group() -> None:
-    """The callback of an app with one command, and that is its purpose: to be there.
+    """An empty callback for an app with a single command.
 
-    Typer turns an app with a single command and no callback into that command itself, and then `niels-gpt demo` would
-    not be found by its name.
+    Without any callback, typer turns such an app into the command itself, and `niels-gpt demo` would not be found by
+    its name.
     """
 
 
@@ -215,7 +215,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from niels_gpt import kernel
 
-        # The first line of a bug report: which of the two encoders ran.
+        # The kernel is part of it because a bug report must say whether C or numpy ran.
         print(f"niels-gpt {__version__}, {kernel.description()}")
         raise typer.Exit
 

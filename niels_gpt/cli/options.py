@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
-    """The check of an option that takes one of some names; a wrong one is answered with the list and the nearest.
+    """typer settings of an option whose value is one of `names`: the check, and completion in the shell.
 
-    The shell completes them.
+    The check raises `UsageError` with the list and the nearest name.
     """
     known = tuple(names)
 
@@ -52,12 +52,13 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def existing(expected: str = "", what: str = "file or directory") -> dict[str, Any]:
-    """The check of a path, or of a list of them: one at which nothing is is refused before a library is loaded.
+    """typer settings of a path or a list of paths: a missing one is refused before any library is loaded.
 
-    Patterns and URLs are not looked up.
+    Patterns and URLs are left to the reader, which resolves them.
 
     Args:
-        expected: what is read there, for the message.
+        expected: what the file should be, for the message.
+        what: "file", "directory" or both, for the message.
     """
 
     def there(value: Any) -> Any:
@@ -78,10 +79,10 @@ def _is_there(text: str) -> bool:
 
 
 def existing_tokenizer(text: str | Path) -> Path:
-    """The path of a tokenizer; one that can be no name on the hub must exist.
+    """The path or hub name of a tokenizer; what cannot be a name on the hub must exist.
 
     Raises:
-        InputError: there is nothing.
+        InputError: the path does not exist.
     """
     shown = str(text)
     is_path = shown.startswith((".", "/", "~")) or shown.count("/") > 1 or shown.endswith((".model", ".json", ".jinja"))
@@ -94,10 +95,10 @@ def existing_tokenizer(text: str | Path) -> Path:
 
 
 def existing_or_hub(text: str) -> None:
-    """The same for a path or the name of a dataset on the hub, which is OWNER/NAME.
+    """Refuse a path that does not exist, unless it can be the name of a dataset on the hub (OWNER/NAME).
 
     Raises:
-        InputError: there is nothing.
+        InputError: the path does not exist.
     """
     # What looks like a path is one, so that a typing error is not looked up online.
     is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith((*CHAT_SUFFIXES, ".arrow"))
@@ -111,10 +112,10 @@ EXISTING: Final = existing()
 
 
 def must_exist(text: str) -> None:
-    """The check of `EXISTING`, for commands that look first at what else is wrong with the call.
+    """The check of `EXISTING` as a call, for commands that first report other mistakes in their options.
 
     Raises:
-        InputError: there is nothing.
+        InputError: the path does not exist.
     """
     EXISTING["callback"](text)
 
@@ -129,10 +130,10 @@ EXISTING_TOKENIZER: Final[dict[str, Any]] = {"callback": _tokenizers_there}  # f
 
 
 def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[str, str]:
-    """`enable_thinking=false` -> ("enable_thinking", "false").
+    """Split `enable_thinking=false` into ("enable_thinking", "false").
 
     Raises:
-        UsageError: no `=`.
+        UsageError: there is no `=`, or no name before it.
     """
     # At the first "=", because a value may hold more of them.
     name, equals, value = text.partition("=")
@@ -142,10 +143,10 @@ def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters that are option groups are declared as the options of the group.
+    """A command in which every parameter that is an option group is replaced by the group's options.
 
-    Typer reads a signature, so the returned function has one in which each group is replaced by its fields; when it is
-    called with their values, it makes the groups again.
+    Typer reads the signature of a function. That of the returned one has the fields of each group; when typer calls it
+    with their values, it builds the groups and calls `command`.
     """
     # The modules of commands have postponed annotations, so groups are recognised by their resolved types.
     hints = get_type_hints(command, include_extras=True)
@@ -272,10 +273,10 @@ TokenDtype = Annotated[
 
 
 def sequence_length(alias: str, help_text: str, limits: ranges.Range = ranges.BLOCK_SIZE) -> Any:
-    """`--sequence-length`: how many tokens a model is given in one row. Our rows hold one more, the last target.
+    """`--sequence-length`: how many input tokens a row has. Stored rows have one more, the last target.
 
     Args:
-        alias: the name that the option had before, and that documents and scripts use.
+        alias: the option's earlier name, which documents and scripts use.
     """
     text = f"{help_text} Also as {alias}."
     return typer.Option("--sequence-length", alias, metavar="TOKENS", help=text, **limits.option("--sequence-length"))
@@ -319,13 +320,13 @@ ShardBytes = Annotated[
 
 
 def shard_bytes(tokens: int | None, size: int | None, token_dtype: str = "") -> int | None:
-    """--shard-size and --shard-bytes as a number of bytes; `None` where neither is named.
+    """--shard-size and --shard-bytes as a number of bytes; `None` if neither is given.
 
     Args:
         token_dtype: of a cache; of episodes it is empty.
 
     Raises:
-        UsageError: both are named.
+        UsageError: both are given.
     """
     if tokens is not None and size is not None:
         raise UsageError("found --shard-size and --shard-bytes; expected one of them: they are one limit in two units")
@@ -377,7 +378,7 @@ RendererOption = Annotated[
 
 @dataclass(frozen=True)
 class RendererFlags:
-    """Which renderer, and its options."""
+    """The options that choose a renderer."""
 
     renderer: RendererName = None
     renderer_option: RendererOption = None
@@ -395,7 +396,7 @@ class RendererFlags:
 
     @property
     def named(self) -> bool:
-        """A renderer is asked for; a date alone asks for none."""
+        """Whether any of these options chooses a renderer; a date alone does not."""
         return bool(self.renderer or self.renderer_option or self.template or self.isolate)
 
     def options(self) -> RendererOptions:

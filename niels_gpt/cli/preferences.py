@@ -69,7 +69,7 @@ Form = Annotated[
 
 @dataclass(frozen=True)
 class PreferenceRowFlags(ChatRowFlags):
-    """What becomes of rows that do not fit as they are."""
+    """The options about rows, with the forms of preferences in place of the shapes of conversations."""
 
     form: Form = None
 
@@ -117,7 +117,7 @@ def build(
 
 
 def _counts(manifest: dict[str, Any]) -> Table:
-    """Groups, completions and tokens of each split, and how many rows were left out or changed."""
+    """A table of the groups, completions and tokens of each split, and of rows that were left out or changed."""
     table = table_of("split", right=("groups", "completions", "tokens", "trained tokens"))
     for split in SPLITS:
         row = manifest["splits"][split]
@@ -153,5 +153,5 @@ def _shown(value: Any) -> str:
     return "-" if value is None else f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
 
 
-# The same files as episodes, and the same command.
+# A dataset of preferences has the files of an episodes dataset, so the command is the same.
 app.command("verify")(verify)

@@ -88,11 +88,12 @@ def build(
 
 
 def _planned(loaded: LoadedRecipe, locked: Lock | None, *, threads: int | None, allow_code: bool) -> Plan:
-    """What a build would make; nothing is built."""
+    """The plan of a recipe: what a build would make. Nothing is built."""
     from niels_gpt.recipes.inputs import open_recipe
     from niels_gpt.recipes.plan import plan_recipe
 
     with ShownProgress() as progress:
+        # Finding duplicates takes a pass over all rows, which a plan that only samples them should not wait for.
         opened = open_recipe(loaded, threads=threads, duplicates=False, allow_code=allow_code)
         if loaded.recipe.duplicates is not None:
             progress.note("duplicates are looked for by the build; this plan still counts them")
@@ -124,7 +125,7 @@ def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
 
 
 def _amounts(plan: Plan) -> Table:
-    """What each source holds; ~ marks an estimate."""
+    """A table of what each source holds; ~ marks an estimate."""
     table = table_of("source", right=("rows", "used", "tokens", "trained tokens", "disk"))
     for each in plan.sources:
         about = "" if each.exact else "~"
@@ -134,7 +135,7 @@ def _amounts(plan: Plan) -> Table:
 
 
 def _rows(plan: Plan, workers: int) -> Table:
-    """How long conversations are, and what rows of training they give."""
+    """A table of how long conversations are, and how many rows of training they give."""
     table = table_of("lengths", right=("median", "95 %", "longest", "too long", "training rows", "time"))
     for each in plan.sources:
         about = "" if each.exact else "~"
@@ -177,7 +178,12 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
 
 
 def _phases(phases: Any, sizes: Mapping[str, tuple[int, int]], title: str) -> Table:
-    """Rows and tokens of each source in an epoch, their share, and how often the epoch shows the source."""
+    """A table of the rows and tokens of each source in an epoch, its share, and how often each of its rows comes.
+
+    Args:
+        phases: for each phase of the epoch, source -> rows.
+        sizes: source -> (rows, tokens) of the whole source; tokens of a phase are in proportion to its rows.
+    """
     table = table_of(f"one epoch ({title})", right=("rows", "tokens", "share", "times"))
     for number, phase in enumerate(phases):
         tokens = {name: rows * sizes[name][1] / max(1, sizes[name][0]) for name, rows in phase.items()}

@@ -105,7 +105,7 @@ def show(
     row, facts = opened[number], _facts(opened, number)
     text_of = token_text_of(dataset, opened.episodes.manifests[0] or {}, tokenizer)
     texts = None if text_of is None else [text_of(token) for token in row.ids.tolist()]
-    # JSON has no NaN.
+    # Context tokens have NaN here, which JSON lacks.
     logprobs = None if row.logprobs is None else [None if math.isnan(each) else each for each in row.logprobs.tolist()]
     versions = None if row.versions is None else row.versions.tolist()
     columns = {"ids": row.ids.tolist(), "mask": row.mask.tolist(), "logprobs": logprobs, "versions": versions}
@@ -121,7 +121,7 @@ def show(
 
 
 def _facts(opened: RolloutDataset, number: int) -> dict[str, Any]:
-    """What is known of a rollout as a whole."""
+    """The values of a whole rollout, in contrast to those of each token; `None` where JSON has no value, as for NaN."""
     row = opened[number]
     return {
         "group": row.group,
@@ -139,7 +139,7 @@ def _facts(opened: RolloutDataset, number: int) -> dict[str, Any]:
 
 
 def _token_table(columns: dict[str, Any], texts: list[str] | None) -> Any:
-    """A line for each token."""
+    """A table with a line for each token."""
     given = {name: values for name, values in columns.items() if values is not None and name != "mask"}
     table = table_of(*(["text"] if texts else []), right=("token", *(name.removesuffix("s") for name in given)))
     for at, sampled in enumerate(columns["mask"]):
@@ -196,5 +196,5 @@ def import_(
     print_line(f"{directory} is complete: {counted}. Look at it: {look}")
 
 
-# The same files as episodes, and the same command.
+# A dataset of rollouts has all files of an episodes dataset, so the command is the same.
 app.command("verify")(verify)

@@ -86,7 +86,7 @@ def show(
     """
     path = as_file(source)
     rendering = renderer.named or loss.loss_on is not None
-    # A file without one of these suffixes is treated as a misspelt dataset, whose error says what was expected.
+    # Any other file is treated as a misspelt dataset: that error lists everything that can be shown.
     if isinstance(path, RemoteFile) or (path.suffix in CHAT_SUFFIXES and not path.is_dir()):
         if packed or length is not None:
             raise UsageError(f"{path}: a file of conversations; --packed and --sequence-length are for datasets")
@@ -141,12 +141,12 @@ def render(
 def _rendered(
     file: str | AnyFile, number: int, tokenizer: Path, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
 ) -> ExampleView:
-    """A conversation with its tokens. What needs no tokenizer is checked first, because loading one takes seconds."""
+    """A conversation with its tokens. All else is checked before the tokenizer is loaded, which takes seconds."""
     from niels_gpt.explorer.example import view_rendered
     from niels_gpt.sources.chat_files import nth_conversation
 
     loss_on = loss.loss_on
-    # Raises what is wrong with the options.
+    # Raises for wrong options, before any row is read.
     renderer.options()
     conversation = nth_conversation(file, number)
     return view_rendered(renderer.open(tokenizer, quiet=quiet), conversation, loss_on)
@@ -162,7 +162,7 @@ def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:
 
 
 def _print_messages(file: AnyFile, number: int, as_json: bool) -> None:
-    """A conversation as text, where there is no tokenizer to render it with."""
+    """Print a conversation's messages as text; used without --tokenizer."""
     from niels_gpt.sources.chat_files import nth_conversation
     from niels_gpt.token_display import printable
 

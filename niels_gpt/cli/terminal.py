@@ -1,4 +1,4 @@
-"""What every command shares: consoles, progress, and errors that become one line and an exit code."""
+"""Output of all commands: consoles, tables, progress, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def _console_type() -> type[Console]:
 
     class Results(Console):
         def on_broken_pipe(self) -> None:
-            """The reader of our output has left, as `head` does. Rich would exit with 1, which here means findings."""
+            """Called when the reader of our output has closed the pipe, as `head` does.
+
+            Rich would exit with 1, which in the doctor means findings; `run` exits with 0.
+            """
             raise BrokenPipeError
 
     return Results
@@ -55,14 +58,14 @@ def note(text: str) -> None:
 
 
 def print_line(text: str, style: str = "green") -> None:
-    """Print a line of a result; it is not broken, so that paths and commands in it can be copied."""
+    """Print a line of a result without breaking it, so that paths and commands in it can be copied."""
     from rich.text import Text
 
     out().print(Text(text, style=style), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a result for machines."""
+    """Print a result as JSON, for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -82,7 +85,7 @@ def run(command: Callable[[], Any]) -> None:
     except NielsError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # Python flushes stdout once more at exit, which must not fail again
+    except BrokenPipeError:  # stdout becomes /dev/null, since Python flushes it once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     except MemoryError:
@@ -114,7 +117,7 @@ WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is reported in the la
 
 
 def left_out_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a build left out or changed, for JSON. Manifests of earlier versions do not count all of it."""
+    """What a build left out or changed, for JSON; manifests of earlier versions lack some counts."""
     return {
         "dropped": manifest.get("dropped", {}),
         "changed": manifest.get("changed", {}),
@@ -131,7 +134,7 @@ def add_left_out(table: Table, manifest: Mapping[str, Any]) -> None:
 
 
 def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
-    """Say when a build left out more than `WARN_OF_BAD_ROWS` of its rows as unusable; for its last line."""
+    """Print a warning, as a build's last line, if more than `WARN_OF_BAD_ROWS` of its rows were unusable."""
     bad = manifest.get("bad_rows") or {"left_out": 0, "of": 0}
     if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:
         share = f"{bad['left_out'] / bad['of']:.1%}"
@@ -151,8 +154,8 @@ def print_built(
     """Print what a build wrote.
 
     Args:
-        named: what JSON has besides the counts.
-        tokenizer: what `niels-gpt show` needs to show a row; `None` if it finds the dataset's own.
+        named: further keys of the JSON, besides the counts.
+        tokenizer: the --tokenizer that `niels-gpt show` needs; `None` if it finds the tokenizer itself.
     """
     if as_json:
         print_json({**named, "splits": manifest["splits"], **left_out_of(manifest)})
@@ -166,12 +169,12 @@ def print_built(
 def print_verified(
     named: Mapping[str, Any], findings: list[str], not_judged: list[str], *, whole: str, as_json: bool
 ) -> int:
-    """Print what a verification found.
+    """Print the result of a verification.
 
     Args:
-        named: what JSON has besides the findings.
-        not_judged: what it could not judge.
-        whole: the line where nothing is wrong.
+        named: further keys of the JSON, besides the findings.
+        not_judged: what could not be checked, and why.
+        whole: the line to print if nothing is wrong.
 
     Returns:
         The exit code: 3 if anything is wrong.
@@ -197,8 +200,8 @@ BAR_SECONDS = 0.1  # a bar is drawn ten times a second; steps may come a million
 class ShownProgress(Progress):
     """Progress on stderr: a live bar in a terminal, a plain line every few seconds elsewhere.
 
-    The lines also come where nothing advances, as while a tokenizer is trained: a thread writes them. Use it as a
-    context manager; `quiet` shows nothing but notes.
+    A thread writes the plain lines, so that they also appear while nothing advances, such as during the training of a
+    tokenizer. Use it as a context manager; with `quiet` it prints notes only.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -221,14 +224,14 @@ class ShownProgress(Progress):
         return self
 
     def _watch(self) -> None:
-        """Write a line where none has come for a while."""
+        """Write a line whenever none was written for `PLAIN_SECONDS`; runs in a thread until `__exit__`."""
         while not self._end.wait(max(0.5, self._last_line + PLAIN_SECONDS - time.monotonic())):
             with self._lock:
                 if self._what:
                     self._line_if_due(time.monotonic())
 
     def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
-        """A phase starts; the one before it is finished."""
+        """Start a phase, and finish the one before it."""
         with self._lock:
             self._finish()
             self._what, self._unit, self._done, self._total = what, unit, 0, total
@@ -242,7 +245,8 @@ class ShownProgress(Progress):
             self._bar.start()
 
     def advance(self, steps: int) -> None:
-        """`steps` more units are done."""
+        """Count `steps` more units, and redraw if the last drawing is long enough ago."""
+        # Without the lock and without drawing: builders call this for every chunk, often from their innermost loop.
         self._done += steps
         now = time.monotonic()
         if now - self._last_line < (PLAIN_SECONDS if self._bar is None else BAR_SECONDS):
@@ -255,11 +259,11 @@ class ShownProgress(Progress):
                 self._draw(self._bar, now)
 
     def expect(self, total: int) -> None:
-        """From now on the bar and the time left refer to this total, an estimate."""
+        """Take this estimate as the total of the bar and of the time left."""
         self._total, self._estimated = total, True
 
     def reached(self, fraction: float) -> None:
-        """From now on the bar and the time left refer to this share."""
+        """Take this fraction as the state of the bar and of the time left, in place of the steps."""
         with self._lock:
             self._fraction = max(fraction, self._fraction or 0.0)
             if self._bar is not None:
@@ -287,7 +291,7 @@ class ShownProgress(Progress):
         of = "" if self._total is None else f" of {'about ' if self._estimated else ''}{self._count(self._total)}"
         amount = f"{self._count(self._done)}{of} {self._size_unit()[0]}"
         seconds = now - self._started
-        # A rate of the first moments means nothing.
+        # In the first half second the rate is mostly start-up.
         if not self._done or seconds < 0.5:
             return amount
         rate = self._done / seconds
@@ -315,7 +319,8 @@ class ShownProgress(Progress):
         self._console.print(Text(f"{self._what}: {amount}{left}"), soft_wrap=True)
 
     def _finish(self) -> None:
-        if self._printed not in (None, self._done):  # the last line of a phase has its whole count
+        # So that a log's last line of a phase has the final count. A phase that was never printed was short.
+        if self._printed not in (None, self._done):
             self._total = self._fraction = None
             self._line(time.monotonic())
         self._what = ""
@@ -350,7 +355,7 @@ def _columns(unit: str) -> list[Any]:
 
 
 def key_values(title: str, rows: list[tuple[str, str]]) -> Table:
-    """A two-column table."""
+    """A table of names and values."""
     from rich.table import Table
     from rich.text import Text
 

@@ -76,7 +76,7 @@ def train(
 
 
 def _train_sentencepiece(inputs: list[str], directory: Path, **how: Any) -> dict[str, Any]:
-    """What was trained, as --json prints it."""
+    """Train a SentencePiece tokenizer; returns what --json prints."""
     from niels_gpt.tokenizer import train_tokenizer
 
     tokenizer = train_tokenizer(inputs, directory, **how)
@@ -89,7 +89,7 @@ def _train_sentencepiece(inputs: list[str], directory: Path, **how: Any) -> dict
 
 
 def _train_byte_bpe(inputs: list[str], directory: Path, **how: Any) -> dict[str, Any]:
-    """What was trained, as --json prints it."""
+    """Train a byte-level BPE tokenizer; returns what --json prints."""
     from niels_gpt.tokenizer.training import train_byte_bpe
 
     tokenizer = train_byte_bpe(inputs, directory, **how)
