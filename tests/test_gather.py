@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.format import gather
-from niels_gpt.format.gather import ARRAYS_PER_SHAPE, Buffers, Files, Spans, shifted
+from niels_gpt.format.gather import ARRAYS_PER_SIZE, Buffers, Files, Spans, shifted
 from niels_gpt.format.packing import layout_of
 
 PAD, MOST_SEGMENTS = 7, 3
@@ -331,7 +331,7 @@ def test_windows_that_are_in_no_file_are_refused(
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
 def test_large_arrays_begin_with_a_line_of_the_processor_s_cache(dtype: Any) -> None:
     buffers = Buffers()
-    arrays = [buffers.empty((300, 100), dtype) for _ in range(3 * ARRAYS_PER_SHAPE)]
+    arrays = [buffers.empty((300, 100), dtype) for _ in range(3 * ARRAYS_PER_SIZE)]
     assert {array.ctypes.data % gather.ALIGNMENT for array in arrays} == {0}
     assert all(array.flags.c_contiguous and array.shape == (300, 100) for array in arrays)
 
@@ -358,12 +358,12 @@ def test_memory_is_used_again_only_when_nothing_holds_it(hold: Callable[[npt.NDA
     for _ in range(3):
         assert buffers.empty(shape, np.int64).ctypes.data != address
     del held
-    assert address in {buffers.empty(shape, np.int64).ctypes.data for _ in range(ARRAYS_PER_SHAPE)}
+    assert address in {buffers.empty(shape, np.int64).ctypes.data for _ in range(ARRAYS_PER_SIZE)}
 
 
 def test_more_arrays_are_held_than_are_retained() -> None:
     buffers, shape = Buffers(), (300, 100)
-    held = [buffers.empty(shape, np.int64) for _ in range(3 * ARRAYS_PER_SHAPE)]
+    held = [buffers.empty(shape, np.int64) for _ in range(3 * ARRAYS_PER_SIZE)]
     assert len({array.ctypes.data for array in held}) == len(held)
     assert buffers.empty((300, 101), np.int64).shape == (300, 101)
     assert buffers.empty(shape, np.float64).dtype == np.float64

@@ -58,11 +58,10 @@ class Files(NamedTuple):
 
 ALIGNMENT = 64  # bytes: a line of the processor's cache; vectors that are written across two lines take longer
 SMALLEST = 1 << 16  # bytes; the allocator keeps smaller arrays mapped by itself
-ARRAYS_PER_SHAPE = (
-    8  # three of a batch have one shape: for batches that are used, and made ahead; more are not retained
-)
-SHAPES = 16  # of arrays that are retained; after a change of shapes the earlier ones are freed
-_HELD_HERE = 2  # references that `getrefcount` finds if only `Buffers._room` holds an array: its own and the argument
+# Three arrays of a batch have one size: enough for batches that are used, and made ahead; more are not retained.
+ARRAYS_PER_SIZE = 8
+SIZES = 16  # of arrays that are retained; when there are more, the earlier ones are freed
+_HELD_HERE = 3  # references that `getrefcount` finds if only `Buffers._room` holds bytes: a pair, its own, the argument
 
 
 class Spans(NamedTuple):
@@ -269,36 +268,36 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        # The bytes behind the arrays, not the arrays: a view of a view refers to the array that owns the memory alone.
-        self._retained: dict[tuple[Any, ...], deque[npt.NDArray[np.uint8]]] = {}
+        # Of each size: bytes, and where among them arrays begin. Bytes and not arrays, because a view of a view refers
+        # to the array that owns the memory alone.
+        self._retained: dict[int, deque[tuple[npt.NDArray[np.uint8], int]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """An array like that of `numpy.empty`, which begins with a line of the processor's cache if it is large."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size < SMALLEST:
             return np.empty(shape, dtype)
-        room = self._room((*shape, dtype), size + ALIGNMENT)
-        begin = -room.ctypes.data % ALIGNMENT
-        return np.ndarray(shape, dtype, room, begin)
+        return np.ndarray(shape, dtype, *self._room(size))
 
-    def _room(self, key: tuple[Any, ...], size: int) -> npt.NDArray[np.uint8]:
-        """Bytes that nothing else refers to."""
-        if key not in self._retained and len(self._retained) >= SHAPES:
+    def _room(self, size: int) -> tuple[npt.NDArray[np.uint8], int]:
+        """Bytes that nothing else refers to, and where an array of `size` bytes begins among them."""
+        if size not in self._retained and len(self._retained) >= SIZES:
             self._retained.clear()
-        retained = self._retained.setdefault(key, deque())
+        retained = self._retained.setdefault(size, deque())
         for _ in range(len(retained)):
             try:
-                room = retained.popleft()  # from here on no other thread finds it
+                room, begin = one = retained.popleft()  # from here on no other thread finds it
             except IndexError:  # other threads look at all of them
                 break
             is_free = sys.getrefcount(room) == _HELD_HERE
-            retained.append(room)
+            retained.append(one)
             if is_free:
-                return room
-        room = np.empty(size, np.uint8)
-        if len(retained) < ARRAYS_PER_SHAPE:
-            retained.append(room)
-        return room
+                return room, begin  # not `one`: a new pair refers to the bytes, so no other thread takes them for free
+        room = np.empty(size + ALIGNMENT, np.uint8)
+        begin = -room.ctypes.data % ALIGNMENT
+        if len(retained) < ARRAYS_PER_SIZE:
+            retained.append((room, begin))
+        return room, begin
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         return type(self), ()
