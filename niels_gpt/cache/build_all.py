@@ -4,12 +4,12 @@
 
     CACHE_DIR/tokenizer/{spm.model,meta.json}           or {tokenizer.json,tokenizer_config.json,meta.json}
     CACHE_DIR/pretrain/{fineweb_edu,roam,wikitext}/     built
-    CACHE_DIR/pretrain/gutenberg/                       a marked stub, unless asked for
+    CACHE_DIR/pretrain/gutenberg/                       a stub, marked as not built, unless `with_gutenberg`
     CACHE_DIR/sft/{dolly15k,oasst1}/                    built
     CACHE_DIR/build_report.json                         the outcome of each
 
-If a source fails, the report says why, and the others are built. The same command later continues with what is not
-complete. The report retains the last outcome of every source, including those that a run with `--only` skips.
+If a source fails, the report says why, and the others are still built. Running the same command again builds those that
+are not complete. The report retains the last outcome of every source, including those that a run with `--only` skips.
 
 In the order of use: `Settings` -> `plan` -> `build_all`, which copies the tokenizer beside the caches, then for each
 target `_build` and `_report`.
@@ -62,14 +62,14 @@ from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
 REPORT_NAME = "build_report.json"
 NAMES = tuple(SOURCES)
-STUB_NAME = "gutenberg"  # not built unless asked for
+STUB_NAME = "gutenberg"  # a stub unless `Settings.with_gutenberg`
 
 Status = Literal["built", "already built", "pinned", "stub", "failed"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every option of the build; the defaults are those of the token cache format.
+    """Every option of `build_all`; the defaults are those of the token cache format.
 
     Attributes:
         tokenizer: of texts and conversations: a path, a name on the hub, or an object. Conversations are rendered in
@@ -145,6 +145,8 @@ def plan(settings: Settings) -> list[Target]:
         UsageError: a name that is not one of `NAMES`, or in both; nothing left to build; a number out of range.
     """
     _check_numbers(settings)
+    # Names are checked in all three before any is used: a misspelt --skip would otherwise build what it was to leave
+    # out.
     for name in (*settings.only, *settings.skip, *settings.datasets):
         check_source_name(name)
     if both := sorted(set(settings.only) & set(settings.skip)):
@@ -159,6 +161,7 @@ def plan(settings: Settings) -> list[Target]:
 def _check_numbers(settings: Settings) -> None:
     """Check, before anything is built, the options that only the build functions would check."""
     check_budgets(settings.max_train_tokens, settings.max_val_tokens)
+    # A shard holds at least one token, which takes four bytes in uint32: the range with the larger minimum.
     (ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.CACHE_SHARD_BYTES).check(
         settings.shard_bytes
     )
@@ -186,7 +189,7 @@ def _target(name: str, settings: Settings) -> Target:
     limits: dict[str, Any] = {"val_frac": settings.val_frac}
     if isinstance(source, TextSource):
         limits |= {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS}
-    if source.unbounded:  # the validation share follows from the budgets
+    if source.unbounded:  # a stream without end, so the budgets also decide the share of validation
         limits = {"max_train_tokens": settings.max_train_tokens, "max_val_tokens": settings.max_val_tokens}
     place = f"{'pretrain' if isinstance(source, TextSource) else 'sft'}/{name}"
     is_stub = name == STUB_NAME and not settings.with_gutenberg
@@ -208,14 +211,14 @@ def build_all(
         finished: called with each outcome as soon as it is known.
 
     Returns:
-        One outcome a target. A failed one has a `reason`; nothing is raised for it.
+        One outcome per target. A failed one has a `reason`; nothing is raised for it.
 
     Raises:
         UsageError, TokenizerError, Mismatch, InputError: before anything is built, if names, numbers, the tokenizer or
             the report of an earlier run are wrong.
     """
     targets = plan(settings)
-    _reported(settings.cache_dir / REPORT_NAME)
+    _reported(settings.cache_dir / REPORT_NAME)  # a damaged report is refused now, not after hours of building
     tokenizer = _copy_tokenizer(settings, targets)
     outcomes = []
     for target in targets:
@@ -255,7 +258,7 @@ def _refuse_caches_of_another(tokenizer: DocumentEncoder, settings: Settings, bu
             continue
         try:
             found = read_meta(str(meta)).get("tokenizer_sha256")
-        except CacheError:  # damaged: its own build will say so
+        except CacheError:  # it is damaged; the build of this cache reports that
             continue
         if found not in (None, tokenizer.sha256):
             raise Mismatch(
@@ -270,8 +273,9 @@ def _build(
 ) -> Outcome:
     out = settings.cache_dir / target.place
     started = time.perf_counter()
-    recover_interrupted(out)  # a replacement that was killed: the stub is put back first
-    # A build that finds its cache finished returns like any other; that the manifest is the same tells.
+    # If the replacement of a stub by a cache was killed between its two renames, the stub is put back.
+    recover_interrupted(out)
+    # A build that finds its cache complete returns like any other. Whether it wrote one shows by the manifest's time.
     before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
     newer = ""
     try:
@@ -310,7 +314,7 @@ def _pinned(source: TextSource | ChatSource, out: Path, settings: Settings) -> t
 
 
 def _advice(target: Target, error: NielsError) -> str:
-    """A hint for the most common failure: the default folder of notes does not exist for most users."""
+    """A hint for the most common failure: most users have no folder of notes at the default place."""
     if isinstance(target.source, RoamNotes) and isinstance(error, InputError):
         return "; name your folder of notes with --roam-dir, or leave them out with --skip roam"
     return ""
@@ -344,12 +348,13 @@ def _build_cache(
         **target.limits,
     }
     if isinstance(source, TextSource):
-        # FineWeb-Edu shuffles itself but for the documents of a unit, and the other sources are built whole.
+        # In units FineWeb-Edu's row groups are in random order but the documents in one are not. Every other source
+        # either shuffles by itself or is built completely, so its order does not matter.
         buffer = settings.shuffle_buffer if isinstance(source, FineWebEduUnits) else None
         arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": buffer}
         build_pretrain_cache(source, str(out), tokenizer=tokenizer, options=options, **arguments)
         return
-    # Another tokenizer's conversations are in its own format: a family if one is known, else its chat template.
+    # Without sentinels, conversations are rendered in the model's format: its family if known, else its chat template.
     own = isinstance(tokenizer.tokenizer, CacheTokenizer)
     chats = tokenizer.tokenizer if own else create_renderer(settings.tokenizer)
     build_sft_cache(source, str(out), tokenizer=chats, options=options, **arguments)
@@ -371,7 +376,10 @@ def _write_stub(out: Path, name: str) -> None:
 
 
 def _report(settings: Settings, tokenizer: DocumentEncoder, outcome: Outcome) -> None:
-    """Put an outcome into the report, in place of an earlier one of that source. Other runs may write it, too."""
+    """Write an outcome into the report, in place of an earlier one of that source.
+
+    Other processes may build other sources into the same directory, so the report is read again under a lock.
+    """
     path = settings.cache_dir / REPORT_NAME
     with _locked(settings.cache_dir):
         sources = {source["name"]: source for source in _reported(path)}
@@ -404,7 +412,7 @@ def _reported(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock for the block; on the directory itself, so that no lock file is left."""
+    """Hold an exclusive lock during the block, on the directory itself, so that no lock file remains."""
     with storage_errors("locking", folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -416,7 +424,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """Name, place and origin of each target, for a dry run; the hub is not asked."""
+    """`(name, place, origin)` of each target, for --dry-run; makes no request to the hub."""
     for target in plan(settings):
         if target.source is None:
             yield target.name, target.place, "a stub; --with-gutenberg builds it"

@@ -139,7 +139,8 @@ def build_pretrain_cache(
     ranges.CACHE_SHARD_BYTES.check(shard_bytes)
     ranges.SHUFFLE_BUFFER.check(shuffle_buffer)
     fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
-    # Without a budget for train every document goes to val, as the overflow of train; nothing is drawn.
+    # With a train budget of 0 the fraction would be 1, and nothing needs to be drawn: train is full from the start, and
+    # its documents overflow to val.
     split = ValidationSplit(fraction if max_train_tokens else 0.0, seed)
     encoder = document_encoder(tokenizer, separator)
     meta = recipe(
@@ -202,7 +203,10 @@ def _write_documents(
 
 
 def _in_order(documents: Iterable[SplitDocument], buffer: int | None, seed: int) -> Iterable[SplitDocument]:
-    """The documents, shuffled if there is a buffer. This comes after the split, so that a group stays together."""
+    """The documents, shuffled if there is a buffer.
+
+    This follows the split, which draws once per group of neighbouring documents: shuffled, a group would be torn apart.
+    """
     return documents if buffer is None else shuffled(documents, buffer, seed)
 
 
@@ -361,6 +365,7 @@ def _encoder_options(encoder: ConversationEncoder) -> dict[str, Any]:
 
 
 def _split_rule(fraction: float, rows: str) -> str:
+    """How rows were split, as `meta.json` says it."""
     if not fraction:
         return f"all {rows} to train"
     # Recorded in meta.json and compared when a build is repeated: the wording must not change.

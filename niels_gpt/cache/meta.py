@@ -57,7 +57,7 @@ from niels_gpt.storage.manifests import (
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")
 
-# The documented keys, beside the totals. A meta with these and none of `OUR_KEYS` was written by another program.
+# The documented keys besides the totals. A meta.json with these and none of `OUR_KEYS` is another program's.
 DOCUMENT_KEYS = (
     "dataset_name",
     "dataset_config",
@@ -150,7 +150,7 @@ def open_meta(folder: Path) -> Meta:
 
 def check_special_ids(path: Path, meta: Meta) -> None:
     """Raise `CacheError` unless the special ids that readers need are recorded."""
-    # Caches of other tokenizers record what readers need elsewhere: masks, or the ids that separate documents.
+    # Only sentinels are needed by readers. Other caches have masks in their place, or ids that separate documents.
     without = "mask_dtype" in meta or "separator_ids" in meta
     needed = () if without else ("sys", "usr", "asst", "eot") if meta["kind"] == "sft" else ("eot",)
     if missing := [name for name in needed if name not in meta["special_token_ids"]]:
@@ -158,7 +158,7 @@ def check_special_ids(path: Path, meta: Meta) -> None:
 
 
 def has_checksums(meta: Meta) -> bool:
-    """Whether the meta records checksums of the files. A completed one (`completed`) does not.
+    """Whether `meta.json` records checksums of the files; one of another program (`completed`) does not.
 
     Its `sha256` values are hashes of 64 samples of each file. They distinguish two caches, but do not detect damage.
     """
@@ -178,6 +178,7 @@ def completed(folder: Path, meta: Meta) -> Meta:
     check_fields(path, meta, {**FIELDS, "dataset_config": CONFIG})
     totals = {name: meta[name] for name in TOTALS if name in meta} | meta.get("totals", {})
     check_fields(path, totals, dict.fromkeys(TOTALS, COUNT), "totals.")
+    # The documented keys do not say the kind, so it is inferred from the names of the files.
     is_sft = any((folder / tokens_name(split)).is_file() for split in SPLITS)
     found = {**meta, "format_version": FORMAT_VERSION, "kind": "sft" if is_sft else "pretrain", "totals": totals}
     check_special_ids(path, found)
@@ -209,7 +210,7 @@ def _sft_names(folder: Path, split: str) -> list[Path]:
 
 
 def _ends_with_the_file(path: Path, n: int, start: int, counts: Mapping[str, int]) -> bool:
-    """Whether the last offset is the end of the tokens, instead of the start of an example. Both are allowed."""
+    """Whether the index also holds the end of the last example, which programs may write or leave out."""
     if n == 0:
         return False
     last = np.fromfile(path, dtype="<i8", count=1, offset=start + 8 * (n - 1))
@@ -224,7 +225,9 @@ def _sampled(path: Path) -> dict[str, Any]:
     seen = hashlib.sha256(str(size).encode())
     with storage_errors("reading", path), path.open("rb") as file:
         for block in range(SAMPLES):
-            file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))  # the last one ends with the file
+            # Block 0 is at the start and block 63 ends with the file. A file below 4 kB is read 64 times, from its
+            # start.
+            file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
             seen.update(file.read(SAMPLE_BYTES))
     return {"bytes": size, "sha256": f"samples:{seen.hexdigest()}", "crc32_blocks": ""}
 
@@ -242,10 +245,13 @@ def _check_counts(path: Path, meta: Meta) -> None:
 
 
 def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:
-    """The meta of a directory that a reader opens, `None` if there is none; checked against `tokenizer`, unless `None`.
+    """The `meta.json` of the directory that a reader opens, or `None` if it has none.
+
+    Args:
+        tokenizer: if not `None`, the one that the cache must have been built with.
 
     Raises:
-        CacheError: as `open_meta`; or there is no meta although a tokenizer is to be checked.
+        CacheError: as `open_meta`; or there is no meta.json although a tokenizer is passed.
         Mismatch: the cache was built with another tokenizer.
     """
     if not (folder / META_NAME).is_file():

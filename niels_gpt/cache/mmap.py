@@ -1,4 +1,4 @@
-"""Memory-mapped files of a cache: tokens, the index of examples, and windows and rows of them; and `verify_cache`.
+"""Memory-mapped files of a cache: tokens, the index of examples, and reading windows and rows; and `verify_cache`.
 
 Mapping a file takes microseconds and reads nothing; all processes of a machine share the pages.
 """
@@ -47,11 +47,12 @@ def map_tokens(path: Path, dtype: str) -> Tokens:
 
 
 def release(values: npt.NDArray[Any]) -> None:
-    """Give back the memory of a mapped array's values that were read; they are read again when they are used.
+    """Tell the system that the pages of a mapped array are not needed; they are read again on the next use.
 
-    Without this, after a scan the whole file would count as memory of this process.
+    Without this, after a scan of a file all of it would count as memory of this process.
     """
     base: Any = values
+    # A view of a view has a chain of bases, of which the last is the mapping itself.
     while isinstance(base, np.ndarray):
         base = base.base
     if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
@@ -59,10 +60,11 @@ def release(values: npt.NDArray[Any]) -> None:
 
 
 class ExampleIndex:
-    """Where examples start and stop in a token file, from its offsets; the end of the last example may be among them.
+    """Where examples start and stop in a token file, from an index of offsets.
 
-    When a long index is opened, only 65 536 evenly spaced entries are checked; `spans` checks those it returns, and
-    `verify_cache` all.
+    The index may or may not contain the end of the last example. When a long one is opened, only 65 536 evenly spaced
+    entries are checked, so that opening takes no longer for a large cache; `spans` checks the entries that it returns,
+    and `verify_cache` checks all.
 
     Raises:
         CacheError: missing, not an int64 `.npy`, or the offsets do not start at 0, do not grow, or leave the file.
@@ -72,6 +74,8 @@ class ExampleIndex:
         self.path = path
         self._end = n_tokens
         self.offsets = _load_npy(path)
+        # Examples are not empty, so an offset at the end of the file cannot start one: [0 3 5] of 5 tokens is two
+        # examples.
         self.offsets = self.offsets[:-1] if len(self.offsets) and self.offsets[-1] == n_tokens else self.offsets
         if (len(self) == 0) != (n_tokens == 0):
             raise CacheError(f"{path}: {len(self)} examples for {n_tokens:,} tokens; the files do not belong together")
@@ -103,6 +107,8 @@ class ExampleIndex:
             CacheError: an example is empty or ends before it starts.
         """
         starts = self.offsets[examples]
+        # An example stops where the next starts. The last has no next one, so it reads its own start, which the line
+        # after replaces by the end.
         stops = self.offsets[np.minimum(examples + 1, len(self) - 1)]
         stops[examples == len(self) - 1] = self._end
         if examples.size and (stops - starts).min() < 1:
@@ -122,7 +128,7 @@ def _load_npy(path: Path) -> Int64s:
 
 
 def windows(tokens: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """All windows of `width` neighbouring tokens as a view, shape (n - width + 1, width); no rows if too few tokens.
+    """All windows of `width` neighbouring tokens, a view of shape (n - width + 1, width); no rows if n < width.
 
     ::
 
@@ -188,6 +194,7 @@ def _verify_contents(folder: Path, meta: Meta) -> Iterator[str]:
                 yield f"{folder / name}: entries other than 0 and 1; expected a mask"
         elif name.endswith(".bin"):
             tokens = map_tokens(folder / name, dtype)
+            # In chunks, because comparing a whole file at once would need a second array of its size.
             for start in range(0, len(tokens), VERIFY_TOKENS):
                 chunk = tokens[start : start + VERIFY_TOKENS]
                 if chunk.max() >= vocab_size:

@@ -76,14 +76,15 @@ class PretrainTokenStreamDataset:
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)
 
     def _x_and_y(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
-        """Inputs and targets of the windows of these numbers, shape (len(numbers), T)."""
+        """Inputs and targets of windows, int64 of shape (len(numbers), T); windows are numbered through all shards."""
         if kernel := native():
             return gather.windows(kernel, self._buffers, self._shards, self._first, numbers, T=self.T)
         return self._by_numpy(numbers)
 
     def _by_numpy(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
-        """See `_x_and_y`."""
+        """The same without the native kernel."""
         T = self.T
+        # First windows 0 3, number 4: searchsorted gives 2, so it is in shard 1, at 4 - 3 = 1.
         shard = np.searchsorted(self._first, numbers, side="right") - 1
         start = numbers - self._first[shard]
         rows = np.empty((len(numbers), T + 1), dtype=self._shards[0].dtype)
@@ -93,7 +94,7 @@ class PretrainTokenStreamDataset:
         return shifted(rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The arguments, so that a data loader's worker maps the files again instead of receiving their contents."""
+        """The constructor's arguments, so that a worker maps the files again instead of receiving their contents."""
         return {"shards_dir": str(self.shards_dir), "T": self.T, "device": self.device}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

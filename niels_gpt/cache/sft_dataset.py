@@ -117,8 +117,8 @@ class SFTExampleDataset:
     def arrays(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """`rows` as arrays of numpy, for which torch need not be installed."""
         starts, lengths = self._places(examples)
-        # n: the length of the longest example, at most T + 1, so that no column is only padding. After a shorter
-        # example its row continues with the next tokens of the file; `own` masks those.
+        # n is the longest length, at most T + 1, so that no column is only padding. Rows of shorter examples continue
+        # with the next tokens of the file, which `own` excludes: lengths 2 3 give [T T F] [T T T].
         n = int(lengths.max(initial=1))
         ids = self._rows.read(starts, n)
         own = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
@@ -135,13 +135,16 @@ class SFTExampleDataset:
     def _inputs_and_targets(
         self, ids: Tokens, own: npt.NDArray[np.bool_], starts: Int64s, lengths: Int64s
     ) -> tuple[Int64s, Int64s]:
-        """`x` and `y` of the rows; the kernel reads the file itself, so `ids` are for a package without it."""
+        """`x` and `y` of the rows, int64 of shape (rows, T).
+
+        The native kernel reads the mapped file itself; `ids` and `own` are used without it.
+        """
         B = len(starts)
         if kernel := native():
             spans = gather.Spans(np.arange(B), np.zeros(B, dtype=np.int64), starts, lengths)
             files = [self._tokens]
             found = gather.inputs_and_targets(kernel, self._buffers, files, spans, B=B, T=self.T, pad_id=self.eot_id)
-            assert found is not None, "without a limit every id is inside it"
+            assert found is not None, "None means an id above a limit, and no limit is passed"
             return found
         return padded_inputs_and_targets(ids, own, T=self.T, pad_id=self.eot_id)
 
@@ -151,7 +154,7 @@ class SFTExampleDataset:
         return starts, np.minimum(stops - starts, self.T + 1)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The arguments, so that a data loader's worker maps the files again instead of receiving their contents."""
+        """The constructor's arguments, so that a worker maps the files again instead of receiving their contents."""
         return {
             "tokens_path": str(self.tokens_path),
             "idx_path": str(self.idx_path),
@@ -181,7 +184,11 @@ def _mask_beside(tokens_path: Path, meta: Meta | None, n: int, T: int) -> RowRea
 
 
 def _agreed(name: str, passed: int | None, recorded: dict[str, int], path: Path) -> int:
-    """The id of a sentinel: the recorded one or the passed one, which must agree if there are both."""
+    """The id of a sentinel, recorded in `meta.json` or passed by the caller; if both are there, they must be equal.
+
+    Raises:
+        UsageError: there is neither. Mismatch: they differ.
+    """
     if passed is None and name not in recorded:
         raise UsageError(
             f"{path}: no {META_NAME} beside it records the {name} sentinel; pass {name}_id, or build the cache with "

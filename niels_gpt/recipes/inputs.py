@@ -1,4 +1,4 @@
-"""What a recipe names, opened: its sources, its encoder, and what a row of it becomes.
+"""Opens what a recipe names: its sources with their filters, its finished datasets, and its encoder.
 
 Everything that can be refused without a tokenizer is refused first, since loading one takes seconds.
 """
@@ -43,7 +43,7 @@ from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece
 
-LOOKED_FOR: Final = "looked_for.json"  # in `duplicates`: in which rows, and the hash of what was found
+LOOKED_FOR: Final = "looked_for.json"  # in OUT/duplicates: in which rows duplicates were looked for, and their hash
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class OpenedRecipe:
     """A recipe with its sources and its encoder.
 
     Attributes:
-        loaded: the recipe, with the commit in each address of the hub.
-        sources: those that are built, by name, in the recipe's order.
-        datasets: the directories of those that are built already.
-        configs: what identifies each source: files with their hashes, formats, filters; or a dataset's manifest.
-        encoder: makes ids and masks.
+        loaded: the recipe, in which each address on the hub names a commit.
+        sources: by name, the sources that have to be built, in the recipe's order.
+        datasets: by name, the directories of sources that are finished datasets.
+        configs: by name, what identifies each source: files with hashes, format and filters; or a dataset's manifest.
+        encoder: turns conversations into ids and masks.
     """
 
     loaded: LoadedRecipe
@@ -71,11 +71,11 @@ class OpenedRecipe:
 
     @property
     def names(self) -> list[str]:
-        """Of all sources, in the recipe's order."""
+        """The names of all sources, in the recipe's order."""
         return [table.name for table in self.loaded.recipe.sources]
 
     def folder(self, name: str) -> Path:
-        """The episodes of a source."""
+        """The directory of a source's episodes: the given dataset's, or the one that the build makes."""
         return self.datasets.get(name, self.out / "sources" / name)
 
 
@@ -90,9 +90,9 @@ def open_recipe(
     """Open the files and the tokenizer of a recipe. Reads every input file once, for its hash.
 
     Args:
-        duplicates: look for the recipe's duplicates, which reads every row once more and writes to `OUT/duplicates`;
-            else leave this check out.
-        allow_code: run the functions that sources name.
+        duplicates: look for duplicates if the recipe wants that; it reads every row once more and writes to
+            `OUT/duplicates`. If false, rows are not checked for duplicates.
+        allow_code: allow the Python functions that sources name.
 
     Raises:
         UsageError: a renderer or format without such an option, or a function without `allow_code`.
@@ -120,7 +120,7 @@ def open_recipe(
             checks[table.name].append(Benchmarks.of(benchmarks, recipe.decontaminate.words))
     sources = {name: _checked(files[name], checks[name]) for name in files}
     if recipe.duplicates is not None and duplicates:
-        # After the other checks: of two equal rows, one that is left out anyway must not be the one that stays.
+        # After the other checks: otherwise, of two equal rows, the retained one could be one that a filter leaves out.
         for name, found in _duplicates(loaded, sources, files, progress).items():
             checks[name].append(found)
         sources = {name: _checked(files[name], checks[name]) for name in files}
@@ -155,7 +155,7 @@ def _dataset(loaded: LoadedRecipe, table: SourceTable) -> Path:
 
 
 def _config_of_dataset(name: str, folder: Path, encoder: ConversationEncoder) -> dict[str, Any]:
-    """What identifies a dataset that is built already.
+    """The configuration of a finished dataset, by which a lock recognises it.
 
     Raises:
         Mismatch: its ids are those of another tokenizer.
@@ -183,7 +183,7 @@ def _function(loaded: LoadedRecipe, table: SourceTable, allow_code: bool) -> Row
 
 def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | None) -> ChatFile | ChatFiles:
     system = table.default_system
-    if system is None and not _writes_sentinels(loaded):  # sentinels write the recipe's own, and record it
+    if system is None and not _writes_sentinels(loaded):  # the encoder of sentinels adds the recipe's one by itself
         system = loaded.recipe.rows.default_system
     mapping = RowMapping.of(table.columns, table.roles, system, function)
     try:
@@ -202,7 +202,7 @@ def _duplicates(
     files: Mapping[str, ChatFile | ChatFiles],
     progress: Progress,
 ) -> dict[str, Duplicates]:
-    """The duplicates of all sources; those that an earlier run found in the same rows are not looked for again."""
+    """The check for duplicates of each source. If an earlier run searched the same rows, its result is used again."""
     table = loaded.recipe.duplicates
     assert table is not None
     options, folder = table.options(), loaded.place(loaded.recipe.out) / "duplicates"
@@ -223,7 +223,7 @@ def _duplicates(
 
 
 def _recorded(folder: Path) -> dict[str, Any]:
-    """What an earlier run recorded; nothing if a file is missing or damaged, and duplicates are looked for again."""
+    """What an earlier search recorded; empty if a file is missing or damaged, and then the search is repeated."""
     try:
         found = json.loads((folder / LOOKED_FOR).read_bytes())
         whole = isinstance(found, dict) and found["tables"] == _hashes(folder, found["tables"])
@@ -248,12 +248,12 @@ def _check_export(to: str, options: Mapping[str, Any]) -> None:
             known = ", ".join((*chosen.options, *_COMMON_EXPORT_OPTIONS))
             raise UsageError(f"exports: {to} has no option {name!r}; expected one of {known}")
     try:
-        recorded_choices(to, **options)  # now, and not after the sources were built
+        recorded_choices(to, **options)  # refuses wrong values now, before hours of building
     except UsageError as error:
         raise UsageError(f"exports: {to}: {error}") from error
 
 
-# Keywords of `export.run.export` that every format has; the others come from the recipe.
+# Keywords of `export.run.export` that every format has. Its other keywords are set by the recipe, not by options.
 _COMMON_EXPORT_OPTIONS = ("binary", "limit", "max_length", "packing", "shard_tokens", "shuffle", "too_long")
 
 
@@ -264,7 +264,11 @@ def _renderer_options(loaded: LoadedRecipe) -> RendererOptions:
 
 
 def _tokenizer(loaded: LoadedRecipe) -> str:
-    """A directory or file below the recipe's own, or a name on the hub."""
+    """The path of the tokenizer, resolved against the recipe's directory, or its name on the hub.
+
+    Raises:
+        InputError: there is no such path, and it cannot be a name on the hub (OWNER/NAME).
+    """
     name = loaded.recipe.tokenizer.path
     local = loaded.base / Path(name).expanduser()
     if local.exists() or is_url(name):
@@ -297,6 +301,6 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
 
 
 def _writes_sentinels(loaded: LoadedRecipe) -> bool:
-    """Whether conversations are written by our own sentinels: a SentencePiece model without a renderer."""
+    """Whether conversations are written with sentinels: the tokenizer is SentencePiece and no renderer is set."""
     is_named = _renderer_options(loaded) != RendererOptions() or loaded.recipe.renderer.images is not None
     return is_sentencepiece(_tokenizer(loaded)) and not is_named

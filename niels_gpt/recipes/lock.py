@@ -1,4 +1,4 @@
-"""Locks: what a recipe's data was made from, exactly, and the hashes of what was made.
+"""Locks: a record of exactly what a recipe's data was made from, and the hashes of the files that were made.
 
 `assistant.lock.json` beside `assistant.toml` holds the recipe with all defaults, the hash or commit of every input, the
 hashes of tokenizer and template, the versions of the libraries that decide ids, and the hash of every file that was
@@ -130,7 +130,7 @@ def read_lock(path: str | Path, settings: Sequence[str] = ()) -> tuple[LoadedRec
             f"{', '.join(keys) or 'no key'}); build the recipe itself"
         )
     check_manifest_hash(file, found)
-    values = json.loads(json.dumps(found["recipe"]))  # changed below, and the lock's own is recorded
+    values = json.loads(json.dumps(found["recipe"]))  # a copy: settings change it, but `lock` keeps the original
     changed = [set_value(values, text) for text in settings]
     recipe = check_recipe(values, file, settings=changed)
     lock = Lock(found["recipe"], found["sources"], found["encoder"], found["outputs"], found["made_with"])

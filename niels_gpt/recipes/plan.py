@@ -1,7 +1,7 @@
-"""The plan of a recipe: what a build would make and take, estimated from a sample of every source.
+"""Plans a recipe: the rows, tokens, disk space and time of a build, estimated from a sample of every source.
 
-Up to `SLICES` slices of each source, evenly spaced, give up to `ROWS_OF_SLICE` rows each. These rows are encoded as the
-build would do it, so the counts of a small source are exact, and the time is measured, not assumed.
+Up to `ROWS_OF_SLICE` rows are taken from each of up to `SLICES` evenly spaced slices of a source. They are encoded as
+in the build, so the counts of a small source are exact, and the time is a measurement.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from niels_gpt.sources.slices import SLICE_BYTES, Slice
 
 SLICES: Final = 16
 ROWS_OF_SLICE: Final = 256
-BYTES_OF_TOKEN: Final = 5  # an id of 4 bytes, a mask of 1
+BYTES_OF_TOKEN: Final = 5  # on disk: an id of 4 bytes, a mask of 1
 
 
 @dataclass(frozen=True)
 class SourceEstimate:
-    """What a source would become.
+    """The estimated size of a source once it is built.
 
     Attributes:
         files, bytes: of the input.
         rows: all rows of the source, usable or not; estimated unless `exact`.
         sampled: how many of them were encoded for the estimate.
-        exact: all rows were encoded.
+        exact: whether all rows were encoded, so that the counts are not estimates.
         left_out: rows of the sample that would be left out, by reason.
-        bad_rows: those of them that are not left out on purpose.
-        stops: they are too many for `rows.max_bad_rows`, so a build would stop.
+        bad_rows: the number of those that are unusable, in contrast to rows that a filter leaves out.
+        stops: whether `bad_rows` exceed `rows.max_bad_rows`, so that a build would stop.
         used, tokens, trained_tokens: of the whole source.
         median, percentile_95, longest: tokens of a conversation, in the sample.
         too_long: conversations longer than a row, of the whole source.
@@ -93,7 +93,7 @@ class Plan:
     max_bad_rows: int | str
 
     def to_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The plan as `--json` prints it."""
         return asdict(self)
 
 
@@ -115,7 +115,7 @@ def plan_recipe(opened: OpenedRecipe, progress: Progress = SILENT) -> Plan:
 
 
 def _counted(opened: OpenedRecipe, name: str) -> SourceEstimate:
-    """The counts of a dataset that is built already."""
+    """The counts of a source that is a finished dataset: exact, from its manifest and its index."""
     folder, sequence = opened.folder(name), opened.loaded.recipe.sequence
     manifest = open_manifest(folder) or {}
     lengths = EpisodeSplit([folder], "train", min_tokens=0).lengths()
@@ -144,13 +144,21 @@ def _counted(opened: OpenedRecipe, name: str) -> SourceEstimate:
 
 @dataclass
 class _Sample:
-    """What was seen of a source; `lengths` are of what is stored, `shared` of what comes before it (`prefixes.idx`)."""
+    """The counts of the rows that were read of a source; added to slice by slice.
 
-    rows: int = 0  # all rows of the source
+    Attributes:
+        rows: all rows of the slices that were read, also those that were only counted.
+        seen: rows that were encoded.
+        expected: of these, the rows that filters left out.
+        lengths: of each chunk, int64 of shape (samples,), the tokens that are stored of each sample.
+        shared: in the same form, the tokens before these that an earlier sample stores (`prefixes.idx`).
+    """
+
+    rows: int = 0
     seen: int = 0
     rejections: Counter[str] = field(default_factory=Counter)
     bad_rows: int = 0
-    expected: int = 0  # left out on purpose
+    expected: int = 0
     lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
     shared: list[npt.NDArray[np.int64]] = field(default_factory=list)
     trained: int = 0
@@ -162,7 +170,7 @@ def _estimate(opened: OpenedRecipe, name: str, progress: Progress) -> SourceEsti
     resolved: Any = source.resolved()  # type: ignore[attr-defined]
     slices = _listed(resolved, name, opened.configs[name], progress)
     sample = _Sample()
-    # Of 31 slices every second one: 0 2 4 ... 30. Of 16 or fewer, all.
+    # Evenly spaced with both ends: of 31 slices 0 2 4 ... 30; of 16 or fewer, all.
     last, number_chosen = len(slices) - 1, min(SLICES, len(slices))
     chosen = {round(number * last / max(1, number_chosen - 1)) for number in range(number_chosen)}
     task = EpisodeTask(opened.encoder, "uint8", prefixes=isinstance(opened.encoder, SampleEncoder))
@@ -171,13 +179,13 @@ def _estimate(opened: OpenedRecipe, name: str, progress: Progress) -> SourceEsti
         with tempfile.TemporaryDirectory() as folder:
             _look(task, resolved, slices[number], Path(folder), sample, whole=len(slices) == 1)
         progress.advance(1)
-    # Rows of the slices that were looked into stand for the others.
+    # Slices have about equal sizes, so those that were not read are assumed to have as many rows on average.
     rows = round(sample.rows * len(slices) / max(1, len(chosen)))
     return _scaled(recipe, name, opened.configs[name], sample, rows)
 
 
 def _listed(source: Any, name: str, config: Mapping[str, Any], progress: Progress) -> list[Slice]:
-    """The slices of a source. To find those of lines, its files are read once."""
+    """The slices of a source. Finding where lines begin takes one pass over the files, which the progress shows."""
     total = sum(int(one["bytes"]) for one in config.get("inputs", ()))
     progress.begin(f"finding parts of {name}", total=total, unit="bytes")
     slices: list[Slice] = []
@@ -188,7 +196,12 @@ def _listed(source: Any, name: str, config: Mapping[str, Any], progress: Progres
 
 
 def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sample, *, whole: bool) -> None:
-    """Encode the first rows of a slice and count the others."""
+    """Encode the first rows of a slice and count the others, adding to `sample`.
+
+    Args:
+        folder: where rejected rows are written; a temporary directory.
+        whole: the slice is the whole source, so the rows of all `SLICES` are taken from it.
+    """
     rows: Iterator[Any] = iter(source.read(part))
     limit = SLICES * ROWS_OF_SLICE if whole else ROWS_OF_SLICE
     first = list(islice(rows, limit))
@@ -213,7 +226,8 @@ def _scaled(recipe: Recipe, name: str, config: dict[str, Any], sample: _Sample, 
     lengths = stored + shared
     exact, scale = sample.seen == rows, rows / max(1, sample.seen)
     width = recipe.sequence.length + 1
-    # With `share_prefixes` the samples of a conversation take as much of a row as is stored of them.
+    # With `share_prefixes` all samples of a conversation are in one row, which stores their common beginning once. A
+    # sample with nothing shared begins a conversation: stored 5 2 3 4, shared 0 5 7 0 gives the sizes 10 4.
     first = np.flatnonzero(shared == 0)
     drawn = np.add.reduceat(stored, first) if recipe.sequence.share_prefixes and len(first) else lengths
     fitting = drawn if recipe.sequence.too_long != "skip" else drawn[drawn <= width]

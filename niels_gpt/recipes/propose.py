@@ -1,7 +1,7 @@
-"""`niels-gpt init`: a commented recipe from the data that it is pointed at.
+"""`niels-gpt init`: proposes a commented recipe for given data.
 
-It reads the first rows of every file, and says in comments what it found: formats, roles, tools, reasoning, the
-renderer and why, and how long conversations are.
+It reads the first rows of every file and writes into comments what it found: formats, roles, tools, reasoning, the
+renderer and why it was chosen, and how long conversations are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 @dataclass
 class FoundFile:
-    """What the first rows of a file show."""
+    """Counts of the first rows of a file."""
 
     file: ChatFile
     rows: int = 0
@@ -81,19 +81,24 @@ def _look(file: ChatFile) -> FoundFile:
 
 
 def _rendered(found: Sequence[FoundFile], tokenizer: str) -> tuple[str, list[int]]:
-    """Which renderer is taken and why, and the length of each conversation in tokens."""
+    """The renderer with the reason for it, and the length of each conversation in tokens."""
     automatic = automatic_renderer(tokenizer)
     renderer, lengths = create_renderer(tokenizer), list[int]()
     for chat in (chat for each in found for chat in each.conversations):
         try:
             lengths.append(len(renderer.render(chat.messages, tools=chat.tools).token_ids))
-        except MessageError:  # counted by the dry run, which says the reasons
+        except MessageError:  # such rows do not prevent a proposal; the dry run counts them with their reasons
             continue
     return f"{automatic.renderer}: {automatic.reason}", lengths
 
 
 def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, lengths: list[int], base: Path) -> str:
-    """The text of the recipe; without a renderer, conversations are written by our own sentinels."""
+    """The text of the recipe.
+
+    Args:
+        renderer: the comment on the renderer; `None` if conversations are written with sentinels.
+        lengths: of the conversations, in tokens; empty if they were not measured.
+    """
     off = "" if renderer else "# "
     chosen = renderer or "our own sentinels, because the tokenizer is a SentencePiece model"
     length, comment = _length(lengths)
@@ -160,7 +165,7 @@ def _source(name: str, found: FoundFile, base: Path) -> list[str]:
 
 
 def _names(found: Sequence[FoundFile]) -> list[str]:
-    """A name for each file, by which its directory is called: letters, digits and -_. and no name twice."""
+    """A name for each file, for its directory: of letters, digits and `-_.`, no name twice."""
     names: list[str] = []
     for each in found:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", each.file.name).strip("-._")[:48] or "source"
@@ -171,7 +176,7 @@ def _names(found: Sequence[FoundFile]) -> list[str]:
 
 
 def _length(lengths: Sequence[int]) -> tuple[int, str]:
-    """The smallest usual length that holds 95 of 100 conversations, and what was seen."""
+    """The smallest of `LENGTHS` that 95 of 100 conversations fit into, and a comment with the measured lengths."""
     if not lengths:
         return 2048, "inputs of a row; conversations were not measured"
     median, high, longest = (int(value) for value in np.percentile(lengths, (50, 95, 100)))
@@ -180,7 +185,7 @@ def _length(lengths: Sequence[int]) -> tuple[int, str]:
 
 
 def _relative(path: str, base: Path) -> str:
-    """A local path as it is written into a recipe in `base`."""
+    """A path as the recipe writes it: relative if it is below `base`, else absolute; URLs and hub names unchanged."""
     if "://" in path or not Path(path).expanduser().exists():
         return path
     try:

@@ -1,4 +1,4 @@
-"""Reading a recipe: TOML or YAML, settings from the command line over it, and errors that name the line.
+"""Reads a recipe from TOML or YAML, with settings of the command line on top, and with errors that name the line.
 
 ::
 
@@ -25,11 +25,11 @@ from niels_gpt.recipes.schema import Recipe, Table
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
-MOST_PLACES: Final = 100_000  # values of a YAML file, those of aliases counted each time
+MOST_PLACES: Final = 100_000  # values in a YAML file; a value counts once for each alias of it
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
-# Where pydantic's own words are no sentence here, or name its terms.
+# In place of messages of pydantic that do not fit after "expected", or that use Python's terms for tables and texts.
 _EXPECTED: Final = {
     "too_short": "at least one",
     "string_too_short": "at least one character",
@@ -54,7 +54,7 @@ class LoadedRecipe:
     Attributes:
         recipe: its values.
         path: the file.
-        base: the directory that relative paths of the recipe begin at: that of the file.
+        base: the directory of the file, to which the recipe's paths are relative.
     """
 
     recipe: Recipe
@@ -62,11 +62,11 @@ class LoadedRecipe:
     base: Path
 
     def place(self, name: str) -> Path:
-        """A local path of the recipe."""
+        """The local path that a name in the recipe means."""
         return self.base / name
 
     def address(self, name: str) -> str:
-        """A file, pattern or URL of the recipe."""
+        """The path, pattern or URL that a name in the recipe means."""
         return name if is_url(name) else str(self.base / name)
 
 
@@ -75,8 +75,8 @@ def read_recipe(path: str | Path, settings: Sequence[str] = ()) -> LoadedRecipe:
 
     Args:
         path: a `.toml`, `.yaml` or `.yml` file.
-        settings: values in place of the file's, as `key.key=value`; a list's table is named by its number or by its
-            `name`. Values are written as in TOML; what is no TOML value is a text.
+        settings: values that replace those of the file, as `key.key=value`; a table in a list is chosen by its number
+            or its `name`. Values are written as in TOML; anything that is not a TOML value is text.
 
     Raises:
         InputError: the file is missing, or not TOML or YAML. UsageError: a wrong or unknown key or value; the message
@@ -91,10 +91,10 @@ def read_recipe(path: str | Path, settings: Sequence[str] = ()) -> LoadedRecipe:
 def check_recipe(
     values: Mapping[str, Any], file: Path, lines: Lines | None = None, settings: Sequence[Location] = ()
 ) -> Recipe:
-    """The values of a file as a `Recipe`.
+    """Check the values of a file and return them as a `Recipe`.
 
     Raises:
-        UsageError: naming up to `MOST_ERRORS` wrong keys with their lines.
+        UsageError: a key or value is wrong; the message names up to `MOST_ERRORS` of them with their lines.
     """
     try:
         return Recipe.model_validate(values)
@@ -129,9 +129,9 @@ def _read(file: Path) -> tuple[dict[str, Any], Lines]:
 
 
 def toml_lines(text: str) -> Lines:
-    """The line of each key that begins a line, counted from 1.
+    """For each key its line, counted from 1. tomllib does not give lines, so they are searched in the text.
 
-    Keys inside inline tables are not found; `_line_of` then answers with the line of the table.
+    Only a key at the beginning of a line is found. For one in an inline table, `_line_of` returns the table's line.
     """
     lines: Lines = {}
     table: Location = ()
@@ -153,7 +153,10 @@ def _parts(dotted: str) -> list[str]:
 
 
 def _in_arrays(parts: Sequence[str], tables: Mapping[Location, int]) -> Location:
-    """`[sources.filter]` belongs to the last `[[sources]]`: ("sources", 1, "filter") after the second of them."""
+    """The location of a table, with numbers for arrays of tables.
+
+    `[sources.filter]` belongs to the last `[[sources]]` before it: after the second one it is ("sources", 1, "filter").
+    """
     place: Location = ()
     for position, part in enumerate(parts):
         place = (*place, part)
@@ -188,17 +191,18 @@ def _reason(error: Exception) -> str:
 
 
 def _walk(node: Any, place: Location, lines: Lines, file: Path) -> None:
-    """Note the line of every key below a node.
+    """Record in `lines` the line of every key below a node.
 
     Raises:
-        InputError: a key that a table has twice, of which YAML's reader would silently use the last.
+        InputError: a table has a key twice, of which PyYAML silently uses the last; or aliases make too many values.
     """
     lines.setdefault(place, node.start_mark.line + 1)
-    if len(lines) > MOST_PLACES:  # of a few lines, whose aliases name each other
+    # A few lines of aliases that contain aliases can hold billions of values ("billion laughs").
+    if len(lines) > MOST_PLACES:
         raise InputError(f"{file}: holds more than {MOST_PLACES:,} values; write them out without so many aliases")
     if node.id == "mapping":
         for key, value in node.value:
-            if key.id != "scalar":  # `safe_load` refuses it, too
+            if key.id != "scalar":  # `safe_load` refuses it too, but its message names no file and line
                 raise InputError(f"{file}:{key.start_mark.line + 1}: a list or table as a key; expected a text")
             inner = (*place, key.value)
             if inner in lines:
@@ -228,7 +232,7 @@ def _place_of(location: Location, values: Any) -> Location:
     place: Location = ()
     for part in location:
         if not _holds(values, part):
-            # A key that is missing is named, too; the name of a type is not.
+            # The location of a missing key ends with that key, which is retained; the name of a type is not.
             return (*place, part) if part in _fields_at(place) else place
         values = values[part]
         place = (*place, part)
@@ -253,14 +257,14 @@ def _problem(error: ErrorDetails, place: Location) -> str:
         return f"unknown key; expected one of {', '.join(known)}{did_you_mean(str(place[-1]), known)}"
     if error["type"] == "missing":
         return "missing; add it"
-    if error["type"] == "value_error":  # from a check of our own, which says everything
+    if error["type"] == "value_error":  # raised by a check in `schema.py`, whose message is complete
         return str(error["ctx"]["error"])
     expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
     return f"found {shown(error['input'])}; expected {expected}"
 
 
 def _fields_at(place: Location) -> list[str]:
-    """The keys of the table at a place; none where the recipe chooses the keys, as in `weights`."""
+    """The keys that the table at a place may have; empty where any key is allowed, as in `weights`."""
     table: type[Table] | None = Recipe
     for part in place:
         if isinstance(part, int) or table is None:
@@ -271,7 +275,7 @@ def _fields_at(place: Location) -> list[str]:
 
 
 def _table_in(annotation: Any) -> type[Table] | None:
-    """The table that a type holds: `list[SourceTable]` and `MixtureTable | None` hold one, `dict[str, Any]` none."""
+    """The table class in a type such as `list[SourceTable]` or `MixtureTable | None`; `None` for `dict[str, Any]`."""
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return annotation
     return next(filter(None, map(_table_in, get_args(annotation))), None)
@@ -281,10 +285,10 @@ def _table_in(annotation: Any) -> type[Table] | None:
 
 
 def set_value(values: dict[str, Any], text: str) -> Location:
-    """Set `key.key=value` in the values of a file; returns the place.
+    """Set `key.key=value` in the values of a file, in place; returns the location that was set.
 
     Raises:
-        UsageError: no `=`, or a place that cannot be.
+        UsageError: no `=`, no such table in a list, or a key below something that is not a table.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():

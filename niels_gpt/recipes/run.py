@@ -1,4 +1,4 @@
-"""Building a recipe: its sources one after the other, then the mixture, then the exports, then the lock.
+"""Builds a recipe: its sources one after the other, then the mixture, then the exports, then the lock.
 
 ::
 
@@ -8,7 +8,8 @@
     OUT/exports/TO/NAME/    each export of each source
     RECIPE.lock.json        beside the recipe: what all of this was made from, and the hashes of what was made
 
-Every step is whole or absent. The same command later skips what is finished and continues within a source.
+The result of each step appears as a whole or not at all. Running the same command again skips finished steps and
+continues within a source.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def build_recipe(
     """Build all that a recipe says.
 
     Args:
-        locked: the lock that the recipe was read from: inputs and outputs must be those that it records.
+        locked: the lock that the recipe was read from; inputs and outputs must equal those that it records.
         executor: where conversations are encoded, see `niels_gpt.scale`; the bytes do not depend on it.
         overwrite: replace what an earlier build wrote.
         threads: of each process; the bytes do not depend on it.
@@ -98,7 +99,7 @@ def build_recipe(
     write_mixture(opened.out, mixture)
     exports = _export_all(opened, overwrite=overwrite, progress=progress)
     manifests = {name: open_manifest(opened.folder(name)) or {} for name in opened.names}
-    # A dataset that was built before is an input.
+    # Only what this build makes is an output; a `dataset` that existed before is among the inputs.
     outputs = {f"sources/{name}/episodes.json": _data_files(manifests[name]) for name in opened.sources} | exports
     if locked is not None:
         locked.check_outputs(outputs)
@@ -108,7 +109,7 @@ def build_recipe(
 
 
 def _data_files(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The files that a lock records: not the list of rejected rows, whose wording may change with our version."""
+    """The files that a lock records: not the list of rejected rows, whose messages change between versions."""
     return {name: record for name, record in manifest["files"].items() if name != REJECTED_NAME}
 
 
@@ -134,7 +135,11 @@ def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwr
 
 
 def _mixture(opened: OpenedRecipe) -> Mixture:
-    """The mixture, counted on the rows that were built."""
+    """How many rows of each source an epoch has, from the sizes of the episodes that were built.
+
+    Raises:
+        UsageError: no source has a row of training, or the wanted proportions cannot be met.
+    """
     recipe = opened.loaded.recipe
     names, sequence = opened.names, recipe.sequence
     parts = measured(
@@ -168,7 +173,7 @@ def _mixture(opened: OpenedRecipe) -> Mixture:
 
 
 def _export_all(opened: OpenedRecipe, *, overwrite: bool, progress: Progress) -> dict[str, Any]:
-    """Write the exports that are not there yet; returns the files of all, by the path of their manifest."""
+    """Write the exports that are not finished yet; returns the files of all, by the path of their manifest."""
     outputs = {}
     for table in opened.loaded.recipe.exports:
         for name in opened.names:
@@ -210,11 +215,13 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
     prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in splits}
     wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}
     made = {
-        # What an export of an earlier version does not record counts as equal.
+        # Exports of earlier versions record fewer choices. A missing one is treated as equal, so that updating this
+        # package does not make finished exports unusable.
         **{name: found.get(name, value) for name, value in wanted.items()},
         "splits": list(found["splits"]),
         "fingerprints": found["source"].get("fingerprints"),
     }
+    # `wanted` goes through JSON, so that its tuples and keys compare equal to those that were read from a file.
     if other := differences(made, json.loads(json_bytes(wanted))):
         raise Mismatch(
             f"{folder}: holds an export of other episodes or options: {other}. Choose another out, or pass --overwrite "

@@ -1,4 +1,4 @@
-"""What a recipe may say: every table and key, with types, ranges and defaults.
+"""The schema of recipes: every table and key, with types, ranges and defaults.
 
 ::
 
