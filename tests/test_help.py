@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from niels_gpt.cli import corpora, options
-from niels_gpt.cli.main import COMMANDS, app
+from niels_gpt.cli.main import COMMANDS, GROUPS, app, loaded
 from tests.conftest import run_cli
 from tests.test_ranges import commands, told
 
@@ -197,6 +197,10 @@ def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
     assert [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
 
 
+def test_groups_are_the_commands_that_have_commands() -> None:
+    assert tuple(name for name in COMMANDS if hasattr(loaded(name), "list_commands")) == GROUPS
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -213,6 +217,8 @@ def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
         ("cache info a b", "found the extra argument 'b'; niels-gpt cache info takes only CACHE (see "),
         ("rendr", "no command 'rendr'; did you mean 'render'? (see niels-gpt --help)"),
         ("cache inf", "no command 'inf'; did you mean 'info'? (see niels-gpt cache --help)"),
+        ("build-all --seed 1", "no command 'build-all'; did you mean 'cache build-all'? (see niels-gpt --help)"),
+        ("verify x", "did you mean 'cache verify' or 'episodes verify' or 'preferences verify' or 'rollouts verify'?"),
         ("xyzzy", "no command 'xyzzy'; expected one of demo, tokenizer, cache, "),
         ("cache build-sft x --out o --sed 3", "no option --sed; did you mean '--seed'? (see "),
         ("--versio", "no option --versio; did you mean '--version'? (see "),

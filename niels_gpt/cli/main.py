@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from niels_gpt.cli.app import App, CommandGroup
 from niels_gpt.cli.completion import without_second_words
+from niels_gpt.errors import UsageError
 from niels_gpt.interrupts import interruptible
 from niels_gpt.version import __version__
 
@@ -164,6 +165,8 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     }
 )
 
+GROUPS: Final = ("tokenizer", "cache", "episodes", "preferences", "rollouts")  # of these commands
+
 
 class _Commands(CommandGroup):
     """The commands by name and line; only the one that is run is imported."""
@@ -185,6 +188,8 @@ class _Commands(CommandGroup):
         two = " ".join(args[:2])
         if len(args) > 1 and two in COMMANDS:
             return two, loaded(two), args[2:]
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            _refuse_without_its_group(args[0], ctx)
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else loaded(name), rest
 
@@ -201,6 +206,18 @@ def loaded(name: str) -> Any:
         holder.command(name, context_settings=dict(entry.settings))(defined)
     holder.callback()(_keep_the_group)
     return typer.main.get_group(holder).commands[name]
+
+
+def _refuse_without_its_group(name: str, ctx: Any) -> None:
+    """Raise `UsageError` for `niels-gpt build-all`, naming `niels-gpt cache build-all`.
+
+    Groups are imported for it, so it is called only for names that no command has.
+    """
+    groups = {group: loaded(group) for group in GROUPS}
+    commands = [f"{group} {name}" for group, commands in groups.items() if name in commands.list_commands(ctx)]
+    if commands:
+        meant = " or ".join(map(repr, commands))
+        raise UsageError(f"no command {name!r}; did you mean {meant}? (see {ctx.command_path} --help)")
 
 
 def _keep_the_group() -> None:
