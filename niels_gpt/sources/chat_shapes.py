@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import count
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -38,12 +39,20 @@ SHAREGPT_ROLES: Final = {
     "function_response": "tool",
 }
 
+# A flag of a message that other tools have for `train` -> its value for a message that is trained.
+_FLAGS: Final = {"trainable": True, "loss": True, "masked": False}
+# Fields of OpenAI's interface that hold what an answer says, and that no format writes -> where it belongs.
+_UNREAD: Final = {
+    "function_call": "a list of tool_calls, which took its place",
+    "refusal": "the text in 'content', as the model is to write it; or drop the row",
+}
+_MEANING: Final = frozenset((*_FLAGS, *_UNREAD, "channel", "recipient"))
 
 Roles = Mapping[str, str]
 
 
 def _messages(row: Row, roles: Roles) -> list[Any]:
-    turns = list(map(_with_flag, list_at(row, "messages")))
+    turns = list(map(plain_message, list_at(row, "messages"), count()))
     if roles:
         turns = [_with_role(turn, roles) for turn in turns]
     return beside(row, turns)
@@ -73,19 +82,51 @@ def beside(row: Row, turns: list[Any]) -> list[Any]:
     return turns
 
 
-def _with_flag(message: Any) -> Any:
-    """Rename `trainable`, as some tools call it, to `train`."""
-    if type(message) is dict and "trainable" not in message:  # the common case first, with the cheapest check
+def plain_message(message: Any, index: int) -> Any:
+    """A message with its flag as `train`.
+
+    Raises:
+        MessageError: it has a call, an analysis or a refusal where nothing here reads one (`harmony_message`,
+            `function_call`, `refusal`); or see `_with_flag`.
+    """
+    if type(message) is dict and _MEANING.isdisjoint(message):  # the common case first, with the cheapest check
         return message
-    if isinstance(message, Mapping) and "trainable" in message and "train" not in message:
-        return {"train" if key == "trainable" else key: value for key, value in message.items()}
-    return message
+    if not isinstance(message, Mapping):
+        return message
+    if message.get("channel") == "analysis" or message.get("recipient") not in (None, "all"):
+        raise MessageError(
+            "harmony_message",
+            f"message {index} has the channel {shown(message.get('channel'))} and the recipient "
+            f"{shown(message.get('recipient'))}, as Harmony writes them, and the row is read as messages; name the "
+            "format: --format harmony",
+        )
+    for name, remedy in _UNREAD.items():
+        if message.get(name):
+            raise MessageError(name, f"message {index} has {name} {shown(message[name])}; expected {remedy}")
+    return _with_flag(message, index)
+
+
+def _with_flag(message: Mapping[str, Any], index: int) -> Mapping[str, Any]:
+    """What other tools call `train` (see `_FLAGS`) under this name.
+
+    Raises:
+        MessageError: two flags contradict each other (`train_twice`).
+    """
+    found = {name: message[name] is meant for name, meant in _FLAGS.items() if isinstance(message.get(name), bool)}
+    if not found:
+        return message
+    if isinstance(message.get("train"), bool):
+        found["train"] = message["train"]
+    if len(set(found.values())) > 1:
+        both = " and ".join(f"{name} {message[name]}" for name in found)
+        raise MessageError("train_twice", f"message {index} has {both}, which contradict each other; drop one")
+    return {key: value for key, value in message.items() if key not in found} | {"train": next(iter(found.values()))}
 
 
 def _sharegpt(row: Row, roles: Roles) -> list[Any]:
     known = {**SHAREGPT_ROLES, **roles}
     turns = [_sharegpt_turn(turn, index, known) for index, turn in enumerate(list_at(row, "conversations"))]
-    return _system(row) + turns
+    return beside(row, turns)
 
 
 def _sharegpt_turn(turn: Any, index: int, roles: Roles) -> dict[str, Any]:
@@ -98,7 +139,8 @@ def _sharegpt_turn(turn: Any, index: int, roles: Roles) -> dict[str, Any]:
             "unknown_role",
             f"message {index}: from is {found!r}; expected one of {known}. Name its role: --roles {found}=user",
         )
-    other = {key: value for key, value in turn.items() if key not in ("from", "value")}
+    rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
+    other = _with_flag(rest, index)
     if turn["from"] == "function_call":
         return {"role": role, "content": "", "tool_calls": [_function_call(turn["value"], index)], **other}
     return {"role": role, "content": turn["value"], **other}
@@ -143,14 +185,19 @@ def _prompt_completion(row: Row, roles: Roles) -> list[Any]:
     if isinstance(prompt, str):
         before: list[Any] = [{"role": "user", "content": prompt}]
     else:
-        before = [
-            {**message, "train": False} if isinstance(message, dict) and message.get("role") == "assistant" else message
-            for message in list_at(row, "prompt")
-        ]
-    after = (
-        [{"role": "assistant", "content": completion}] if isinstance(completion, str) else list_at(row, "completion")
-    )
-    return beside(row, [_with_role(turn, roles) for turn in before + after])
+        before = [_untrained(_with_role(message, roles)) for message in list_at(row, "prompt")]
+    if isinstance(completion, str):
+        after: list[Any] = [{"role": "assistant", "content": completion}]
+    else:
+        turns = map(plain_message, list_at(row, "completion"), count(len(before)))
+        after = [_with_role(turn, roles) for turn in turns]
+    return beside(row, before + after)
+
+
+def _untrained(message: Any) -> Any:
+    if isinstance(message, Mapping) and message.get("role") == "assistant":
+        return {key: value for key, value in message.items() if key not in _FLAGS} | {"train": False}
+    return message
 
 
 def _system(row: Row) -> list[Any]:
@@ -218,9 +265,15 @@ def tools_of(row: Row, dialect: str = "messages") -> list[Any] | None:
     """A row's `tools`: a list, or a JSON string of one.
 
     Raises:
-        MessageError: it is neither.
+        MessageError: it is neither; or the row has declarations in `functions`, as OpenAI's interface once called them.
     """
-    tools = row.get("tools")
+    tools, older = row.get("tools"), row.get("functions")
+    if not tools and isinstance(older, list) and any(isinstance(one, Mapping) and "name" in one for one in older):
+        raise MessageError(
+            "functions",
+            f"functions declares {len(older)} tools, and there are no tools; expected them in 'tools', which took its "
+            "place: --columns tools=functions",
+        )
     if isinstance(tools, str) and tools.strip():
         try:
             tools = json.loads(tools)

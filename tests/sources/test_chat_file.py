@@ -16,6 +16,7 @@ from niels_gpt.messages import Conversation
 from niels_gpt.sources import records
 from niels_gpt.sources.chat_files import ChatFile, from_dataset
 from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.sources.records import read_records
 from niels_gpt.sources.rejections import Rejections
 
@@ -36,6 +37,9 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
         [ASK, {**ANSWER, "train": False, "weight": 0.5, "reasoning_content": "easy"}],
     ),
     ("messages", {"messages": [{**ANSWER, "trainable": False}]}, [{**ANSWER, "train": False}]),
+    ("messages", {"messages": [ASK, {**ANSWER, "loss": False}]}, [ASK, {**ANSWER, "train": False}]),  # ms-swift
+    ("messages", {"messages": [ASK, {**ANSWER, "masked": True}]}, [ASK, {**ANSWER, "train": False}]),  # torchtune
+    ("messages", {"messages": [ASK, {**ANSWER, "loss": 0.7}]}, [ASK, {**ANSWER, "loss": 0.7}]),  # no flag
     (
         "messages",
         {"messages": [ASK, {"role": "assistant", "content": None, "tool_calls": [CALL]}]},
@@ -61,6 +65,16 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
             {**ANSWER, "weight": 0},
         ],
     ),
+    (
+        "sharegpt",
+        {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4", "trainable": False}]},
+        [ASK, {**ANSWER, "train": False}],
+    ),
+    (
+        "sharegpt",
+        {"system": "short", "conversations": [{"from": "system", "value": "short"}, {"from": "gpt", "value": "4"}]},
+        [SYSTEM, ANSWER],
+    ),
     ("alpaca", {"instruction": "2 + 2?", "input": "", "output": "4", "system": "short"}, [SYSTEM, ASK, ANSWER]),
     (
         "alpaca",
@@ -72,6 +86,11 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
         "prompt_completion",
         {"prompt": [ASK, ANSWER, ASK], "completion": [ANSWER]},
         [ASK, {**ANSWER, "train": False}, ASK, ANSWER],
+    ),
+    (
+        "prompt_completion",
+        {"prompt": [{**ANSWER, "loss": True}, ASK], "completion": [{**ANSWER, "loss": False}]},
+        [{**ANSWER, "train": False}, ASK, {**ANSWER, "train": False}],
     ),
 ]
 
@@ -92,6 +111,45 @@ def test_every_dialect_becomes_messages(
     file = write(tmp_path / "chats.jsonl", row)
     assert ChatFile(file).detected_dialect() == dialect
     assert conversations(file) == conversations(file, dialect) == [expected]
+
+
+# Rows that would be trained as what they do not say.
+MISREAD: list[tuple[str, dict[str, Any], str, str]] = [
+    ("messages", {"messages": [ASK, {**ANSWER, "channel": "analysis"}]}, "harmony_message", "--format harmony"),
+    ("messages", {"messages": [ASK, {**ANSWER, "recipient": "functions.add"}]}, "harmony_message", "functions.add"),
+    ("messages", {"messages": [ASK, {**ANSWER, "function_call": {"name": "add"}}]}, "function_call", "tool_calls"),
+    ("messages", {"messages": [ASK, {**ANSWER, "content": None, "refusal": "no"}]}, "refusal", "in 'content'"),
+    ("messages", {"messages": [ASK, {**ANSWER, "train": True, "loss": False}]}, "train_twice", "contradict"),
+    ("messages", {"messages": [ASK, ANSWER], "functions": [{"name": "add"}]}, "functions", "tools=functions"),
+    ("prompt_completion", {"prompt": [ASK], "completion": [{**ANSWER, "refusal": "no"}]}, "refusal", "message 1"),
+    ("sharegpt", {"system": "a", "conversations": [{"from": "system", "value": "b"}]}, "system_twice", "drop one"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "row", "reason", "said"), MISREAD)
+def test_what_would_be_read_as_something_else_is_refused(
+    tmp_path: Path, dialect: str, row: dict[str, Any], reason: str, said: str
+) -> None:
+    (found,) = ChatFile(write(tmp_path / "c.jsonl", row), dialect).iterate()
+    assert isinstance(found, Rejected)
+    assert found.reason == reason
+    assert said in found.detail
+
+
+def test_nothing_said_there_is_nothing_lost(tmp_path: Path) -> None:
+    answer = {**ANSWER, "function_call": None, "refusal": None, "channel": "final", "recipient": "all"}
+    row = {"messages": [ASK, answer], "functions": []}
+    (found,) = ChatFile(write(tmp_path / "c.jsonl", row), "messages").iterate()
+    assert found.messages[1]["content"] == "4"
+
+
+def test_answers_in_a_prompt_are_known_by_what_their_role_means(tmp_path: Path) -> None:
+    """The history of a pair is not trained, whatever the rows call its roles."""
+    turns = [{"role": "human", "content": "2 + 2?"}, {"role": "bot", "content": "4"}]
+    mapping = RowMapping.of({}, {"human": "user", "bot": "assistant"})
+    file = write(tmp_path / "c.jsonl", {"prompt": [*turns, turns[0]], "completion": turns[1:]})
+    (found,) = ChatFile(file, "prompt_completion", mapping).iterate()
+    assert found.messages == [ASK, {**ANSWER, "train": False}, ASK, ANSWER]
 
 
 def test_tools_and_everything_else_of_a_row_are_kept(tmp_path: Path) -> None:
