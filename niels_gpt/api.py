@@ -87,7 +87,7 @@ def render(
 
 
 def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any]) -> AnyRenderer:
-    """A renderer as it is; for a tokenizer the renderer that it is asked for.
+    """The renderer itself if `tokenizer` is one, else the renderer called `name` for this tokenizer.
 
     Raises:
         UsageError: a renderer, and the name or options of another.

@@ -59,7 +59,7 @@ class _Forks:
             for lock in list(self.locks):
                 lock.acquire()
                 taken.append(lock)
-            # With the locks held: whoever imports inside of one has finished.
+            # Checked with the locks held: a thread that imported while it held one of them has then finished.
             if not _others_import():
                 return
             if time.monotonic() > deadline:
@@ -85,7 +85,7 @@ class _Forks:
 
 
 def _others_import() -> bool:
-    """Whether another thread is importing a module. Python tells it only by the locks of its import system."""
+    """Whether another thread is importing a module. Only the locks of Python's import system show that."""
     locks = [reference() for reference in list(importlib._bootstrap._module_locks.values())]  # type: ignore[attr-defined]
     return any(lock is not None and lock.owner not in (None, threading.get_ident()) for lock in locks)
 

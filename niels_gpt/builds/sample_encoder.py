@@ -1,6 +1,6 @@
 """Several training samples of one conversation: every trained turn on the ids with which it was produced.
 
-Formats that drop reasoning from history render a turn differently once a user has spoken again::
+Formats that drop reasoning from history render a turn differently after the next user message::
 
     conversation   U1 A1 U2 A2          (A: with reasoning, a: without, as history has it)
     auto           U1 A1                trains A1
@@ -9,13 +9,13 @@ Formats that drop reasoning from history render a turn differently once a user h
 
 A turn is rendered with the messages before it, so a conversation of n turns is rendered n + 1 times.
 
-Samples of a conversation begin alike. The last one comes first and is whole; the others name where their beginning is
-in it, and have only the ids from there on as their own::
+Samples of a conversation have a common beginning. The last one is stored first and completely; of the others only the
+ids after the common beginning are stored, with a reference to where that is in the last one::
 
     last sample    U1 a1 U2 A2
-    own ids        U1 a1 U2 A2 | 1 A1        the second's prefix: U1 without its last id, which is 1 here
+    stored ids     U1 a1 U2 A2 | 1 A1        the second one's prefix is U1 without its last id, which is 1 here
 
-A sample's own ids begin before its first trained one, so that a prefix is context in every sample but the last.
+The stored ids of a sample begin before its first trained one, so a prefix is trained in the last sample only.
 """
 
 from __future__ import annotations

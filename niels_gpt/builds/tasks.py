@@ -142,7 +142,7 @@ SERIAL: Final = SerialExecutor()
 
 @contextmanager
 def reporting_outcome(executor: Executor, out: Path, progress: Progress) -> Iterator[None]:
-    """Tell the executor whether the block completed `out`, so that units beside it are deleted or retained."""
+    """Report to the executor whether the block completed `out`, so that it deletes or retains the units beside it."""
     try:
         yield
     except BaseException:  # Ctrl-C too must not lose finished units

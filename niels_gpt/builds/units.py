@@ -66,7 +66,7 @@ ATTEMPTS: Final = "attempts"
 REQUIRED_KEYS: Final = ("rows", "tokens", "whole", "files")
 ROWS_AT_ONCE: Final = 4096
 TOKENS_AT_ONCE: Final = 1 << 20
-REPORT_SECONDS: Final = 1.0  # how often an attempt tells how far it is
+REPORT_SECONDS: Final = 1.0  # between two reports of an attempt on how much is done
 
 
 def units_path(out: Path) -> Path:
@@ -99,9 +99,9 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
 
 
 def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]:
-    """The slices of a source in order. Those that an earlier run listed are not looked for again.
+    """The slices of a source, in order. Those that an earlier run found are read from its list.
 
-    To find them, footers or whole files have to be read, perhaps over a network.
+    Finding them takes reading footers or whole files, perhaps over a network.
     """
     path = folder / LISTING_NAME
     known, size = _read_listing(path)

@@ -1,10 +1,9 @@
 """`meta.json`: the manifest of a cache. It is written last, so a cache that has one is complete.
 
 Keys: `format_version`, `kind` ("pretrain" or "sft"), `dataset_name`, `dataset_config`, `streaming`, `split_rule`,
-    `seed`,
-`token_dtype`, `tokenizer_sha256`, `vocab_size`, `special_token_ids`, the options of the build, `totals` (repeated at
-the top level, for readers that expect them there), `splits` (counts by split), `dropped` (rows by reason), `files` (the
-record of each), and `manifest_sha256`. docs/formats.md describes them.
+`seed`, `token_dtype`, `tokenizer_sha256`, `vocab_size`, `special_token_ids`, the options of the build, `totals`
+(repeated at the top level, for readers that expect them there), `splits` (counts by split), `dropped` (rows by reason),
+`files` (the record of each), and `manifest_sha256`. docs/formats.md describes them.
 
 Other programs write caches with the documented keys alone (`DOCUMENT_KEYS`); `open_meta` completes such a meta from the
 files.

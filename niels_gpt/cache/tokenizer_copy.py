@@ -77,7 +77,7 @@ def copy_tokenizer(tokenizer: DocumentEncoder, files: dict[str, bytes], source: 
 
     Args:
         files: what `files_of` returns.
-        source: what the user named as the tokenizer; the record of its training is looked for beside it.
+        source: the tokenizer as the user named it; if the record of its training is beside it, that is copied too.
 
     Raises:
         StorageError: the disk refused.

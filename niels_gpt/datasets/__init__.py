@@ -17,8 +17,8 @@
 Splits of pretraining caches are in `stream.py`, all others in `examples.py`; `rows.py` has what they share, and
 `dataset.py` opens them.
 
-All files are memory-mapped: opening reads manifests and checks the indexes, and memory grows with what is asked for,
-not with the dataset. Nothing here loops over tokens or rows in Python.
+All files are memory-mapped: opening reads manifests and checks the indexes, and memory grows with the rows that are
+read, not with the dataset. Nothing here loops over tokens or rows in Python.
 """
 
 from niels_gpt.datasets.dataset import Dataset, open_dataset, token_text_of

@@ -92,7 +92,7 @@ class Row:
 
         Args:
             tokenizer: anything with `decode(ids)`, or a function from an id to its text; default the tokenizer that
-                lies beside the dataset, and ids where there is none.
+                is beside the dataset; if there is none, ids are shown.
 
         Raises:
             UsageError: the tokenizer cannot decode.
@@ -171,7 +171,7 @@ class Split(ABC):
 
     @abstractmethod
     def lengths_of(self, numbers: Int64s) -> Int64s:
-        """The tokens of some rows, int64 of the same shape; only what is asked for is read."""
+        """The tokens of some rows, int64 of the same shape; no other rows are read."""
 
     @abstractmethod
     def rows(self, numbers: Int64s) -> Rows:
@@ -264,7 +264,7 @@ def gather(values: Array, starts: Int64s, lengths: Int64s) -> Array:
 
 
 def gather_from(files: Sequence[Array], file: Int64s, starts: Int64s, lengths: Int64s) -> Array:
-    """Spans of several files, in the order asked for; an empty file counts as zeros.
+    """Spans of several files, concatenated in the order of the arguments; an empty file counts as zeros.
 
     ::
 

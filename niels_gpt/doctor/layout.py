@@ -15,7 +15,7 @@ from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, TokenRows, Tu
 from niels_gpt.forks import cached_property
 
 Ids = tuple[int, ...]
-_WHITE = 4  # tokens of white space that are looked at after an opener; formats write one or two
+_WHITE = 4  # the most tokens of white space that are read after an opener; formats write one or two
 # An id and 0, or 0 and a number of bytes of white space, whichever tokens spell it.
 _Part = tuple[int, int]
 
@@ -28,13 +28,13 @@ class Layout:
         supplied 1: (newline,), or (newline, <think>) where the generation prompt opens a think block
 
     Attributes:
-        openers: `(role, ids)`: what begins a turn, without the white space and think tags after it.
+        openers: `(role, ids)` of each beginning of a turn, without the white space and think tags after it.
         supplied: for the openers of assistants, by their index in `openers`, what a generation prompt may write after
             them. DeepSeek-R1's prompt opens a think block after the header, and nothing after results of tools.
         stops: the ids that end an assistant turn.
         has_own_stop: assistant turns end in a token of their own. Without it (GLM) the opener of the next turn ends
             them, and `stops` are these openers.
-        preamble: control tokens that begin a text and come nowhere else. bos: the tokenizer's own bos token.
+        preamble: control tokens that occur only at the beginning of a text. bos: the tokenizer's own bos token.
         template_ids: all ids in the renderings of the probes.
         pad: the tokenizer's padding token.
         controls: control tokens, which no ordinary text is encoded as.
@@ -42,14 +42,14 @@ class Layout:
         think: ids of `<think>` and `</think>`, where each is one token.
         white_bytes: int64 of shape (vocab_size,): the bytes of tokens that are nothing but white space, 0 for others.
         vocab_size: all ids are below it.
-        trusted: the turns of every probe were found exactly where the renderer wrote them.
-        untrusted_because: what was not found; empty if trusted.
+        trusted: whether the turns of every probe were found exactly where the renderer wrote them.
+        untrusted_because: which turns were not found; empty if trusted.
         first_ids: ids that renderings of the probes begin with; empty if one of them could be ordinary text.
         repeats_opener: the model itself writes the assistant's opener between parts of an answer (gpt-oss's channels).
-        joins_parts: an assistant's opener goes on with the turn before it where that has no stop: only the last part of
-            an answer has one (Inkling).
-        moves_system: system texts stand in the last user's turn, so history does not show where they were (Mistral).
-        headerless: an assistant that speaks first, or after another answer, has no opener (DeepSeek-V3.1).
+        joins_parts: an assistant's opener continues the turn before it if that has no stop, because only the last part
+            of an answer has one (Inkling).
+        moves_system: system texts are written into the last user turn, so history does not show them (Mistral).
+        headerless: an assistant turn that is the first, or follows another one, has no opener (DeepSeek-V3.1).
         min_white_space: for each opener the fewest bytes of white space that follow it in the probes.
         most_white_space: the most bytes of white space between an assistant's opener and what follows it in the probes,
             by `(index in openers, the control token that follows, or -1)`.
@@ -113,17 +113,18 @@ class Layout:
         if not found:
             return (np.zeros(0, dtype=np.int64),) * 3
         place, which, length = (np.concatenate(column) for column in zip(*found, strict=True))
-        # Sorted by place, then length; the last of each place stays: of 4 4 7 with lengths 2 3 1 the last two.
+        # Sorted by place, then by length, so that the last one at each place is the longest: places 4 4 7 with lengths
+        # 2 3 1 leave the last two.
         order = np.lexsort((length, place))
         place, which, length = place[order], which[order], length[order]
         last = np.append(place[1:] != place[:-1], True)
         inside = place + length <= rows.starts[rows.row_of[place] + 1]
-        # An opener cannot reach into the next row, where the concatenated ids happen to continue it.
+        # Rows are concatenated, so an opener may seem to go on in the next row. Such a one is none.
         chosen = last & inside
         return place[chosen], which[chosen], length[chosen]
 
     def _goes_on(self, rows: TokenRows, place: Int64s, which: Int64s) -> Bools:
-        """The assistant's openers between whose turn and the opener before them, another one of it, is no stop.
+        """True for the assistant's openers that follow another one with no stop in between.
 
         ::
 
@@ -152,7 +153,7 @@ class Layout:
         after = stops[:-1] + 1 if len(stops) and stops[-1] == n - 1 else stops + 1
         begins = np.union1d(begins[begins < n], after[~rows.first_of_document[after]])
         stop = np.append(stops, n)[np.searchsorted(stops, begins)]
-        # No opener at or after the beginning and before the stop, and nothing but this text.
+        # Retained are beginnings with a stop before any opener, in the same text.
         opener = np.append(place, n)[np.searchsorted(place, begins)]
         edges = np.append(np.flatnonzero(rows.first_of_document), n)
         found = (stop < opener) & (begins < stop) & (stop < edges[np.searchsorted(edges, begins, side="right")])
@@ -196,7 +197,7 @@ class Layout:
         place, which, length = self._openings(rows)
         at, size = place + length, np.zeros(len(place), dtype=np.int64)
         end = rows.starts[1:][rows.row_of[place]]
-        # One step a token of white space, for all openers at once.
+        # Each step reads one more token after all openers at once, as long as it is white space.
         open_ = np.ones(len(place), dtype=np.bool_)
         for _ in range(_WHITE):
             here = rows.ids[np.minimum(at, len(rows.ids) - 1)]
@@ -208,23 +209,23 @@ class Layout:
         return place, which, at, size
 
     def followers(self, rows: TokenRows, after: Int64s) -> Int64s:
-        """The control tokens and think tags at some positions, -1 where another token is."""
+        """The ids at some positions where they are control tokens or think tags, else -1; int64 of the same shape."""
         found = rows.ids[np.minimum(after, len(rows.ids) - 1)]
         return np.where(np.isin(found, [*self.controls, *(self.think or ())]), found, -1)
 
     def unknown_headers(self, rows: TokenRows) -> Int64s:
-        """Positions of control tokens that begin headers and are followed by an id that no probe has there."""
+        """Positions of control tokens that begin a header in the probes but are followed by an id that no probe has."""
         ids, first_ids = rows.ids, [first for first, _ in self.header_pairs]
         places = np.flatnonzero(np.isin(ids[:-1], first_ids))
         places = places[places + 1 < rows.starts[1:][rows.row_of[places]]]
-        # Openers that were found are headers that the format writes.
+        # An opener as a whole is a known header, even if its first two ids occur in no probe.
         places = np.setdiff1d(places, self._openings(rows)[0])
         pairs = zip(ids[places].tolist(), ids[places + 1].tolist(), strict=True)
         unknown = np.fromiter((pair not in self.header_pairs for pair in pairs), dtype=np.bool_, count=len(places))
         return places[unknown]
 
     def _body(self, ids: Int64s, which: Int64s, after: Int64s, end: Int64s) -> Int64s:
-        """Where the sampled text begins: after the longest of `supplied` that is found at `after`.
+        """Where the sampled text of each turn begins: after the longest of `supplied` that is found at `after`.
 
         White space is compared by its length, not by its tokens: a newline of the format may share a token with white
         space that the model wrote. Such a token belongs to the format, as its first character does.
@@ -242,7 +243,7 @@ class Layout:
 
     @cached_property
     def _supplied_parts(self) -> list[tuple[int, list[_Part]]]:
-        """`supplied` as ids and runs of white space, for each opener the longest first, without repeats.
+        """`supplied` as `(opener, parts)`, parts being ids and runs of white space; of each opener the longest first.
 
         ::
 
@@ -270,7 +271,7 @@ class Layout:
         return sorted(found, key=lambda parts: (-len(parts), [-size for _, size in parts]))
 
     def _match(self, ids: Int64s, places: Int64s, parts: Sequence[_Part]) -> tuple[Bools, Int64s]:
-        """At which of the places the parts are found, and where they end there."""
+        """`(found, end)`: whether the parts are found at each place, and the position after them."""
         at, fits = places.copy(), np.ones(len(places), dtype=np.bool_)
         for token, size in parts:
             left = np.full(len(at), max(size, 1))
@@ -286,9 +287,9 @@ class Layout:
         return fits, at
 
     def _stop(self, ids: Int64s, body: Int64s, end: Int64s, rows: TokenRows) -> Int64s:
-        """The first stop at or after `body` in each turn, -1 where there is none."""
+        """The position of the first stop at or after `body` in each turn, -1 if there is none."""
         stops = np.flatnonzero(np.isin(ids, list(self.closers)))
-        # Stops at 5 9 of 12 ids: body 3 6 10 have the stops 5 9 12, and 12 is no stop.
+        # Stops at 5 9 of 12 ids: for bodies at 3 6 10 this gives 5 9 12, where 12 means that there is none.
         at = np.append(stops, len(ids))[np.searchsorted(stops, body)]
         last = end
         if not self.has_own_stop:  # the stop is the next opener, at `end`, if that is still the same row

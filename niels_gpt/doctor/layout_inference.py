@@ -144,8 +144,7 @@ def render_probes(renderer: AnyRenderer) -> dict[str, RenderedTokens | MessageEr
 def infer_layout(renderer: AnyRenderer) -> Layout:
     """The layout of a renderer's format.
 
-    Nothing is guessed: where the layout does not find the turns of the probes it is not `trusted`, and rules that need
-    turns are not judged.
+    A layout that does not find the turns of the probes is not `trusted`; then rules that need turns are not judged.
     """
     encoder = renderer.encoder
     made_of = render_probes(renderer)

@@ -1,4 +1,4 @@
-"""Whatever is to be diagnosed: looked into, and opened as slices of rows."""
+"""Opens the input of a diagnosis: detects what it is, and makes slices of its rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Kind = Literal["chats", "tokens", "preferences"]
 
 @dataclass(frozen=True)
 class Opened:
-    """An input that was looked into.
+    """An input whose form is known.
 
     Attributes:
         form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, documents (a cache of

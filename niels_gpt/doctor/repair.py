@@ -201,7 +201,7 @@ def _decode_arguments(row: Mapping[str, Any]) -> bool:
         if isinstance(inner, str) and isinstance(_json(inner), dict):
             function["arguments"], changed = inner, True
         elif isinstance(arguments, dict) and set(arguments) <= {"arguments", "input"} and len(arguments) == 1:
-            # Some tools do take one text of this name; whoever calls these wrote an object into it.
+            # A tool may really have one text argument of this name: then the object is its value, and is left as it is.
             name, value = next(iter(arguments.items()))
             known = _properties(row).get(function.get("name"), {})
             if isinstance(_json(value), dict) and name not in known:
@@ -269,7 +269,7 @@ def _json(text: Any) -> Any:
         return None
 
 
-# Characters that stand for the bytes 80 to FF in Windows-1252; the five bytes that it lacks are control characters.
+# The characters of the bytes 80 to FF in Windows-1252; the five bytes without one are control characters.
 _BYTES: Final = {chr(n) if (c := bytes([n]).decode("cp1252", "ignore")) == "" else c: n for n in range(128, 256)}
 _RUN: Final = re.compile(f"[{re.escape(''.join(_BYTES))}\x80-\x9f]+")
 

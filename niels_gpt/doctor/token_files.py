@@ -30,7 +30,7 @@ SNIFFED, UPPER, MOST = 1 << 16, 16, 0.9
 
 @dataclass(frozen=True)
 class Concatenated:
-    """Rows of ids as they stand in a token file.
+    """Rows of ids of a token file, concatenated.
 
     Attributes:
         ids: shape (tokens,). lengths: tokens of each row, int64 of shape (rows,).

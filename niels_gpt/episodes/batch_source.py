@@ -291,7 +291,7 @@ class BatchSource(Batches[EpisodeBatch]):
         return type(self), (self.split, self.options, self.schedule, self.plan, self.counts)
 
     def _fingerprints(self) -> tuple[str, str]:
-        """Hashes of what decides which row lies at a place; batch size, ranks and drop_last do not.
+        """Hashes of everything that decides which row is at a place; batch size, ranks and drop_last do not.
 
         The second is the fingerprint in states of version 1, which did not cover how long episodes are cut.
         """

@@ -80,8 +80,8 @@ class Batches(ABC, Generic[Batch]):
     Attributes:
         split: the files.
         options: sizes, ranks and the seed.
-        schedule: which row lies at which position.
-        fingerprint: a hash of what decides which row lies at a place; set by the subclass.
+        schedule: which row is at which position.
+        fingerprint: a hash of everything that decides which row is at a place; set by the subclass.
         token_bytes: how many bytes of a batch a token takes, at most.
 
     Class attributes:

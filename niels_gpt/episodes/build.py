@@ -224,7 +224,8 @@ def _write_chunk(
         # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
         ids = np.repeat(chosen, chunk.lengths)
         own = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
-        # Those of one conversation are in the same split, so what lies between them and their prefix is too.
+        # All samples of a conversation are in one split, so the distance to the sample with their prefix stays the
+        # same.
         shared = np.array([row[PREFIX] for row in own], np.int64).reshape(-1, 2) if prefixes else None
         shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in own] if images else ()
         lengths, weights = chunk.lengths[chosen], chunk.weights[ids]

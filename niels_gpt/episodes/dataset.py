@@ -306,7 +306,7 @@ class EpisodeSplit:
 
     def lengths_of(self, members: IndexSet) -> Int64s:
         """The length of the episodes at some positions, int64, shape (len(members),)."""
-        # An array of positions is looked up; only whole ranges are worth reading in order.
+        # Reading in order is faster than indexing only for whole ranges.
         if not isinstance(members, Span):
             return self.lengths_at(self.filtered[members])
         if not len(members):

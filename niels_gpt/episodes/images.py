@@ -1,7 +1,8 @@
 """The images of episodes: `images.idx` and `image_paths.bin`, and what a loader needs to make arrays of them.
 
-A dataset has no pixels. Of each image it has the path, the hash of the file, and where its placeholder tokens are; the
-folder with the files and the model's processor come from whoever trains: see `renderers.images.stored.StoredImages`.
+A dataset contains no pixels. For each image it records the path, the hash of the file, and where its placeholder tokens
+are. A training script passes the folder of the files and the model's processor
+(`renderers.images.stored.StoredImages`).
 """
 
 from __future__ import annotations

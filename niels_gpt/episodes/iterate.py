@@ -104,11 +104,11 @@ class SplitIterator(Generic[Batch]):
 
 
 class Lookahead(Generic[Batch]):
-    """`Batches.batch` in about half the time, where batches are small and asked for one after the other.
+    """`Batches.batch` in about half the time, for small batches that are read one after the other.
 
-    Once a caller continues from one batch to the next, several batches are made together and wait here. Any other place
-    may be asked for too, at the cost that it has without this class. The batches are equal to those of
-    `Batches.batch`, and no two share memory that can be written to.
+    When a caller continues from one batch to the next, several batches are made together and stored here. Reading any
+    other place costs as much as without this class. The batches equal those of `Batches.batch`, and no two share
+    writable memory.
     """
 
     def __init__(self, batch_source: Batches[Batch]) -> None:
@@ -255,7 +255,7 @@ def _fill_queue(
         while not stop.is_set():
             batch, place = lookahead.batch(place)
             _put(batch.pin_memory() if pinned else batch, waiting, stop)
-    # Nobody sees an error that ends a thread, so whatever it is goes to the consumer, who raises it.
+    # An error that ends a thread would not be seen, so the consumer gets it and raises it.
     except BaseException as error:
         _put(_Failed(error), waiting, stop)
 
@@ -282,8 +282,8 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
     """A torch dataset of batches, for `DataLoader(dataset, batch_size=None)` and torchdata's `StatefulDataLoader`.
 
     Worker w of W makes batches w, w + W, ...; the DataLoader takes from the workers in turn, so the order is that of
-    one process. Every batch carries the `state` after it: pass that of the last batch you used to `load_state_dict`,
-    and it does not matter what workers had made beyond it. Batches are on the CPU.
+    one process. Every batch has the `state` after it: pass that of the last batch you used to `load_state_dict`,
+    and batches that workers had made beyond it are made again. Batches are on the CPU.
 
     Each pass begins where the last whole pass ended, in one process and in workers that persist. New worker processes
     cannot know of earlier passes: call `set_epoch` before every pass, or use `EpisodeWorkers`, which does. A second

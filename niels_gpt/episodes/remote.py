@@ -63,7 +63,7 @@ class StreamedDataset:
     cache: ShardCache
 
     def manifest(self) -> Manifest:
-        """The manifest; what it lists in the store is not looked for.
+        """The manifest; whether the store has the files that it lists is not checked.
 
         Raises:
             CacheError: it is damaged, or gone.
@@ -92,7 +92,7 @@ class StreamedDataset:
 
 
 def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
-    """Open a dataset that `niels-gpt publish` uploaded, or that lies in a store in this form.
+    """Open a dataset in a store, as `niels-gpt publish` uploads it.
 
     Raises:
         CacheError: no finished episodes at `url`, or damaged ones. StorageError: the store or the disk refused.

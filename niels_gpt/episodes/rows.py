@@ -138,7 +138,7 @@ class TrainingRows(NamedTuple):
         x, y: int64, shape (B, T).
         mask: the loss weights of the targets, float32, shape (B, T).
         sums: of each batch.
-        layout: `None` where it was not asked for.
+        layout: `None` if it was not requested.
     """
 
     x: Int64s
@@ -382,7 +382,7 @@ class EpisodeReader:
 
     def _check_weights(self, weights: Array, spans: RowSpans) -> None:
         binary = weights.dtype == np.uint8
-        # Two passes over the array; which value is bad is only looked for where there is one.
+        # Minimum and maximum are enough to find out whether a value is bad; which one matters only for the message.
         if weights.max() <= 1 if binary else np.isfinite(weights).all() and weights.min() >= 0:
             return
         bad = weights > 1 if binary else ~(np.isfinite(weights) & (weights >= 0))

@@ -22,7 +22,7 @@ class SplitLoader(ABC, Generic[Batch]):
         """
 
     def next_batch(self, split: str = "train") -> Batch:
-        """The next batch, which then moves on; it carries its state."""
+        """The next batch of the split; its `state` is the one after it."""
         return self._iterator(split).next_batch()
 
     def evaluation_batches(self, split: str = "val") -> Iterator[Batch]:

@@ -115,7 +115,7 @@ class EpisodeWriter:
 
         Raises:
             UsageError: lengths, ids and weights do not belong together, ids are outside uint32, the mask's dtype
-                cannot hold the weights, a prefix lies elsewhere, or what follows it is trained.
+                cannot hold the weights, a prefix is not in the preceding episodes, or it is trained.
         """
         ids, lengths = np.asarray(ids), np.asarray(lengths, dtype=np.int64)
         mask = self._checked(ids, lengths, weights)

@@ -148,7 +148,7 @@ class ChatRows:
         chat = self.conversation(row)
         summary = self._summary(row, chat)
         if isinstance(chat, Rejected):
-            # A rejected row has no roles or size, so it passes only where such rows alone are asked for.
+            # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.
             return summary if wanted.has == {"unusable"} and wanted.matches(summary.problem) else None
         facts = facts_of(chat)
         if not wanted.has <= facts.traits or not wanted.fits(facts.size):

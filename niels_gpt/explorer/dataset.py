@@ -50,7 +50,7 @@ class Filter:
 
     @property
     def of_facts(self) -> bool:
-        """Something is asked for that an index of rows knows: roles, tools, traits or sizes."""
+        """Whether the filter has a condition that an index of rows can decide: roles, tools, traits or sizes."""
         return replace(self, text="", pattern=False, rows=None) != Filter()
 
     @property
@@ -105,7 +105,7 @@ class Page:
 
     Attributes:
         next: the row from which the next page starts; `None` at the end.
-        scanned: all rows before this one were looked at.
+        scanned: all rows before this one were examined.
     """
 
     rows: list[RowSummary]

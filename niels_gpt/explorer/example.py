@@ -1,6 +1,6 @@
 """One example as a sequence of tokens with their facts: id, text, kind, target, loss.
 
-`TokenColumns` holds the facts in arrays and makes a `TokenView` of a token when it is looked at. `view_rendered` makes
+`TokenColumns` holds the facts in arrays and makes the `TokenView` of a token when it is accessed. `view_rendered` makes
 the example of a conversation; `example_view` those of stored rows.
 """
 
@@ -59,7 +59,7 @@ class TokenView(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenColumns(Sequence[TokenView]):
-    """Tokens as arrays. A `TokenView` is made when it is looked at, so millions of tokens need little memory.
+    """Tokens as arrays. A `TokenView` is made when it is accessed, so millions of tokens need little memory.
 
     Attributes:
         ids, targets: integers of shape (tokens,).

@@ -38,7 +38,7 @@ class StatsSoFar:
     """The sample at one moment.
 
     Attributes:
-        rows: how many rows were looked at. of: how many will be. total: how many the split has.
+        rows: how many rows were read so far. of: how many will be read. total: how many the split has.
         unit: of lengths: "characters" or "tokens".
         lengths, shares: the histograms; `None` while there is no usable row.
         outside: how many rows cannot be used.

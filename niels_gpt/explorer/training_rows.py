@@ -80,7 +80,7 @@ class Fitted:
         rows: how many there are. utilisation: the share of their tokens that is not padding.
         episodes: how many are in them; `cut` of these lose `lost` tokens. left_out: how many are in no row.
         width: tokens of a row: its inputs and the last target.
-        shown: the rows that were asked for.
+        shown: the requested rows.
         source: a sentence about what was fitted.
     """
 

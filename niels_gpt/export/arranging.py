@@ -136,7 +136,7 @@ def _packed(source: Examples, numbers: Int64s | None, how: Arrangement) -> Itera
     lengths = np.minimum(_lengths(source, chosen), width)
     # Planned with the lengths that texts will have when they are padded, or rows would overflow.
     plan = pack(lengths if how.pad_multiple == 1 else padded_inputs(lengths, how.pad_multiple), width)
-    # `[:]` makes an array of it: the sizes below are looked up in any order.
+    # `[:]` computes the whole order as an array, with which the sizes below are indexed.
     sequence = np.arange(plan.rows) if how.shuffle is None else order(how.shuffle, 0, plan.rows)[:]
     # Tokens of each packed row, to read about a million at a time.
     sizes = np.add.reduceat(lengths[plan.items], plan.offsets[:-1]) if plan.rows else np.empty(0, np.int64)

@@ -133,7 +133,7 @@ def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
         return split.describe(int(stored.numbers[np.searchsorted(stored.starts, token, side="right") - 1]))
 
     limit = facts.vocab_size
-    # One comparison of the maximum; the place is looked for only where there is an error.
+    # Comparing the maximum is fast; the place is searched only for the error message.
     if limit is not None and rows.ids.size and rows.ids.max() >= limit:
         at = int(np.argmax(rows.ids >= limit))
         raise CacheError(

@@ -1,6 +1,6 @@
 """Rows of ids and masks as arrays, and as tensors.
 
-torch is imported where tensors are made: rows of a cache can be looked at without it.
+torch is imported only where tensors are made, so that `show` and the explorer read rows of a cache without it.
 """
 
 from __future__ import annotations

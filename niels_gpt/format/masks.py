@@ -40,9 +40,9 @@ def spans_after(
 ) -> Bools:
     """True after an id of `opens`, up to and including the next id of `closes`, or up to one of `breaks`.
 
-    Openers and breaks themselves are False. Sentinels are rare, so only they are looked at: what follows a sentinel, up
-    to and including the next one, is one run, inside or outside a span. The last column of a row counts as a closing
-    sentinel, so that a span does not continue in the next row::
+    Openers and breaks themselves are False. Sentinels are rare, so only their positions are processed: the tokens after
+    one, up to and including the next, are one run, either inside or outside a span. The last column of a row counts as
+    a closing sentinel, so that a span does not continue in the next row::
 
         position         0 1 2 3 4 5
         ids              A x E y A z        A opens, E closes

@@ -44,7 +44,7 @@ class SplitFiles:
     Attributes:
         has_mask: they record which tokens are trained.
         read: reads the rows, about a million tokens at a time.
-        tokens: how many there are, as far as sizes of files and headers tell; `None` where they do not.
+        tokens: how many there are, by the sizes of files and by headers; `None` if these do not show it.
     """
 
     files: list[Path]

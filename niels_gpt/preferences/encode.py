@@ -135,7 +135,7 @@ class PreferenceTask:
         return completions, length
 
     def _generation_prompt(self, row: Preference) -> list[int] | None:
-        """The ids that serving would put before a completion; `None` for an encoder that does not tell."""
+        """The ids that serving would put before a completion; `None` if the encoder cannot render a prompt."""
         renderer: Any = self.encoder.renderer if isinstance(self.encoder, RendererEncoder) else None
         if not hasattr(renderer, "render_ids"):
             return None
@@ -156,7 +156,7 @@ class PreferenceTask:
                 )
 
     def _stop_ids(self) -> set[int] | None:
-        """The ids that end an answer; `None` where the format has none of its own, or the encoder does not tell."""
+        """The ids that end an answer; `None` if the format has no such ids, or the encoder does not name them."""
         if not isinstance(self.encoder, RendererEncoder):
             special = self.encoder.describe().get("special_token_ids") or {}
             return {special["eot"]} if "eot" in special else None

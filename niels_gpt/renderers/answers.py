@@ -126,7 +126,7 @@ class StreamedCompletion:
         return self.take(payload)
 
     def take(self, payload: Any) -> list[int]:
-        """The next part as JSON; the ids in it. A part without choices tells usage only.
+        """Take the next part of the stream, as parsed JSON, and return its ids. A part without choices has usage only.
 
         Raises:
             ServerError: it is no part of a completion, or an error that came after the first part.

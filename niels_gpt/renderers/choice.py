@@ -85,7 +85,7 @@ def open_renderer(
     variables of a template, where text that is no JSON remains text.
 
     Args:
-        images: with the image processor that lies with the tokenizer.
+        images: load the image processor that is in the tokenizer's directory.
 
     Raises:
         UsageError: not a date; an unknown renderer or option; a template, date or isolation for a family that has no

@@ -150,8 +150,8 @@ async def generate(
         multi_modal_data: the images of `prompt_ids`; default those of `prompt_attribution`.
         sampling_params: sent unchanged, but `stop_token_ids` gain the renderer's, and `logprobs` is 1.
             A server without `max_tokens` uses its own default (vLLM: 16).
-        max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, asked for once per process; a server
-            that does not list it is not checked.
+        max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, requested once per process; if the
+            server does not list it, the length is not checked.
         on_event: is called in the event loop with each event (`renderers/parsing.py`) of a completion that the server
             streams: reasoning, content and calls as they are sampled. The result is the same as without.
 

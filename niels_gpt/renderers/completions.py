@@ -38,11 +38,10 @@ from niels_gpt.tokenizer.pieces import PieceEncoder
 
 
 class PromptEnd(enum.Enum):
-    """What the prompt says of the think block.
+    """Whether a completion begins inside a think block, by the end of the prompt.
 
-    The prompt's own ids tell (`OPEN`, `CLOSED`), or only what the family's generation prompt would say (`LIKELY_OPEN`),
-    or nothing is known. Then text is held back until it is known whether it is reasoning: until a tag or a call, or the
-    end.
+    `OPEN` and `CLOSED` are read from the prompt's own ids. `LIKELY_OPEN` is assumed from the family's generation prompt
+    if the ids are not known. Otherwise text is held back until a tag, a call or the end shows whether it is reasoning.
     """
 
     OPEN = enum.auto()  # it opens one, so the completion begins with reasoning
@@ -172,7 +171,7 @@ class StreamingRenderer(Renderer, Protocol):
     def parse_response(
         self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
     ) -> ParsedResponse:
-        """See `Renderer`; the end of the prompt tells whether the completion begins within reasoning."""
+        """See `Renderer`; the end of the prompt decides whether the completion begins within reasoning."""
 
     def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
         """A parser for one completion; its result is that of `parse_response`."""
@@ -225,8 +224,8 @@ class ReadsCompletions:
         """A completion as content, reasoning and tool calls; see `Renderer`.
 
         Args:
-            prompt_ids: the prompt; its end tells whether the completion begins within a think block. By default the
-                renderer's own generation prompt tells, and a closing tag ends reasoning even where that opens no block.
+            prompt_ids: the prompt, whose end decides whether the completion begins within a think block. By default the
+                renderer's generation prompt decides, and a closing tag ends reasoning even if that opens no block.
         """
         completion = Completion(self.encoder, token_ids, self._stop_ids)
         out = self.new_builder(completion)

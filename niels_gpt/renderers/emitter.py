@@ -43,7 +43,7 @@ class Emitter:
         messages: as in Args; attribution: "full", or which content could not be traced to its message.
         prefill: what the generation prompt supplies of the text that comes next. It is scaffold although it is at the
             beginning of an assistant's turn: the model continues after it. `Family.emit` sets it.
-        images: for each image the index of the piece that stands for it, and a function that processes it.
+        images: for each image the index of its placeholder piece, and a function that processes it.
         image_count: the number of images so far, those of earlier turns included.
     """
 

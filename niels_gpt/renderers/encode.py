@@ -224,7 +224,7 @@ def attribute_text_segments(
             in_content = np.repeat(np.array(content, dtype=np.bool_), [len(part.encode()) for part in texts])
             edges = np.cumsum([0, *map(len, tokens)])
         else:
-            # A piece per character tells in which character each token begins.
+            # With one piece per character, the owner of a token is the character in which it begins.
             in_content = np.repeat(np.array(content, dtype=np.bool_), [len(part) for part in texts])
             starts = encoder.encode_pieces(list("".join(texts)), (~in_content).tolist())[1]
             edges = np.append(starts, len(in_content))

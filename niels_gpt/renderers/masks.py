@@ -136,8 +136,8 @@ def build_training_samples(
 ) -> list[tuple[list[int], list[bool]]]:
     """Samples in which every trained turn has the ids with which it was produced: one where possible, else several.
 
-    Formats that drop reasoning from history render a turn differently once a user has spoken again, so one sequence
-    cannot train both turns truly. Each such turn gets a sample that ends with it::
+    Formats that drop reasoning from history render a turn differently after the next user message, so one sequence
+    cannot train both turns on the ids with which they were produced. Each such turn gets a sample that ends with it::
 
         conversation   U1 A1 U2 A2          (A: with reasoning, a: without, as history has it)
         rendered       U1 a1 U2 A2          trains A2

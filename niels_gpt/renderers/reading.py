@@ -45,7 +45,7 @@ class Completion:
         self._added, self._controls = encoder.added_ids, encoder.control_ids
         self._bytes = _bytes_of(encoder, self.ids)
         self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
-        self._found: dict[int, list[int]] = {}  # the places of those added tokens that were looked for
+        self._found: dict[int, list[int]] = {}  # id of an added token -> its places, filled when they are first needed
 
     def decoded(self, start: int = 0, stop: int | None = None) -> str:
         """The characters `start` to `stop` as valid Unicode."""

@@ -124,7 +124,7 @@ class TrimmedText:
         self._held, self._size = [held] if held else [], len(held)
 
     def cut_suffix(self) -> None:
-        """Remove the suffix if the text ends with it; from here on it is not looked for."""
+        """Remove the suffix if the text ends with it; text that follows is not checked for it."""
         if self._suffix and self._last == self._suffix:
             rest = "".join(self._held).removesuffix(self._suffix)
             self._held, self._size = [rest] if rest else [], len(rest)

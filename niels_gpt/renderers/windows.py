@@ -89,7 +89,7 @@ class Window:
 
     Args:
         markers: their texts; with none, the window is the rest of the completion.
-        within: the window in which this one lies; markers after its end do not count.
+        within: the window that contains this one; markers after its end are ignored.
         by_id: the markers count only as tokens of their own, as control tokens do.
 
     Attributes:

@@ -202,7 +202,7 @@ class RolloutSource(Batches[RolloutBatch]):
         """The trained tokens of all ranks' rows; `own` are this rank's."""
         if self.options.world_size == 1:
             return own
-        # The plan tells each rank the rows of all others, so no rank asks another.
+        # Every rank computes the rows of all ranks from the same plan, so the ranks need not communicate.
         per_rank = drawn.reshape(self.options.world_size, -1)
         rows = np.concatenate([self.parts.rows_of(parts) for parts in per_rank])
         return int(self._trained[self._locator.positions(np.append(rows[rows != EMPTY], EMPTY))].sum())

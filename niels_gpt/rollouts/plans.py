@@ -62,7 +62,7 @@ class Selection:
         """The groups that are used, ascending; and how many are left out, by the first reason that is true of them.
 
         Raises:
-            CacheError: a rollout is too long and the policy is "error"; or ages are asked for, and a rollout has no
+            CacheError: a rollout is too long and the policy is "error"; or `max_age` is set and a rollout has no
                 version. UsageError: a rollout is newer than `current_version`.
         """
         long = dataset.lengths > self.width

@@ -65,8 +65,8 @@ class RolloutWriter:
 
     Args:
         path: the directory to create. One for each step of training; loaders read several.
-        renderer: what rendered the prompts, or a tokenizer with the four sentinels: recorded, so that other programs
-            can tell which ids these are, and ids outside its vocabulary are refused; `None` records nothing.
+        renderer: the renderer of the prompts, or a tokenizer with the four sentinels. It is recorded, so that readers
+            know which tokenizer the ids are of, and ids outside its vocabulary are refused; `None` records nothing.
         logprobs: every sampled token has a log-probability; False stores none.
         token_versions: also store which version of the policy sampled each token, for engines that take new weights in
             the middle of a completion.

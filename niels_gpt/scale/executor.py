@@ -1,4 +1,4 @@
-"""`UnitExecutor`: builds in units, on this machine or elsewhere, with the bytes of a build without units.
+"""`UnitExecutor`: builds in units, on this machine or elsewhere, with the same bytes as a build without units.
 
 ::
 
@@ -6,9 +6,9 @@
                                                |
               split and files <-- chunks <-- checked one by one, in order
 
-A unit is finished when its directory has its name, see `builds.units`. A build that dies leaves its finished units, and
-the next one of the same recipe builds only the others. Units are read in order and hold nothing that depends on where
-the input was cut, so the output does not depend on the units.
+A unit is finished when its directory has its final name, see `builds.units`. A build that dies leaves its finished
+units, and the next build of the same recipe makes only the others. Units are read in order and contain nothing that
+depends on where the input was cut, so the output does not depend on the units.
 
 `LocalRunner` builds units in processes of this machine, `ray_executor.RayRunner` on a Ray cluster.
 """
@@ -35,14 +35,14 @@ from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.slices import SLICE_BYTES, Sliceable
 from niels_gpt.storage.staging import rename_and_delete
 
-LOOK_SECONDS = 1.0  # how often units that are not finished are looked at
+LOOK_SECONDS = 1.0  # between two measurements of unfinished units, for the progress
 
 
 class Runner(Protocol):
-    """Builds units somewhere."""
+    """Builds units: in this process, in others, or on other machines."""
 
     def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
-        """Yield each unit task in order, as soon as its unit is finished. A few later units are begun ahead.
+        """Yield each unit task in order, as soon as its unit is finished. Some later units are built ahead.
 
         Raises:
             NielsError: of the first unit, in order, that failed.
@@ -74,7 +74,7 @@ class UnitExecutor:
         recipe: Mapping[str, Any],
         progress: Progress,
     ) -> Generator[Chunk]:
-        """See `Executor`; `rows` must be a source that can be cut into slices.
+        """The chunks of all units, in order; see `Executor`. `rows` must be a source that can be cut into slices.
 
         Raises:
             UsageError: another kind of rows.
@@ -99,7 +99,8 @@ class UnitExecutor:
                 before, tokens = self._fraction_read or 0.0, 0
                 for chunk in _chunks_of(unit, rejections):
                     tokens += len(chunk.ids)
-                    # A unit that goes from 0.2 to 0.4 of the input, of which half the tokens are taken: 0.3.
+                    # A unit from 0.2 to 0.4 of the input, of which half of the tokens have been taken: 0.2 + 0.2 * 0.5
+                    # = 0.3.
                     self._fraction_read = before + (unit_task.part.read - before) * tokens / max(1, unit.tokens)
                     yield chunk
                 usable_rows += unit.rows
@@ -109,25 +110,26 @@ class UnitExecutor:
             rename_and_delete(unit_store.units_path(out))
 
     def fraction_read(self) -> float | None:
-        """See `Executor`."""
+        """The share of the input that is in the output, 0 to 1; `None` before the first chunk."""
         return self._fraction_read
 
     def build_finished(self, out: Path) -> None:
-        """See `Executor`."""
+        """Delete the units of a finished build."""
         self._folder = None
         unit_store.delete_all(out)
 
     def build_failed(self, out: Path, progress: Progress) -> None:
-        """See `Executor`."""
+        """Retain the units of a build that failed, if the next one can continue with them; else delete them."""
         folder, self._folder = self._folder, None
-        if folder is not None:  # else this executor had not begun: another process is building here, for one
+        # `None` if this executor had not begun, for example because another process is building here.
+        if folder is not None:
             unit_store.retain_or_delete(out, folder, progress)
 
 
 class _Watch:
-    """Tells the progress how much of the input is done in all units, also in those that are not finished.
+    """Reports to the progress which share of the input is done, with the parts of units that are being built.
 
-    A thread looks once a second, because the process itself may be building a unit.
+    A thread measures once a second, because this process may itself be busy building a unit.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -137,13 +139,13 @@ class _Watch:
         self._consumed = 0.0  # the share of the input
 
     def begun(self, unit_task: UnitTask) -> UnitTask:
-        """A unit is given to the runner."""
+        """Note that a unit is given to the runner; returns it."""
         with self._lock:
             self._begun[unit_task.number] = unit_task
         return unit_task
 
     def consumed(self, unit_task: UnitTask) -> None:
-        """A unit is part of the output."""
+        """Note that the output contains a unit."""
         with self._lock:
             self._begun.pop(unit_task.number, None)
             self._consumed = unit_task.part.read
@@ -175,7 +177,7 @@ class _Watch:
 
 
 def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
-    """The unit's chunks; its rejected rows are recorded in their places between them."""
+    """The unit's chunks; rejected rows are recorded between them, in the order of the input."""
     for part in unit.contents():
         if isinstance(part, Rejected):
             rejections.record([part])
@@ -185,7 +187,7 @@ def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
 
 
 def _without_outdated(task: Task, unit_task: UnitTask, progress: Progress) -> UnitTask:
-    """The unit task; a unit of an earlier run whose files are others now is deleted."""
+    """The same unit task, after deleting a unit of an earlier run that read files (images) which have changed since."""
     if isinstance(task, ReadsFiles) and is_finished(unit_task):
         try:
             current = task.is_current(_contents(unit_task.path))
@@ -198,12 +200,12 @@ def _without_outdated(task: Task, unit_task: UnitTask, progress: Progress) -> Un
 
 
 def _contents(path: Path) -> Generator[Chunk | Rejected]:
-    """The contents of a unit, which is opened when they are asked for: to open it is to read it whole."""
+    """The contents of a unit. A generator, because opening a unit reads all of it, and most tasks do not need that."""
     yield from Unit(path).contents()
 
 
 def _open_unit(task: Task, source: Sliceable, unit_task: UnitTask, progress: Progress) -> Unit:
-    """Open a finished unit. One that was damaged since it was written is built once more, in this process."""
+    """Open a finished unit; if it was damaged after it was written, build it again, in this process."""
     try:
         return Unit(unit_task.path)
     except StorageError:  # a DataError too, but building again would not help

@@ -1,4 +1,4 @@
-"""`ReadCache`: a local directory of fetched datasets; the least recently used are evicted when space runs out.
+"""`ReadCache`: a local directory of fetched datasets; if it gets too large, the least recently used are deleted.
 
 ::
 
@@ -113,7 +113,7 @@ class ReadCache:
             if sum(sizes.values()) + needed <= self._max_bytes:
                 return
             with _locked(entry, wait=False) as free:
-                if free:  # else a process is fetching it right now
+                if free:  # not while another process fetches it
                     self._progress.note(f"{entry}: evicted, {sizes.pop(entry):,} bytes")
                     rename_and_delete(entry)
 
@@ -121,7 +121,7 @@ class ReadCache:
         return [path for path in self._named(ENTRY) if _lock_path(path).is_file()]
 
     def _named(self, pattern: str) -> list[Path]:
-        """Directories with names as this class gives them; others that are here are never touched."""
+        """The directories whose names this class has given; other directories are never touched."""
         found = (path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name))
         return sorted(path for path in found if path.is_dir() and not path.is_symlink())
 
@@ -133,7 +133,7 @@ def _plain_name(root: str) -> str:
 
 
 def _refuse_links(place: Path) -> None:
-    """Raise `CacheError` for a link as an entry or inside it. We make none, and would read or write through it.
+    """Raise `CacheError` for a link as an entry or inside one. This class makes none, and might write through it.
 
     This does not protect against a user who changes the directory at the same moment: the read cache must belong to its
     users.
@@ -172,7 +172,7 @@ def _files_of(manifest: Path, where: Path) -> Manifest:
 def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progress) -> None:
     if file.is_file() and file_record(file).sha256 == record["sha256"]:
         progress.advance(record["bytes"])
-        return  # fetched before, by a run that was cut off
+        return  # complete since an earlier run that was cut off
     aside = file.with_name(f".{file.name}.part")
     with storage_errors("writing", file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """`None` if the file does not exist: other processes fetch and evict at the same time."""
+    """The status of a file; `None` if it does not exist any more, since other processes may evict at the same time."""
     with suppress(FileNotFoundError):
         return path.stat()
     return None

@@ -1,11 +1,11 @@
 """A pool of worker processes on this machine that build units.
 
-Every worker has a pipe of its own and receives its units one after the other, so the pool knows which unit it is at and
-since when. (`concurrent.futures` shares one queue and gives up all work when one process dies.) A worker that dies or
-exceeds the timeout is killed and replaced. That costs one unit, which another worker begins again.
+Every worker has its own pipe and receives its units one after the other, so the pool knows which unit it is building,
+and since when. (`concurrent.futures` shares one queue and gives up all work when one process dies.) A worker that dies
+or exceeds the timeout is killed and replaced. That costs one unit, which another worker begins again.
 
-An idle worker makes a second attempt at the units of one that takes much longer than most. The first attempt that
-finishes counts: it gives the unit its name, and both have the same bytes.
+Idle workers also build the units of a worker that takes much longer than most. The attempt that finishes first gives
+the unit its name; both have the same bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MOST_DEATHS = 3  # workers lost at the same unit before the build gives up
 # Units per worker that are begun or finished before the first of them is consumed. With 4, one slow unit makes a
 # thousand workers wait for it (docs/scale.md, simulated); finished units stay on the disk until the end anyway.
 AHEAD = 16
-QUEUED = 2  # units that a worker has at once: the current one and the next, so that it never waits for the pool
+QUEUED = 2  # units that a worker has: the one it builds and the next, so that it never waits for the pool
 START_SECONDS = 120.0  # added to the timeout of a worker that still has to import and load a tokenizer
 POLL_SECONDS = 0.5
-# A unit is late after so many times what most take, and so many seconds. Simulated for a thousand workers in
-# docs/scale.md: 3 times saves half of what slow machines cost, and hardly any unit is built twice.
+# A unit is late if it takes this many times the median, and at least this many seconds. docs/scale.md simulates a
+# thousand workers: 3 times saves half of what slow machines cost, and hardly any unit is built twice.
 LATE_TIMES, LATE_SECONDS = 3.0, 2.0
-LAST_TIMES = 101  # units whose times are known, for the median
+LAST_TIMES = 101  # the number of last units whose times make the median
 MOST_AT_ONCE = 5.0  # the largest step of the pool's clock, in seconds, see `Pool._now`
 _READY = "ready"
 
@@ -56,7 +56,13 @@ def unpickled_job(pickled_job: bytes) -> tuple[Task, Sliceable]:
 
 @dataclass(eq=False)
 class _Unit:
-    """A unit to build, how often its worker was lost, how many workers have it, and its outcome."""
+    """A unit and its state.
+
+    Attributes:
+        deaths: how often a worker died or hung while building it.
+        attempts: how many workers have it in their queues now.
+        error: of the finished unit; `None` if it was built.
+    """
 
     unit_task: UnitTask
     deaths: int = 0
@@ -67,7 +73,13 @@ class _Unit:
 
 @dataclass(eq=False)
 class _Worker:
-    """A process, its queued units, and since when (by the pool's clock) it has been at the first of them."""
+    """A worker process.
+
+    Attributes:
+        since: the pool's time at which it began with the first of its units.
+        units: its queue; the first is being built.
+        ready: it has loaded the job, so that its times are those of units.
+    """
 
     process: multiprocessing.process.BaseProcess
     connection: Connection
@@ -76,7 +88,7 @@ class _Worker:
     ready: bool = False
 
     def enqueue(self, unit: _Unit, now: float) -> None:
-        """Queue a unit. That the worker has died is noticed later, when the pool reads from it."""
+        """Queue a unit. If the worker has died, the pool notices it when it reads from the pipe."""
         if not self.units and self.ready:
             self.since = now
         self.units.append(unit)
@@ -85,7 +97,7 @@ class _Worker:
             self.connection.send(unit.unit_task)
 
     def end(self) -> None:
-        """Kill the process. Its unit gets its name only when it is whole, so only time is lost."""
+        """Kill the process. A unit gets its name only when it is complete, so nothing but time is lost."""
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -97,7 +109,7 @@ class Pool:
     Args:
         pickled_job: see `executor.pickled_job`.
         workers: how many processes.
-        timeout: seconds after which a worker counts as hung at a unit; `None` waits for ever.
+        timeout: seconds per unit after which a worker counts as hung; `None` means no limit.
     """
 
     def __init__(self, pickled_job: bytes, workers: int, timeout: float | None) -> None:
@@ -134,7 +146,8 @@ class Pool:
                     return
                 self._hand_out()
                 self._repeat_late()
-                # Even with the first unit done, results of later ones may wait in the pipes, and workers with them.
+                # If the first unit is done or new ones were begun, only look: workers that wait to write results must
+                # go on, but the consumer should not wait here.
                 self._listen(0 if units[0].done or begun else POLL_SECONDS)
                 if units[0].done:
                     unit = units.popleft()
@@ -157,7 +170,7 @@ class Pool:
             free.enqueue(self._waiting.popleft(), self._now())
 
     def _repeat_late(self) -> None:
-        """Give idle workers the units of those that are late; what waits after a late unit is late, too."""
+        """Queue the units of late workers at idle ones, too; also those that wait after the late unit."""
         idle = [worker for worker in self._workers if worker.ready and not worker.units]
         if self._waiting or not idle or not self._times:
             return
@@ -186,7 +199,7 @@ class Pool:
         if message == _READY:
             worker.ready = True
             return
-        # A worker answers in the order in which it got its units.
+        # Workers answer in the order in which they received their units, so messages need not name them.
         unit = worker.units.popleft()
         unit.attempts -= 1
         if not unit.done:
@@ -203,7 +216,7 @@ class Pool:
         worker.end()
         for unit in worker.units:
             unit.attempts -= 1
-        # A worker builds the first of its units; the others were only waiting, and are not to blame.
+        # Only the first unit was being built, so only this one may be the cause of the death.
         if worker.units and not worker.units[0].done:
             unit = worker.units[0]
             unit.deaths += 1
@@ -244,10 +257,11 @@ def _start(pickled_job: bytes, workers: int) -> tuple[multiprocessing.process.Ba
 
 
 def _serve(orders: Connection, pickled_job: bytes, threads: int) -> None:
-    """The worker's loop: answer each unit task with `None` or an error, until the pool closes the pipe."""
+    """The worker's loop: answers each unit task with `None` or an error, until the pool closes the pipe."""
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read by the tokenizers' thread pools
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    with suppress(Exception):  # raised again with the first unit, where it is reported
+    # Loading fails again with the first unit, whose answer carries the error to the pool.
+    with suppress(Exception):
         unpickled_job(pickled_job)
     with suppress(EOFError, OSError):
         orders.send(_READY)
@@ -256,7 +270,7 @@ def _serve(orders: Connection, pickled_job: bytes, threads: int) -> None:
 
 
 def _die_with_parent() -> None:
-    """End this worker when its parent is killed, instead of finishing a unit that is not wanted any more."""
+    """End this worker when its parent is killed, instead of finishing a unit that nobody will read."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -8,9 +8,8 @@ A reader that finds the manifest finds everything. An upload that was cut off co
 skipped, and on S3 so are the parts of a file that arrived (`uploads.MultipartUploader`).
 
 The lock is a small file beside the data that names the publishing process. Clocks of two machines may differ, so no
-time is ever compared: a lock is stale if its process is known to be dead. That is known only of processes of this
-    machine; for
-another machine the caller has to decide (`break_lock`).
+time is ever compared: a lock is stale if its process is known to be dead. That can be known only of processes of this
+machine; for another machine the caller has to decide (`break_lock`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ LOCK_NAME: Final = ".publishing.json"
 
 @dataclass(frozen=True)
 class Published:
-    """What `publish` did.
+    """The result of `publish`.
 
     Attributes:
         files: number of files of the dataset, with the manifest.
@@ -89,7 +88,7 @@ def publish(
 
     Raises:
         CacheError: `folder` is not a finished dataset, or damaged. Mismatch: another dataset is at `url`.
-        OutputExists: another publisher is at work there. StorageError: the store refused, or a file arrived damaged.
+        OutputExists: another publisher is uploading there. StorageError: the store refused, or a file arrived damaged.
         MissingExtra: no fsspec, or no s3fs.
     """
     folder = Path(folder)
@@ -104,7 +103,7 @@ def publish(
     with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
         _make_room(fs, root, url, overwrite)
         uploader = _uploader(fs, part_bytes, progress)
-        # Every file is sent, and read back.
+        # Twice the bytes, because every file is sent and then read back.
         progress.begin(f"publishing {folder.name}", total=2 * bytes_of(manifest["files"]), unit="bytes")
         sent = [
             _send(
@@ -112,7 +111,7 @@ def publish(
             )
             for file, record in manifest["files"].items()
         ]
-        # Last, so that who finds a manifest finds all files that it lists.
+        # Last, so that a reader that finds the manifest also finds all files that it lists.
         with remote_errors("writing", f"{url}/{name}"):
             put_small(fs, f"{root}/{name}", data)
         if not has_file(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
@@ -154,7 +153,7 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
                     f"{url}: holds another dataset ({name} differs). Choose another place, or pass --overwrite "
                     "(overwrite=True) to replace it"
                 )
-            # Before the first file is replaced, so that no reader takes files of two datasets for one.
+            # Before the first file is replaced, so that no reader mixes files of two datasets.
             with remote_errors("removing the manifest of the dataset that is replaced", url):
                 fs.rm_file(f"{root}/{name}")
 
@@ -215,7 +214,7 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
     """Hold the lock of a remote directory for the block.
 
     Raises:
-        OutputExists: another publisher is at work there, or died on another machine. StorageError: see `remote_errors`.
+        OutputExists: another publisher is uploading, or died on another machine. StorageError: see `remote_errors`.
     """
     path, mine = f"{root}/{LOCK_NAME}", _holder()
     with remote_errors("locking", root):
@@ -223,7 +222,9 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
             _free(fs, path, break_lock, progress)
             if not _create(fs, path, mine):
                 raise OutputExists(_busy(path, _read(fs, path)))
-        if _read(fs, path).get("token") != mine["token"]:  # the store let both create it: the last writer has the lock
+        # On a store without conditional writes two processes may both have created it. The file names the last of them,
+        # which has the lock.
+        if _read(fs, path).get("token") != mine["token"]:
             raise OutputExists(_busy(path, _read(fs, path)))
     try:
         yield
@@ -234,7 +235,11 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
 
 
 def _create(fs: Any, path: str, holder: dict[str, Any]) -> bool:
-    """Create the lock; False if it exists. Without conditional writes a store is asked first, which leaves a gap."""
+    """Create the lock; False if it exists.
+
+    It is looked for first because stores without conditional writes would overwrite it; between the two calls another
+    process may still create it, which `publishing_lock` notices.
+    """
     return not fs.exists(path) and create_small(fs, path, json_bytes(holder))
 
 
@@ -279,7 +284,7 @@ def _holder() -> dict[str, Any]:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether the lock is of a dead process of this machine: the machine rebooted, or the pid is free or reused."""
+    """Whether the lock is of a dead process of this machine: the machine was rebooted, or its pid is free or reused."""
     if holder.get("host") != socket.gethostname() or not holder.get("boot"):
         return False
     return bool(holder["boot"] != _boot() or _started(holder["pid"]) != holder["started"])
@@ -295,6 +300,7 @@ def _boot() -> str:
 def _started(pid: int) -> str:
     """The start time of a process, in ticks since the boot; empty if there is none."""
     with suppress(OSError):
-        # Field 22. Field 2, the name of the command, is in parentheses and may hold blanks.
+        # Field 22, counted from the end of field 2, since that is the command's name in parentheses and may contain
+        # spaces.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""

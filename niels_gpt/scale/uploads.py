@@ -1,4 +1,4 @@
-"""Uploading one local file to one name at a store. The name appears when the whole file has arrived.
+"""Uploads a local file to a store. It appears under its name when the whole file has arrived.
 
 `RenameUploader` for local directories, `StreamUploader` for any store of fsspec, `MultipartUploader` for S3, where an
 upload that was cut off continues with the parts that arrived::

@@ -32,7 +32,7 @@ _CHATS: Final = (
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # name -> schema
 _DATA: Final = ("default", "const", "examples", "enum")  # values, not schemas
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
-_DEEPEST: Final = 32  # schemas nested deeper are not looked into
+_DEEPEST: Final = 32  # the deepest level of nested schemas that is examined
 
 
 def without_arrow_nulls(row: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

@@ -33,7 +33,7 @@ from niels_gpt.sources.slices import Slice, Sliceable
 ROLES: Final = ("system", "user", "assistant", "tool")
 ROWS_AT_ONCE: Final = 256
 LANGUAGE_CHARACTERS: Final = 10_000  # of a conversation, from which its language is detected
-LANGUAGE_LETTERS: Final = 20  # fewer do not tell it: py3langid takes "Hello" for Breton
+LANGUAGE_LETTERS: Final = 20  # of fewer the language is not detected: py3langid takes "Hello" for Breton
 
 Reason = tuple[str, str]  # a code, by which rows are counted, and a sentence
 
@@ -60,7 +60,7 @@ class RowFilters:
         exclude: one that no content may contain.
         role: only the contents of this role are searched by `match` and `exclude`.
         languages: codes such as "en" and "de". A conversation is used if the language of its contents is one of them,
-            or if they are too short to tell (`LANGUAGE_LETTERS`). The library py3langid decides.
+            or if they are too short for detection (`LANGUAGE_LETTERS`). The library py3langid decides.
 
     Raises:
         UsageError: a number out of range, an expression that Python cannot read, no such role, or no such language.

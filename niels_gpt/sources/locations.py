@@ -31,7 +31,7 @@ _HUB = re.compile(
 def files_of(inputs: Iterable[str | AnyFile], suffixes: tuple[str, ...]) -> list[AnyFile]:
     """The files that inputs name, in their order without repeats; a directory's or a pattern's are sorted.
 
-    Files of a hub are named by their commit, which is asked for here, once an input.
+    Files on a hub get the address of their commit, which is requested here, once for each input.
 
     Args:
         suffixes: of the files that are taken from a directory.
@@ -55,7 +55,7 @@ def hub_name(url: str) -> str | None:
 
 
 def _remote_files(file: RemoteFile, suffixes: tuple[str, ...]) -> Sequence[RemoteFile]:
-    """The files that a URL names. A file's URL is not looked up: whether it is there shows when it is read."""
+    """The files that a URL names. Whether a single file exists is not checked; reading it shows that."""
     at_commit = RemoteFile(pinned(file.url))
     names_data_set = file.url.startswith("hf://datasets/") and hub_name(file.url) is not None
     if not (names_data_set or _is_pattern(file.url) or file.url.endswith("/")):

@@ -244,7 +244,7 @@ class RowFunction:
 
     Attributes:
         name: `module.function`.
-        folder: where the module is looked for first; else it is one that is installed.
+        folder: the directory in which the module is searched first, before installed modules.
         sha256: of the module's file. It identifies the build; other modules that it imports do not.
     """
 

@@ -39,7 +39,7 @@ _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
 
 
 def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[Record | Rejected]:
-    """The records of a file, whose name tells its format.
+    """The records of a file; the suffix of its name decides the format.
 
     JSON is parsed value by value, not through Arrow, which would infer column types and add nulls.
 
@@ -181,7 +181,7 @@ def parquet_records(
     with open_parquet(path) as file:
         number = before
         rows, size = max(1, file.metadata.num_rows), size_of(path)
-        # One row group at a time: of a remote file, whatever is asked for at once is held in memory.
+        # One row group at a time, because all that is read of a remote file at once is held in memory.
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group]):
                 yield from batch_records(batch, [f"{path} row {at}" for at in range(number, number + batch.num_rows)])

@@ -30,7 +30,7 @@ def check_source_name(name: str) -> None:
 
 
 def open_source(name: str, options: SourceOptions | None = None) -> TextSource | ChatSource:
-    """The source of this name. Nothing is read before its rows are asked for.
+    """The source of this name. Nothing is read before its rows are iterated.
 
     Raises:
         UsageError: an unknown name, or an option out of range.

@@ -72,7 +72,7 @@ class Sliceable(Protocol):
         """The rows of one slice, equal to those of `iterate`."""
 
     def resolved(self) -> Sliceable:
-        """The same source with its dialect, files or commit looked up once, instead of for every slice."""
+        """The same source with its dialect, files or commit already determined, instead of once per slice."""
 
 
 def slice_file(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:

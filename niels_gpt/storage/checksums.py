@@ -1,8 +1,8 @@
 """Checksums of files, computed while they are written, that also locate damage.
 
-A manifest records the sha256 of each file (is it the same?) and a CRC-32 of every 256 KiB block (where does it
-differ?). A CRC is linear: the difference between the expected and the actual CRC of a block even identifies a single
-changed byte, see `_changed_byte`.
+A manifest records the sha256 of each file, which shows whether it is the same, and a CRC-32 of every 256 KiB block,
+which shows where it differs. A CRC is linear, so the difference between the expected and the actual CRC of a block even
+identifies a single changed byte, see `_changed_byte`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, Protocol
 from niels_gpt.errors import storage_errors
 from niels_gpt.progress import SILENT, Progress
 
-BLOCK_BYTES = 256 * 1024  # eight digits a block are 32 bytes of manifest for each MiB of data
+BLOCK_BYTES = 256 * 1024  # eight hex digits per block make 32 bytes of manifest per MiB of data
 COPY_BYTES = 1 << 20
 
 

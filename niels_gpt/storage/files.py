@@ -1,4 +1,4 @@
-"""Writing files so that they are whole or absent.
+"""Writes files so that they are complete or do not exist.
 
 A file is written under a temporary name, flushed to the disk, then renamed. A reader can trust what it finds under the
 final name, whatever was killed when. (Directories: `storage.staging`.) Sizes and checksums are computed during the
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from niels_gpt.errors import OutputExists, storage_errors
 from niels_gpt.storage.checksums import COPY_BYTES, Checksums, FileRecord
 
-_TEMPORARY = ".niels.tmp"  # suffix of files that are not finished
+_TEMPORARY = ".niels.tmp"  # the suffix of unfinished files
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as FAT and some network file systems answer
 
 
@@ -80,7 +80,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> FileRecord:
-    """Write a small file: to a temporary file, flushed, renamed over `path`.
+    """Write a small file under a temporary name, flush it, and rename it to `path`.
 
     Raises:
         StorageError: the file system refused; `path` is then unchanged.
@@ -118,7 +118,7 @@ def create_exclusive(path: Path, data: bytes) -> bool:
 
 
 def _create(path: Path, data: bytes) -> bool:
-    """For file systems without hard links. A process killed in here leaves an empty file."""
+    """As `create_exclusive`, for file systems without hard links. A process killed in here leaves an empty file."""
     try:
         with path.open("xb") as file:
             file.write(data)

@@ -1,11 +1,10 @@
 """Files named by a URL (`s3://bucket/chats.jsonl`, `memory://x`), through fsspec.
 
-Whether a file exists is always asked by its name, never by a listing: the listing of a bucket may lag.
+Whether a file exists is always asked by its name, never by a listing: the listing of a bucket may be out of date.
 
-`download` reads a file to its end although the store stalls, breaks off, refuses or sends damaged bytes: a read that
-fails, or that brings nothing for `stall_seconds`, is repeated from where it stopped, see `storage.retries`, and a file
-whose sha256 is wrong is read again from its beginning. What does not succeed is an error that names the file and the
-last failure.
+`download` reads a file to its end even if the store stalls, breaks off, refuses or sends damaged bytes. A read that
+fails, or brings nothing for `stall_seconds`, is repeated from where it stopped (`storage.retries`); a file whose sha256
+is wrong is read again from its beginning. If this does not succeed, the error names the file and the last failure.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ READ_BYTES = 8 << 20  # bytes per request; large, because each request to a buck
 
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
-DAMAGED_READS = 3  # of a whole file; more would only repeat what the store has
+DAMAGED_READS = 3  # of a whole file; after three, the store itself must have the damaged bytes
 
 _log = logging.getLogger("niels_gpt.storage")
 
@@ -70,7 +69,7 @@ class RemoteFile:
             StorageError: the file cannot be opened. MissingExtra: fsspec or the library for this kind of URL is
                 missing.
         """
-        # fsspec's own files lack readline(size), which reads lines of limited length
+        # fsspec's own files lack `readline(size)`, with which sources limit how much of an endless line they read.
         return cast(IO[bytes], io.BufferedReader(self.open_exact(), READ_BYTES))
 
     def open_exact(self) -> io.RawIOBase:
@@ -96,9 +95,7 @@ class RemoteFile:
         return _COMMIT.match(self.url) is not None
 
     def known_sha256(self) -> str | None:
-        """The sha256 that a hub has on record for this commit's file; `None` if it has none, or the file may change.
-        Nothing of the file is read.
-        """
+        """The sha256 that a hub records of this file; `None` if it has none or the file may change. It is not read."""
         if not self.is_immutable:
             return None
         fs, path = file_system(self.url)
@@ -107,12 +104,12 @@ class RemoteFile:
 
 
 class PatientFile(io.RawIOBase):
-    """A remote file of which a read that fails is `repeated` from where it stopped.
+    """A remote file that repeats a failed read from where it stopped (`repeated`).
 
     Args:
         fs, path: see `file_system`.
         url: for messages.
-        retries: `None`: as often as anything is repeated, and only the store's library knows of stalls.
+        retries: `None` means the default number of attempts, and no limit of our own for a read that stalls.
 
     Raises:
         Exception: the error of the store's library, see `repeated`; from reads a `StorageError`.
@@ -176,11 +173,12 @@ class PatientFile(io.RawIOBase):
         return int(self._file.size)
 
     def _read(self, wanted: int) -> bytes:
-        """The next bytes, at most `wanted`: a body may be too short, and the next request asks for the rest."""
+        """The next bytes, at most `wanted`. A response may have fewer; the next request reads on from there."""
         if self._stall_seconds is not None:
             wanted = min(wanted, READ_BYTES)
         read = partial(_read_at, self._file, self._fs, self._path, self._at, wanted)
-        # A call that stalls keeps the file that it was given; no other call may use that one at the same time.
+        # After a timeout the stalled call may still use the file object in its thread. So `_forget` drops that object,
+        # and the next attempt opens another.
         self._file, data = in_time(read, self._stall_seconds)
         if not 0 < len(data) <= wanted:
             raise OSError(f"the body has {len(data):,} bytes at byte {self._at:,}; expected {wanted:,}")
@@ -327,7 +325,11 @@ class _Missing(CacheError):
 
 
 def _chunks(url: str, size: int, retries: Retries) -> Iterator[bytes]:
-    """At most `size` bytes from the beginning of a file."""
+    """The first `size` bytes of a file, in chunks.
+
+    Raises:
+        _Missing: there is no such file. StorageError: it could not be read.
+    """
     at = 0
     fs, path = file_system(url)
     try:

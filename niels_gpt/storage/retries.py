@@ -1,6 +1,6 @@
-"""Requests to a store that fail are repeated: which, how often, and after how long.
+"""Repeats failed requests to a store: which errors, how often, and after how long a wait.
 
-Everything that reads a store or a hub asks here: builds of inputs at URLs, shards of a training job, fetches.
+All readers of stores and hubs use it: builds from URLs, loaders of remote shards, and `fetch`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 from niels_gpt.errors import NielsError, UsageError, shortened, without_passwords
 
 ATTEMPTS: Final = 6  # of one request, each with the retries of the store's own library
-FIRST_WAIT: Final = 1.0  # seconds, doubled after each failure; the wait is a random part of it
+FIRST_WAIT: Final = 1.0  # seconds, doubled after each failure; the actual wait is a random share of it
 LONGEST_WAIT: Final = 60.0
-LONGEST_RETRY_AFTER: Final = 600.0  # a store that asks for more is not waited for
+LONGEST_RETRY_AFTER: Final = 600.0  # seconds; if a store's Retry-After is longer, the error is raised at once
 
 T = TypeVar("T")
 
@@ -29,11 +29,11 @@ _log = logging.getLogger("niels_gpt.storage")
 
 @dataclass(frozen=True)
 class Retries:
-    """How long to insist on a file of a store.
+    """How often and how long a read of a store is repeated.
 
     Args:
-        attempts: failures in a row, without a byte in between, after which the file is given up; at least 1.
-        stall_seconds: a read of at most 8 MiB that takes longer has failed.
+        attempts: the number of failures in a row, with no byte read in between, after which reading fails; at least 1.
+        stall_seconds: a read of at most 8 MiB that takes longer counts as failed.
 
     Raises:
         UsageError: a value is out of range.
@@ -56,14 +56,16 @@ def repeated(
     attempts: int = ATTEMPTS,
     name: str = "",
 ) -> T:
-    """The result of a request to a store; one that fails is repeated after a random, growing wait.
+    """The result of a request to a store; a failed one is repeated after a random, growing wait.
 
-    The stores' own libraries repeat some requests within some seconds; this is for what lasts longer. Workers that
-    failed at the same moment come back at different ones. A `Retry-After` is waited for.
+    The stores' own libraries repeat some requests for a few seconds; this is for longer disturbances. The waits are
+    random so that workers that failed together do not all return at the same moment. A `Retry-After` is respected.
 
     Args:
-        attempts: how often to ask in all.
-        name: of what is read, for a line in the log about each failure; empty for none.
+        call: makes the request.
+        after_failure: called after each failure, before the next attempt.
+        attempts: the most requests in all.
+        name: of the file, for a line in the log about each failure; with an empty name nothing is logged.
 
     Raises:
         Exception: the error of the store's library, at the last attempt or at once if the same request cannot succeed
@@ -86,9 +88,10 @@ def repeated(
 
 
 def is_missing(error: BaseException) -> bool:
-    """The store answered that it has no such file.
+    """Whether the store answered that it has no such file.
 
-    fsspec calls a web server that does not answer, or answers with an error, missing too; the reason tells which it is.
+    fsspec also raises FileNotFoundError if a web server does not answer or answers with another error; the status, or
+    the error's cause, distinguishes these.
     """
     if not isinstance(error, FileNotFoundError):
         return False
@@ -97,15 +100,15 @@ def is_missing(error: BaseException) -> bool:
 
 
 def in_short(error: BaseException) -> str:
-    """What an error says, in one line of at most 300 characters, without passwords."""
+    """The message of an error, on one line of at most 300 characters, without passwords."""
     return shortened(without_passwords(" ".join(str(error).split())) or type(error).__name__, 300)
 
 
 def in_time(call: Callable[[], T], seconds: float | None) -> T:
-    """The result of `call`; `TimeoutError` if it takes longer.
+    """The result of `call`; raises `TimeoutError` if it takes longer than `seconds`.
 
-    It runs in a thread: few file systems have a limit for the time between two bytes. A call that never returns keeps
-    its thread, which does not keep the process from ending.
+    The call runs in a daemon thread, because few file systems let one limit the time between two bytes. If it never
+    returns, its thread remains, but does not keep the process from ending.
     """
     if seconds is None:
         return call()
@@ -135,13 +138,14 @@ def may_pass(error: BaseException) -> bool:
         return status in _PASSING_STATUS
     if isinstance(error, FileNotFoundError):
         return not is_missing(error)
-    # The last three are mistakes of a program, not of a network.
+    # Permissions and wrong kinds of paths do not change by waiting. The others are mistakes in a program, not of a
+    # network.
     final = NielsError | PermissionError | IsADirectoryError | NotADirectoryError | ValueError | TypeError
     return not isinstance(error, final | AttributeError | NotImplementedError)
 
 
 def _status(error: BaseException) -> int | None:
-    """The status with which the store answered; `None` if it did not."""
+    """The HTTP status of the store's answer; `None` if there was no answer."""
     return next((status for status, _ in _answers(error) if status is not None), None)
 
 
@@ -158,7 +162,7 @@ def _retry_after(error: BaseException) -> float:
 
 
 def _answers(error: BaseException) -> Iterator[tuple[int | None, Mapping[Any, Any]]]:
-    """Status and headers in an error and in those that caused it, as each library keeps them."""
+    """`(status, headers)` of an error and of those that caused it, as the different libraries store them."""
     one: BaseException | None = error
     while one is not None:
         response = getattr(one, "response", None)

@@ -3,16 +3,17 @@
 ::
 
     folder/shards/3f2a9c41d0b7e852/tokens.bin, mask.bin     a shard: all its files, whole and checked
-    folder/shards/3f2a9c41d0b7e852.part/                    one on its way in, or out
-    folder/locks/3f2a9c41d0b7e852                           its lock; holds when the shard was last used
+    folder/shards/3f2a9c41d0b7e852.part/                    one that is being downloaded or deleted
+    folder/locks/3f2a9c41d0b7e852                           its lock; it contains the number of the shard's last use
     folder/lock, folder/uses                                the lock of the directory, and its count of uses
 
-A shard is named by the checksums of its files, so two datasets that share one share its copy. It gets its name after
-its sha256 was compared: what has a name is whole. Two locks of the operating system (`flock`) decide everything else,
-and both end with their process:
+A shard is named by the checksums of its files, so two datasets that contain the same one use one copy. It gets its name
+after its sha256 was compared, so a directory without `.part` is complete. Processes agree by two kinds of locks of the
+operating system (`flock`), which are released when their process ends, however it ends:
 
 * A reader of a shard holds its lock shared; a download and an eviction hold it exclusively.
-* Room is made under the lock of the directory. A shard on its way already has its full size on the disk.
+* Shards are evicted under the lock of the directory. A download allocates the full size of its files first, so that
+  the next process that makes room counts them.
 
 The least recently used shard is evicted first. Uses are counted (`folder/uses`), not dated, because the clocks of the
 machines that share a directory may differ.
@@ -42,10 +43,10 @@ from niels_gpt.storage.remote import download
 from niels_gpt.storage.retries import Retries
 
 MAX_BYTES = 100 << 30
-POLL_SECONDS = 0.02  # between two looks at a lock that another process holds
+POLL_SECONDS = 0.02  # between two attempts to get a lock that another process holds
 COUNTER_BYTES = 8
 PART = ".part"
-PATIENCE = 10  # how often another process may stall while it downloads what this one needs
+PATIENCE = 10  # times `stall_seconds`: the longest wait for another process that downloads the same shard
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ class RemoteShard:
 
     @cached_property
     def key(self) -> str:
-        """What the shard is called in a cache: a hash of its files' names and checksums."""
+        """The shard's name in a cache: a hash of its files' names, sizes and checksums."""
         names = json.dumps([[file.name, file.bytes, file.sha256] for file in self.files])
         return sha256(names.encode()).hexdigest()[:32]
 
 
 class HeldShard:
-    """A shard that is not evicted as long as this object lives.
+    """A shard that is not evicted while this object exists.
 
     Attributes:
         folder: the directory of its files.
@@ -89,34 +90,35 @@ class HeldShard:
 
 
 class Holder(Protocol):
-    """An object that keeps `HeldShard`s for the next time."""
+    """An object that holds shards between two uses, such as the reader of a dataset."""
 
     def release(self) -> None:
-        """Drop them; called where a cache is full, in any thread."""
+        """Stop holding them; called in any thread when a cache is full."""
 
 
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def release_when_full(holder: Holder) -> None:
-    """Call `holder.release()` when this process needs room in a cache, as long as the object is alive."""
+    """Call `holder.release()` whenever this process needs room in a cache, while the object exists."""
     _holders.add(holder)
 
 
 def _release_all() -> None:
     for holder in list(_holders):
         holder.release()
-    gc.collect()  # a loader that was dropped may still hold shards, through a cycle of references
+    # A loader that is no longer used may be part of a cycle of references, and still hold shards.
+    gc.collect()
 
 
 @dataclass(frozen=True)
 class ShardCache:
-    """Where shards of remote datasets are kept, and how much of them.
+    """A directory of copies of remote shards, of limited size.
 
     Args:
-        folder: the directory, on a local disk of the node; created if it is not there.
-        max_bytes: all shards together take at most so much; the indexes of datasets are not counted.
-        retries: how long to insist on a file; the same time is waited for other processes.
+        folder: the directory, on a local disk of the node; created if it does not exist.
+        max_bytes: the limit of all shards together; the indexes of datasets are not counted.
+        retries: how often and how long a download is repeated; its `stall_seconds` also limit the wait for others.
 
     Raises:
         UsageError: `max_bytes` out of range.
@@ -131,11 +133,11 @@ class ShardCache:
         object.__setattr__(self, "folder", Path(self.folder))
 
     def hold(self, shard: RemoteShard) -> HeldShard:
-        """The shard, downloaded if it is not here, and kept while the result lives.
+        """The shard, downloaded if necessary, and held while the result exists.
 
         Raises:
-            CacheError: the store has not the recorded bytes. UsageError: the shard is larger than `max_bytes`.
-            StorageError: the store, the disk, or another process of this node did not do its part in time.
+            CacheError: the store has other bytes than recorded. UsageError: the shard is larger than `max_bytes`.
+            StorageError: the store or the disk failed, or another process of this node took too long.
         """
         end = time.monotonic() + PATIENCE * self.retries.stall_seconds
         while (held := self.held_if_here(shard)) is None:
@@ -151,10 +153,10 @@ class ShardCache:
         """Download the shard if it is not here and no other process is downloading it.
 
         Args:
-            wait: where the cache is full of shards that are read, wait for their readers; else give up at once.
+            wait: if the cache is full of shards that are being read, wait for their readers instead of giving up.
 
         Returns:
-            Is it here now?
+            Whether the cache has the shard now.
 
         Raises:
             As `hold`.
@@ -163,6 +165,7 @@ class ShardCache:
         place = self._place(shard.key)
         part = place.with_name(place.name + PART)
         with self._if_free(shard.key) as free:
+            # Not free means that another process downloads it, or reads it: then it is complete.
             if not free or place.is_dir():
                 return place.is_dir()
             if not self._make_room(shard, part, self.retries.stall_seconds if wait else 0):
@@ -196,16 +199,19 @@ class ShardCache:
 
                 download(f"{shard.url}/{file.name}", file.bytes, file.sha256, write, self.retries)
                 with storage_errors("writing", part / file.name):
-                    os.fsync(descriptor)  # before the shard gets its name: after a power cut, a name means whole
+                    # Before the shard is renamed: otherwise, after a power failure, a complete name could have
+                    # incomplete files.
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 
     def held_if_here(self, shard: RemoteShard) -> HeldShard | None:
-        """As `hold`, but nothing is downloaded, and it never waits."""
+        """As `hold`, but `None` instead of downloading or waiting."""
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
             if _flock(descriptor, fcntl.LOCK_SH) and self._place(shard.key).is_dir():
                 self._record_use(shard.key)
+                # The result now owns the lock, which the `finally` below must not release.
                 held, descriptor = HeldShard(self._place(shard.key), descriptor), -1
                 return held
         finally:
@@ -216,24 +222,25 @@ class ShardCache:
     # ---- room
 
     def _make_room(self, shard: RemoteShard, part: Path, seconds: float) -> bool:
-        """Create `part` with files of their full sizes, after evicting what is too much.
+        """Evict shards until this one fits, and create `part` with files of their full sizes.
 
-        Shards that are held stay. Their holders are given some seconds to move on.
+        Shards that are held are not evicted; it waits up to `seconds` for their holders to release them.
 
         Returns:
-            Is there room? Without seconds to wait, False means that there is none now.
+            Whether there is room; false only if `seconds` is 0.
 
         Raises:
-            StorageError: there is none after so many seconds, or the disk refused.
+            StorageError: there is no room after `seconds`, or the disk refused.
         """
-        refused: list[OSError] = []  # the disk's last answer, if that is what there is no room on
+        refused: list[OSError] = []  # the last error of the disk, if the disk is full rather than the cache
 
         def try_once() -> bool:
             with self._locked(self.folder / "lock"):
                 shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
                 left = self._evict(self.max_bytes - shard.bytes)
                 fits = left <= self.max_bytes - shard.bytes
-                # Something else may fill the disk. Shards that nobody reads make room, one by one, as far as they go.
+                # Other files may fill the disk before `max_bytes` is reached: then shards that nobody reads are
+                # evicted, one at a time, until the files fit or nothing is left to evict.
                 refused.clear()
                 while fits and (full := _allocated(shard, part)):
                     refused[:] = [full]
@@ -264,9 +271,9 @@ class ShardCache:
         )
 
     def _evict(self, allowed: int) -> int:
-        """Evict the least recently used shards until at most `allowed` bytes are left; returns how many are left."""
+        """Evict the least recently used shards until at most `allowed` bytes remain; returns how many bytes remain."""
         sizes = {place: _bytes_of(place) for place in self._places()}
-        # Parts first: of the processes that made them, some were killed.
+        # Parts first: one whose lock is free is of a process that was killed, and is of no use to anybody.
         for place in sorted(sizes, key=lambda place: (not place.name.endswith(PART), self._last_use(place))):
             is_part = place.name.endswith(PART)
             if not is_part and sum(sizes.values()) <= allowed:
@@ -274,13 +281,15 @@ class ShardCache:
             with self._if_free(place.name.removesuffix(PART)) as free:
                 if free and place.is_dir():
                     part = place if is_part else place.with_name(place.name + PART)
-                    place.rename(part)  # first: a process that is killed while it deletes leaves no half of a shard
+                    # Renamed before it is deleted: if this process is killed in between, no incomplete shard has a
+                    # complete name.
+                    place.rename(part)
                     shutil.rmtree(part)
                     del sizes[place]
         return sum(sizes.values())
 
     def _places(self) -> list[Path]:
-        """The shards that are here, and those on their way."""
+        """All directories of shards, complete ones and parts."""
         folder = self.folder / "shards"
         return list(folder.iterdir()) if folder.is_dir() else []
 
@@ -294,7 +303,7 @@ class ShardCache:
 
     @contextmanager
     def _if_free(self, key: str) -> Iterator[bool]:
-        """Hold the lock of a shard exclusively for the block; yields false if anybody else has it."""
+        """Hold the lock of a shard exclusively during the block; yields false, without waiting, if it is taken."""
         descriptor = self._open_lock(self._lock_path(key))
         try:
             yield _flock(descriptor, fcntl.LOCK_EX)
@@ -323,7 +332,7 @@ class ShardCache:
         with storage_errors("counting a use in", self.folder), self._locked(self.folder / "uses"):
             uses = _number_in(self.folder / "uses") + 1
             for path in (self.folder / "uses", self._lock_path(key)):
-                # Where the disk is full the order of use is lost, which costs a download at most.
+                # On a full disk this use is not recorded. At worst the shard is evicted too early and downloaded again.
                 with suppress(OSError):
                     _write_number(path, uses)
 
@@ -332,7 +341,7 @@ class ShardCache:
 
 
 def _allocated(shard: RemoteShard, part: Path) -> OSError | None:
-    """Create the shard's files with their full sizes, so that a full disk is known before anything is read.
+    """Create the shard's files with their full sizes, so that a full disk is found before anything is downloaded.
 
     Returns:
         The error of a full disk, which has left no files, or `None`.
@@ -377,10 +386,10 @@ def _within(seconds: float, try_once: Callable[[], bool]) -> bool:
 
 
 def _unlocked(descriptor: int, process: int | None = None) -> None:
-    """Release a lock, and close its file.
+    """Release a lock and close its file.
 
-    Closing alone would not release it: a process that was forked meanwhile has the open file too, for as long as it
-    lives. In such a process (`process` is not its id) the lock is left to its owner.
+    Closing alone would not release it if a process was forked meanwhile, since that also has the file open. In the
+    forked process itself (`process` is not its id) the lock is not released, because it belongs to the parent.
     """
     if process in (None, os.getpid()):
         with suppress(OSError):

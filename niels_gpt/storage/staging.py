@@ -1,4 +1,4 @@
-"""Directories that are whole or absent: built in a staging directory, flushed, then renamed.
+"""Directories that appear complete or not at all: built in a staging directory, flushed, then renamed.
 
 ::
 
@@ -7,8 +7,8 @@
     out/.chats.replaced    the earlier build, between the two renames of a replacement
     out/.chats.trash       the earlier build, being deleted
 
-What a killed process leaves is removed, or put back, by the next build of the same directory, or by
-`recover_interrupted`.
+If a process is killed, the next build of the same directory, or `recover_interrupted`, deletes what is unfinished and
+puts back an earlier build that had been moved away.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def real_path(target: Path) -> Path:
 
     Raises:
         UsageError: no file system has such a path. OutputExists: it is a root. StorageError: the path, or a part of it,
-            cannot be looked at.
+            cannot be examined.
     """
     if "\0" in str(target):
         raise UsageError(f"{target}: holds a NUL character, which no path does; name another directory")
     found = Path(os.path.realpath(target))  # Path.resolve() raises for a cycle of links
     if not found.name:
         raise _is_root(target)
-    # Of a name that is too long, and in a directory that may not be read, asking whether it exists fails.
+    # `lstat` fails if the name is too long or the directory may not be read: better now than after a long build.
     with storage_errors("looking for the directory", found), suppress(FileNotFoundError):
         staging_path(found).lstat()
     return found
@@ -79,7 +79,7 @@ def check_target_free(target: Path, *, replaceable: str | None = None) -> None:
 
 
 class StagedDirectory:
-    """A directory that appears whole or not at all.
+    """A directory that appears complete or not at all.
 
     ::
 
@@ -87,7 +87,7 @@ class StagedDirectory:
             ...                        # write files below staged.path, the manifest last
             staged.commit()            # without this, leaving the block removes everything
 
-    What a killed process left is removed by the next one. A live process holds a lock, and a second one is refused.
+    What a killed process left is removed by the next one. A running process holds a lock, and a second one is refused.
 
     Raises:
         OutputExists: `target` is taken, or another process is building it. With `overwrite`, a directory
@@ -119,7 +119,8 @@ class StagedDirectory:
             self._take_lock(self._lock)
         except BaseException as error:  # Ctrl-C too: the lock must not outlive this block
             self._unlock()
-            if not isinstance(error, NielsError):  # of an interrupt, which leaves nothing; else others may be at work
+            # After an interrupt nothing should remain. After an error of ours another process may be building here.
+            if not isinstance(error, NielsError):
                 self._remove_if_empty()
             raise
         # Only the holder of the lock may recover: without it, a replacement under way looks like an interrupted one.
@@ -134,7 +135,7 @@ class StagedDirectory:
         return self
 
     def _take_lock(self, descriptor: int) -> None:
-        """Lock the staging directory itself, so that no lock file can be left."""
+        """Lock the staging directory itself, so that no lock file can remain."""
         try:
             with storage_errors("locking", self.path):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,7 +179,8 @@ class StagedDirectory:
         """Flush everything below the staging directory and give it its real name."""
         with storage_errors("moving the finished build into place", self.target):
             check_target_free(self.target, replaceable=self._replaceable)  # files may have appeared there
-            # Writers flushed what is in their files; that a file is in its directory needs a flush of the directory.
+            # Writers flushed the contents of files. That a directory lists a file is only on the disk once the
+            # directory itself is flushed.
             for folder in _folders(self.path):
                 sync_directory(folder)
             with _moved_away(self.target):
@@ -236,7 +238,7 @@ def _recover(target: Path) -> None:
 
 
 def _discard(target: Path) -> None:
-    """Delete the replaced directory. It is renamed first, so that a half-deleted one is never put back.
+    """Delete the replaced directory. It is renamed first, so that a partly deleted one is never put back.
 
     Two processes may do this at once: the one that replaced it, and the next one that builds here.
     """
@@ -254,7 +256,7 @@ def _delete(folder: Path) -> None:
 
 @contextmanager
 def _moved_away(target: Path) -> Iterator[None]:
-    """Rename a finished `target` for the block; put it back after an error."""
+    """Move a finished `target` out of the way during the block; put it back after an error."""
     # A rename replaces an empty directory by itself, and refuses any other.
     if not target.is_dir() or not any(target.iterdir()):
         yield

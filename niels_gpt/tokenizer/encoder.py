@@ -363,7 +363,7 @@ class TokenizerAdapter(FromParts):
 
 
 def _engine_with_offsets(engine: EngineName, name: str) -> EngineName:
-    """The only engine with offsets, for a tokenizer whose ids do not tell their bytes.
+    """The only engine with offsets, for a tokenizer whose ids do not have fixed numbers of bytes.
 
     Raises:
         TokenizerError: gigatoken is requested.

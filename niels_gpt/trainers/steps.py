@@ -45,7 +45,7 @@ def check_ranks(episodes: GPTEpisodeDataLoader, rank: int, world_size: int) -> N
 class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
     """A map-style dataset: item i is the batch of step i, counted through all epochs, on the CPU.
 
-    Two epochs of 3 steps are the items 0 1 2 and 3 4 5. The length is that of one epoch, but any item may be asked for.
+    Two epochs of 3 steps are the items 0 1 2 and 3 4 5. The length is that of one epoch, but any item can be read.
     """
 
     def __init__(self, batch_source: BatchSource) -> None:

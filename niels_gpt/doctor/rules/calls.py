@@ -24,7 +24,7 @@ class _SchemaNull(Rule):
 
 
 class _NotOffered(Rule):
-    """Calls of tools that the conversation does not declare. Without declarations nothing can be said."""
+    """Calls of tools that the conversation does not declare. Conversations without declarations are not judged."""
 
     def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
         if not chat.tools:

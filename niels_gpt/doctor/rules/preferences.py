@@ -159,14 +159,14 @@ def _add_labelled(
 
 
 def finish(counters: Counters, name: str | Path) -> None:
-    """Judge whether lengths tell the preference, over all pairs or labels."""
+    """Judge, over all pairs or labels, whether the length of a completion predicts that it is preferred."""
     for note in (_of_pairs(counters), _of_labels(counters)):
         if note is not None:
             counters.add("length-leakage", [Evidence(row=-1, where=str(name), note=note)], count=1, rows=0)
 
 
 def _of_pairs(counters: Counters) -> str | None:
-    """What is said of pairs whose lengths differ systematically: a test of the mean of their differences."""
+    """The note for pairs whose lengths differ systematically, by a test of the mean difference; else `None`."""
     sums = counters.sums
     n = sums["pairs"]
     if n < 2:

@@ -83,7 +83,7 @@ MOST_OPEN: Final = 0.25  # of the long answers; where more have no full stop, th
 
 
 def ending_of(text: str) -> str | None:
-    """How the last paragraph of an answer ends; `None` for what is no prose, or where one cannot tell.
+    """How the last paragraph of an answer ends; `None` if it is not prose, or if the ending shows nothing.
 
     A list, a formula or a signature may end without a full stop. A long paragraph that does was cut, if its writers do
     not leave out the last full stop anyway: those of `CUT` have written one before.

@@ -57,7 +57,7 @@ class _TurnOrder(Rule):
         late = (before == USER) | ((before == TOOL) & _follows_role(turns, USER)[1:])
         twice = ((before == USER) & (after == USER)) | ((before == ASSISTANT) & (after == ASSISTANT) & (not own_parts))
         wrong = same & (twice | (late & (after == SYSTEM)))
-        # Notes are asked for by place, and only for the few that become evidence.
+        # A table by place, since only the few findings that become evidence need a note.
         pairs = dict(zip(turns.start[1:][wrong].tolist(), zip(before[wrong], after[wrong], strict=True), strict=True))
 
         def note(_: int, place: int) -> str:

@@ -45,10 +45,10 @@ class InklingCalls(CallDialect):
         out.model_markup(END, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`: the kind of a message tells reasoning, content and calls.
+        """See `CallReader`; the kind of a message distinguishes reasoning, content and calls.
 
-        A message without a kind is content, and so is a text before a kind that is no call: models that forgot the
-        format write it there.
+        A message without a kind is content. So is a text before a kind that is not a call, where a model that does not
+        follow the format may write it.
         """
         rest = Window(completion, start)
         while (yield from rest.has(start)):

@@ -237,9 +237,9 @@ def _open(out: ResponseBuilder, at: int, first: int, is_first: bool) -> None:
 
 
 def _begins_call(rest: Window, at: int) -> Steps[bool]:
-    """The object at `at` has Llama's two keys in their order, so that it is a call, whatever follows.
+    """Whether the object at `at` has Llama's two keys in their order, which makes it a call whatever follows.
 
-    Asked once, where the second member's value begins; without one, the whole object will tell.
+    It is known as soon as the value of the second member begins. Without a second member, the complete object decides.
     """
     reader = JSONReader(at)
     while not rest.closed:

@@ -1,4 +1,4 @@
-"""Arguments in a notation that is not JSON, read as they grow and reported as the JSON that they stand for.
+"""Reads arguments in notations other than JSON, while they are sampled, and reports the equivalent JSON.
 
 ::
 
@@ -37,8 +37,8 @@ class _Level:
     Attributes:
         closing: the character that closes it.
         end: the same in JSON.
-        part: the part of the JSON with the opening bracket, as long as a comma must tell whether there is one: `(1)` is
-            a number in Python, and `(1,)` is not; else -1.
+        part: the index of the JSON's part with the opening bracket while it is not known whether the bracket belongs to
+            the value: in Python `(1)` is a number and `(1,)` a tuple. Else -1.
         items: how many items have begun.
         needs_comma: an item has ended, and no comma has come since.
     """
@@ -281,9 +281,10 @@ class PythonKeywords(Notation):
 
 
 def _scan_escape(rest: Window, at: int, made: _JSON) -> Steps[int]:
-    """Write what a backslash in a string of Python stands for; the character after the escape.
+    """Write the character that an escape in a Python string means; returns the position after the escape.
 
-    Escapes of JSON stay as they are, `\\/` and pairs of surrogates too. An unknown escape is a backslash, as in Python.
+    Escapes of JSON are unchanged, `\\/` and pairs of surrogates too. In an unknown escape the backslash is a character,
+    as in Python.
     """
     text_of = rest.completion
     if not (yield from rest.has(at + 1)):

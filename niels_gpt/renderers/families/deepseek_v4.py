@@ -102,8 +102,8 @@ class DeepSeekV4Renderer(Family):
 
         <｜begin▁of▁sentence｜>Be brief.<｜User｜>hello<｜Assistant｜><think>I greet.</think>hi<｜end▁of▁sentence｜>
 
-    Reasoning is retained until the next user message or tool result, or throughout where tools are declared. Texts of
-    users and results that follow each other share one turn; results stand in the order of their calls.
+    Reasoning is retained until the next user message or tool result; with declared tools it is always retained. User
+    messages and tool results that follow each other share one turn; results are in the order of their calls.
 
     Class attributes:
         efforts: the text of each effort.
@@ -195,7 +195,7 @@ class DeepSeekV4Renderer(Family):
         out.model_reply("", tags.closing + STOP, "", index)
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
-        """The turn has a think block: nobody has spoken since, tools are declared, or an option keeps it."""
+        """Whether the turn has a think block: no later user or tool message, or tools are declared, or an option."""
         if not self.config.thinking:
             return False
         is_current = bool(view.tools) or not any(role in self.requests for role in view.roles[index + 1 :])

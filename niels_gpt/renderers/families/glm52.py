@@ -27,7 +27,7 @@ class GLM53RendererConfig(FamilyConfig):
 
     Attributes:
         reasoning_effort: how much the model thinks.
-        clear_thinking: `True` drops reasoning from history once a user has spoken again.
+        clear_thinking: `True` drops reasoning from turns before the last user message.
         sampled_openers: see `GLM5RendererConfig`.
     """
 
@@ -88,7 +88,7 @@ class GLM53Renderer(GLM52Renderer):
 
 
 def _in_order_of_calls(view: ConversationView, first: int) -> Sequence[int]:
-    """The results of the run that begins at `first`: in the order of their calls, if ids tell it without a doubt."""
+    """The tool results of the run that begins at `first`, in the order of their calls if ids determine it."""
     end = next((i for i in range(first, len(view.roles)) if view.roles[i] != "tool"), len(view.roles))
     run = range(first, end)
     called = [call.id for call in view.calls(first - 1)] if first else []

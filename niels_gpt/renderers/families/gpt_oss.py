@@ -163,7 +163,7 @@ class GptOssRenderer(Family):
     def read_response(
         self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
     ) -> Steps[None]:
-        """See `Family`; the dialect also tells reasoning from content, by their channels."""
+        """See `Family`; the dialect also separates reasoning from content, by their channels."""
         yield from self._DIALECT.scan(completion, 0, schemas, out)
         out.end()
 

@@ -120,7 +120,7 @@ class InklingRenderer(Family):
     def read_response(
         self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
     ) -> Steps[None]:
-        """See `Family`; the dialect also tells reasoning from content."""
+        """See `Family`; the dialect also separates reasoning from content."""
         yield from self._DIALECT.scan(completion, 0, schemas, out)
         out.end()
 

@@ -18,8 +18,8 @@ class MiniMaxM2RendererConfig(FamilyConfig):
     """MiniMax M2, M2.1, M2.5 and M2.7.
 
     Attributes:
-        model_identity: written where there is no system message, or an empty one. `None` is that of the version that
-            the tokenizer's name tells, else of M2.5: nothing else differs between the versions.
+        model_identity: written if there is no system message or an empty one. `None` means that of the version in the
+            tokenizer's name, or else of M2.5; the versions differ in nothing else.
     """
 
     name: Literal["minimax-m2"] = "minimax-m2"

@@ -45,7 +45,7 @@ class MistralV7Renderer(Family):
 
         <s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]hello[/INST]hi</s>
 
-    Tools are declared before the last user's turn. A text may stand beside calls. Roles must alternate. The template in
+    Tools are declared before the last user turn. A turn may have text and calls. Roles must alternate. The template in
     the models' repositories adds a default system message with the date of the day; nothing is added here.
 
     Class attributes:
@@ -184,7 +184,7 @@ class MistralV13Renderer(MistralV11Renderer):
         out.turn("[TOOL_RESULTS]", json_again(view.text(index)), "[/TOOL_RESULTS]", index)
 
     def _check_order(self, view: ConversationView, index: int) -> None:
-        """Check that a result answers the call at its own place, as far as ids tell.
+        """Check that the results are in the order of the calls, as far as they have ids.
 
         Raises:
             MessageError: `result_out_of_order`.

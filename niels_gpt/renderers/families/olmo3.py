@@ -43,8 +43,8 @@ class Olmo3Renderer(ChatMLTurns):
         <|im_start|>assistant
         It rains.<|endoftext|>
 
-    The last answer ends in `<|endoftext|>`, those before it in `<|im_end|>`. Tools follow each system message, or stand
-    in a default one.
+    The last answer ends in `<|endoftext|>`, those before it in `<|im_end|>`. Tools follow each system message; without
+    one, they are in a default system message.
 
     Class attributes:
         identity: the beginning of the default system message.

@@ -1,7 +1,7 @@
-"""Which message every character of a rendered template belongs to, and whether its control tokens are the template's.
+"""Attributes a template's output to messages, and checks that its control tokens are written by the template.
 
-The input is the template's output in chunks, each with the message whose loop iteration wrote it, and each character
-with its origin. The result is a list of spans in order::
+The input is the output in chunks, each with the message whose loop iteration wrote it, and with the origin of each
+character. The result is a list of spans in order::
 
     {% for m in messages %}<u>{{ m.content }}<e>{% endfor %}      with two messages "Hi" and "Yo"
 
@@ -9,9 +9,9 @@ with its origin. The result is a list of spans in order::
     message    0        0   0        1        1   1
     origin     LITERAL  0   LITERAL  LITERAL  1   LITERAL
 
-What this guarantees: every character has a message or none, content keeps its origin, and a control token in the
-output is either written by the template's own constants or refused or encoded as text. What it does not: that content
-whose origin is LOST is attributed; `lost_content` reports it.
+What this guarantees: content keeps its origin, and a control token in the output is written by the template's own
+constants, or refused, or encoded as text. What it does not: that content whose origin is LOST is attributed;
+`lost_content` reports it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from niels_gpt.messages import Message
 from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, LOST, NO_MESSAGE, plain, runs_of
 
-# Two origins that are assigned after rendering, beside those of `provenance.py`.
+# Two origins in addition to those of `provenance.py`, assigned after rendering.
 QUOTED: Final = -2  # content of another message than the one that the span belongs to
 UNKNOWN_ROLE: Final = -5  # a role that is not in `KNOWN_ROLES`; it may not become part of a control token
 
@@ -184,9 +184,10 @@ def _split_by_origin(text: str) -> list[tuple[str, int]]:
 
 
 def _attribute_outside_loops(stretch: list[Span]) -> list[Span]:
-    """Give the scaffold of a stretch outside of loops to the last message whose content precedes it in the stretch.
+    """Attribute the scaffold of a stretch outside of loops to the last message whose content precedes it in the
+    stretch.
 
-    Scaffold before any content belongs to the first message with content; without content all stays as it is.
+    Scaffold before any content belongs to the first message with content. A stretch without content is unchanged.
     """
     origins = [span.origin for span in stretch if span.origin >= 0]
     if not origins:
@@ -212,7 +213,8 @@ def turns_of(spans: list[Span]) -> list[tuple[int, list[Span]]]:
 
 
 def default_turn_length(turn: Sequence[Span], controls: ControlTokens) -> int:
-    """How many leading spans of the first message's turn are a turn that the template adds, such as a default system.
+    """How many leading spans of the first message's turn are a turn that the template adds, such as a default system
+    turn.
 
     Templates write it inside the loop's first iteration, so it is attributed to the first message. It is recognised by
     a stop token before the first character of the message's content (before the message's own stop, if it has no
@@ -230,7 +232,7 @@ def default_turn_length(turn: Sequence[Span], controls: ControlTokens) -> int:
 
 
 def detach_after(spans: list[Span], start: int) -> list[Span]:
-    """The same text, in which nothing after character `start` belongs to a message."""
+    """The same spans, cut at character `start`, after which nothing belongs to a message."""
     result, at = [], 0
     for span in spans:
         cut = max(0, min(len(span.text), start - at))
@@ -240,7 +242,7 @@ def detach_after(spans: list[Span], start: int) -> list[Span]:
 
 
 def without_message(span: Span) -> Span:
-    """The same text, belonging to no message; content becomes a label."""
+    """The same text, belonging to no message. Content becomes a label, so that no span has content without a message."""
     return Span(span.text, NO_MESSAGE, LABEL if span.origin >= 0 else span.origin)
 
 
@@ -269,7 +271,7 @@ def _texts(content: str | list[dict[str, Any]]) -> list[str]:
 
 
 def check_controls(spans: Sequence[Span], messages: Sequence[Message], inputs: Any, controls: ControlTokens) -> None:
-    """Refuse control tokens in the output of which it is not certain that the template writes them.
+    """Refuse output with control tokens if it is not certain that the template itself writes them.
 
     A control token whose characters are only partly LITERAL is encoded as text, so content never becomes one. Two
     cases need an error instead: a token that contains an unknown role, and a token with LOST text that no input
@@ -282,6 +284,7 @@ def check_controls(spans: Sequence[Span], messages: Sequence[Message], inputs: A
         MessageError: `unknown_role_in_control_token`.
         TemplateError: the template writes a control token through an operation that does not keep origins.
     """
+    # Most renderings have neither, and then the search for control tokens is not needed.
     uncertain = {span.origin for span in spans} & {LOST, UNKNOWN_ROLE}
     if not uncertain:
         return

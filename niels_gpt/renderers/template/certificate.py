@@ -1,16 +1,17 @@
-"""Whether tracing can be trusted for a template: on probe conversations it must find the facts that `oracle.py` proves.
+"""Decides whether tracing can be trusted for a template: on probes it must give the attribution that `oracle.py`
+proves.
 
-Tracing takes one run of a template and an oracle many, so conversations are traced where that has been shown to be
-right. What matters is not the texts, which templates copy, but which kinds of messages follow each other::
+Tracing takes one run of a template and the oracle many, so conversations are traced if that has been shown to be right.
+Templates copy texts, so the texts do not matter, but which kinds of messages follow each other does::
 
     conversation          features                                                        probes within them
     user assistant        {"user first", "assistant after user"}                          1
     ... and a tool call   {..., "calls", "tool after assistant", "assistant after tool"}  4, the above among them
 
-A conversation is traced if tracing agrees with the oracle on every probe whose features are among its own, and if these
-probes together have all its features. Texts matter where a template searches contents for a string (`/no_think`), so
-there is a probe for each such string, too. A verdict depends on the template and the features alone, so a rendering
-depends on nothing that was rendered before.
+A conversation is traced if tracing agrees with the oracle on every probe whose features are all among its own, and if
+these probes together have all its features. If a template searches contents for a string (`/no_think`), there is a
+probe for this string, too. A verdict depends on the template and the features alone, so the result of a rendering does
+not depend on earlier ones.
 
 What this guarantees: on the probes, both ways agree character by character. What it does not: that a template behaves
 on other conversations with the same features as on the probes.
@@ -41,15 +42,15 @@ class Template(Protocol):
     """The methods of `TemplateRenderer` that a certificate needs."""
 
     def traced(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
-        """The facts by tracing."""
+        """The attribution by tracing."""
 
     def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
-        """The facts by rendering alone."""
+        """The attribution by the oracle."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A conversation to try a template on."""
+    """A conversation on which a template is tested."""
 
     name: str
     messages: tuple[dict[str, Any], ...]
@@ -58,14 +59,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a probe.
+    """The result of a probe.
 
     Attributes:
-        outcome: "agrees"; "differs": tracing is wrong, and the oracle's facts are proven; "unproven": not even these
-            are; "refused": the template refuses such conversations.
+        outcome: "agrees"; "differs": tracing is wrong, but the oracle has a proof; "unproven": the oracle has none
+            either; "refused": the template refuses such conversations.
         reason: what differs or could not be proven; empty if it agrees.
         stops: the control tokens that ended the sampled spans, "" for an end without one.
-        rules: how the starts of the sampled spans were known (`proof.PREFIX` and others).
+        rules: the rules by which the starts of the sampled spans were found (`proof.PREFIX` and others).
     """
 
     outcome: Outcome
@@ -76,7 +77,7 @@ class Verdict:
 
 @dataclass
 class Certificate:
-    """The verdicts on one template so far; each is found when it is first needed.
+    """The verdicts on one template. Each is computed when it is first needed, and then stored.
 
     Args:
         literals: the strings that the template searches contents for.
@@ -95,7 +96,8 @@ class Certificate:
             verdict = self._trusted[wanted] = self._judge_features(template, wanted)
         if verdict.outcome != "agrees":
             return verdict
-        # Strings that the template searches for in texts (`"</think>" in content`), and with which tracing goes wrong.
+        # Strings that the template searches for in texts (`"</think>" in content`) and on which tracing is wrong. The
+        # others need not be searched for in each conversation.
         if self._distrusted_literals is None:
             self._distrusted_literals = [
                 literal
@@ -111,7 +113,7 @@ class Certificate:
         covered: set[str] = set()
         stops: set[str] = set()
         for probe, has in probes():
-            # Only probes without other features: a conversation is not judged by what it does not have.
+            # A probe with other features may fail because of those, which this conversation does not have.
             if not has <= wanted:
                 continue
             verdict = self.verdict(template, probe)
@@ -144,9 +146,9 @@ def judge(template: Template, probe: Probe) -> Verdict:
     messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
     try:
         proof = template.proof(messages, tools, False)
-    except IsolationError:  # not this probe is to blame: the template cannot be used
+    except IsolationError:  # the process ended: that concerns the template as a whole, not this probe
         raise
-    except (MessageError, TemplateError) as error:  # also what the sandbox forbids, which only some messages lead to
+    except (MessageError, TemplateError) as error:  # also forbidden operations, which only some messages lead to
         return Verdict("refused", str(error))
     except Unproven as error:
         return Verdict("unproven", str(error))
@@ -156,23 +158,23 @@ def judge(template: Template, probe: Probe) -> Verdict:
         return Verdict("unproven", proof.problems[0], stops, rules)
     try:
         difference = disagreement(template.traced(messages, tools, False), proof, messages)
-    except TemplateError as error:  # a control token whose origin tracing loses
+    except TemplateError as error:  # tracing loses the origin of a control token
         difference = str(error)
     return Verdict("differs" if difference else "agrees", difference, stops, rules)
 
 
 def _stops_before_a_prompt(template: Template, messages: list[Message], tools: Any) -> frozenset[str]:
-    """The stops where a generation prompt follows: some formats end the last answer in another one (`<|end|>`)."""
+    """The stops with a generation prompt after them: some formats end the last answer differently then (`<|end|>`)."""
     if messages[-1]["role"] != "assistant":
         return frozenset()
     try:
         return frozenset(span.stop_token for span in template.proof(messages, tools, True).sampled)
-    except (MessageError, TemplateError, Unproven):  # no such rendering, so none that a turn could end in
+    except (MessageError, TemplateError, Unproven):  # there is no such rendering, so no such stop
         return frozenset()
 
 
 def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
-    """The first fact in which tracing differs from the proof, in words; empty if there is none."""
+    """A description of the first character whose attribution by tracing differs from the proof; empty if none does."""
     if traced.attribution != "full":
         return traced.attribution
     lengths = [len(text) for text in traced.texts]
@@ -185,10 +187,10 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
         at = int(np.argmax(sampled != expected))
         return f"tracing {'samples' if sampled[at] else 'does not sample'} {_shown(proof.text, at)}"
     is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
-    # Contents that the model reads. An answer is compared above, as what it samples.
+    # The contents of other roles. Those of assistants were compared above, as sampled characters.
     body = (proof.content >= 0) & ~is_assistant[proof.content]
-    # Three faults: a content that is not seen as that of its message; a sampled character of another message; a
-    # character of the template that is taken for content.
+    # Three kinds of faults: content that is not attributed to its message; a sampled character attributed to another
+    # message; a character of the template attributed as content.
     wrong = body & ((owner != proof.content) | ((facts & CONTENT) == 0))
     wrong |= expected & (owner != proof.owner)
     wrong |= proof.own & ~expected & ((facts & CONTENT) > 0)
@@ -208,7 +210,10 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
 
 
 def _headers(proof: Proof) -> list[int]:
-    """The last character of the scaffold before each content and each sampled span, apart from white space."""
+    """The position of the last visible character before each content and sampled span, if that is scaffold.
+
+    Headers are compared there, because the white space and the text between turns may count to either turn.
+    """
     starts = np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, prepend=-1) != 0)).tolist()
     starts += [span.start for span in proof.sampled]
     before = [len(proof.text[:start].rstrip()) - 1 for start in starts]
@@ -223,7 +228,7 @@ def _shown(text: str, at: int) -> str:
 
 
 def features(messages: Sequence[Message], tools: Any) -> Features:
-    """What a template may branch on: kinds of messages, and which follow each other."""
+    """What a template may branch on: the kinds of messages, and which roles follow each other."""
     found = {"tools"} if tools else set()
     before = ""
     for message in messages:
@@ -307,7 +312,7 @@ def _tool(number: int = 0, content: str = _RESULT) -> dict[str, Any]:
 
 
 def _conversations() -> Mapping[str, list[dict[str, Any]]]:
-    """Conversations without a system message, by what they try."""
+    """Name -> a conversation without a system message; the name says what it tests."""
     alone: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call()]}
     two: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call(), _call(1, place="Weir")]}
     thought: dict[str, Any] = {"reasoning_content": "Consider the map first."}

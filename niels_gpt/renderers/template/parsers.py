@@ -1,7 +1,7 @@
 """Parsers by name, for the completions of models that are rendered through their chat template.
 
-A template tells how tool calls are written, not how they are read, so the user names a parser. Each tool parser is one
-of the dialects that the families use (`renderers/dialects/`).
+A template shows how tool calls are written, but not how they are read, so the user names a parser. Each tool parser is
+one of the dialects that the families use (`renderers/dialects/`).
 """
 
 from __future__ import annotations

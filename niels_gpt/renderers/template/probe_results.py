@@ -1,11 +1,11 @@
-"""What users get on the probe conversations of a certificate: a report on a chat template, for the doctor and others.
+"""A report on a chat template: how the probe conversations of its certificate are attributed, and what is not proven.
 
 ::
 
     status       attribution of a rendering          by
     certified    full                                tracing, which agrees with the oracle
     proven       full                                the oracle, because tracing is wrong there
-    partial      "partial: ...", or an error         nobody: `reason` says what could not be proven
+    partial      "partial: ...", or an error         none; `reason` says what could not be proven
     refused      none: the template refuses          -
 
 A kind of conversation is what a probe tries ("a call", "two turns"); most are tried with and without a system message

@@ -1,8 +1,8 @@
-"""What `oracle.py` proves of a rendering (`Proof`), and the `Emitter` that is made from it (`emit_proof`).
+"""The result of `oracle.py` for a rendering (`Proof`), and the `Emitter` that is made from it (`emit_proof`).
 
-A proof says who owns every character, what the model emits, and by which rule. Only text that the template itself wrote
-may become control tokens. Tracing knows it by origin (LITERAL). Where an operation lost the origin, the proof may
-restore it: what is no content, and cannot be any other text of the caller.
+A proof gives the message of every character, the sampled spans, and the rule behind each. Only text that the template
+itself wrote may become control tokens. Tracing marks it as LITERAL. If an operation lost the origin, the proof may
+restore it, for characters that are neither content nor any other text of the caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 
 Ints = npt.NDArray[np.int64]
 
-# The rules by which the start of a sampled span is known, as results name them.
+# The rules by which the start of a sampled span was found, as `niels-gpt doctor template` prints them.
 PREFIX: Final = "the generation prompt is a prefix"
 TURN: Final = "the turn begins as the generation prompt does"
 USUAL: Final = "the turn begins as the generation prompt does after another conversation"
@@ -46,12 +46,12 @@ _STANDARD_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class SampledSpan:
-    """What the model emits of one message.
+    """The characters that the model emits of one message.
 
     Attributes:
         message: its index.
         start, stop: the first character, and the one after the last.
-        rule: how the start is known.
+        rule: how the start was found, such as PREFIX.
         stop_token: the control token that it ends in, "" for none.
     """
 
@@ -64,13 +64,14 @@ class SampledSpan:
 
 @dataclass(frozen=True)
 class Proof:
-    """The facts of a rendering, character by character.
+    """The attribution of a rendering, character by character; arrays have the shape (characters,).
 
     Attributes:
         text: the output.
         content: the message whose content each character is, -1 for the template's own, int64.
-        letters: which characters substitutes show, so that their content is certain; the others are between them, bool.
-        own: which characters are the template's own for certain: as content they would have been replaced, bool.
+        letters: bool, the characters that had a substitute, so that their content is certain; `content` of others is
+            inferred from their neighbours.
+        own: bool, the characters that are certainly the template's own: as content they would have been replaced.
         owner: the message that each character belongs to, -1 for none, int64.
         sampled: the spans that the model emits, ascending.
         problems: what could not be proven; empty if everything is.
@@ -86,31 +87,31 @@ class Proof:
 
 
 def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message]) -> Emitter:
-    """A rendering with proven facts.
+    """The rendering with the proven attribution, ready to be encoded.
 
     Args:
         spans: the same text with origins, as tracing has them.
     """
     literal = _per_character(spans, LITERAL)
     content = _contents(proof, spans)
-    # A template may write a string of its own where a content had the same (`split('x') | join('x')`): it is content.
+    # `split('x') | join('x')` writes the template's own 'x' where the content had one: that is content.
     literal &= content < 0
-    # What is written before and after all loops, such as bos, belongs to no message.
+    # Text before and after all loops over messages, such as bos, belongs to no message.
     outside = np.repeat(
         np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
     )
     inside = np.flatnonzero(~outside)
-    # A content that only tracing has found belongs to its own message, all else to the owner that is proven.
+    # Content that only tracing found belongs to its message. Everything else has its proven owner.
     owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
     if len(inside):
         last = max(int(inside[-1]) + 1, *(span.stop for span in proof.sampled), 0)
         outside[inside[0] : last] = False
-        if proof.text[last:].isspace():  # the newline after the last turn, which is the turn's
+        if proof.text[last:].isspace():  # a newline after the last turn belongs to the turn
             outside[last:] = False
         owner[outside] = NO_MESSAGE
     for span in proof.sampled:
         owner[span.start : span.stop] = span.message
-    # The last entry is for the index -1, of characters that are no content.
+    # The last entry is for characters without content, whose index is -1.
     is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
     sampled = np.zeros(len(proof.text), np.bool_)
     for span in proof.sampled:
@@ -128,9 +129,9 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
 
 
 def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
-    """The message whose content each character is: as proven, and for what has no substitutes (`"`) as traced.
+    """The message whose content each character is, as proven; for characters without substitutes (`"`) as traced.
 
-    A traced content is not taken if it holds text of the template's own: `{'output': m.content} | tojson`.
+    A traced span is not used if it contains text of the template, as in `{'output': m.content} | tojson`.
     """
     content, at = proof.content.copy(), 0
     for span in spans:

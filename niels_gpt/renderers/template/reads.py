@@ -1,4 +1,4 @@
-"""What a template reads of the caller's texts while it runs, beyond copying them.
+"""Records which of the caller's texts a template reads while it runs, beyond copying them.
 
 A template that reads a text can make its own output depend on it. `content.split("<|im_end|>") | join("<|im_end|>")`
 writes the template's own control token as often as the content spells it. So each rendering records whether anything
@@ -9,8 +9,8 @@ was read; only then `neutral.py` checks that no control token depends on it::
     content.split(' '), content[0]             read
     {% for c in content %}                     read
 
-That a text is empty or white space counts as the shape of the conversation, as the number of messages, parts and calls
-does. `bounds.py` reports operators, methods, filters, tests and loops.
+Whether a text is empty or only white space is not recorded: like the number of messages, parts and calls, it belongs to
+the kind of conversation. `bounds.py` reports operators, methods, filters, tests and loops to this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from niels_gpt.renderers.template.provenance import LITERAL, LOST, origins_of, runs_of
 
-# Methods and filters whose result is the same text, changed or written in another way.
+# Methods and filters that return the same text in another form, which shows nothing about its letters.
 _COPYING: Final = frozenset(
     [
         "capitalize",
@@ -58,12 +58,12 @@ _COPYING_FILTERS: Final = frozenset(
         "urlencode",
     ]
 )
-# Those that change a text only where they find something; their result is compared with the text.
+# Methods and filters that change a text only if they find something: an unchanged result is a copy.
 _CHANGING: Final = frozenset(["lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip"])
 _CHANGING_FILTERS: Final = frozenset(
     ["indent", "replace", "striptags", "trim", "truncate", "urlize", "wordwrap", "xmlattr"]
 )
-# Whether the result of these tells no more than that nothing was found.
+# For methods that search: whether their result shows only that nothing was found.
 _NOTHING_FOUND: Final[dict[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("partition", "rpartition"), lambda parts: not parts[1]),
     **dict.fromkeys(("rsplit", "split", "splitlines"), lambda parts: len(parts) < 2),
@@ -75,7 +75,7 @@ _COMPARING_FILTERS: Final = frozenset(["groupby", "max", "min", "sort", "unique"
 
 @dataclass
 class Reads:
-    """What was read in a rendering.
+    """Which kinds of values a rendering read.
 
     Attributes:
         texts: a content, or a text of unknown origin, was read; or a label, in a way that shows more than whether it is
@@ -89,7 +89,11 @@ class Reads:
     numbers: bool = False
 
     def note(self, value: Any, *, word: bool = False) -> Any:
-        """A text is read; `word`: it was found to be one of the template's words, or to contain one. Returns it."""
+        """Record that a text is read, and return it.
+
+        Args:
+            word: it was found to equal one of the template's words, or to contain one.
+        """
         if isinstance(value, str):
             if value:
                 self._note({origin for length, origin in runs_of(value) if length}, word)
@@ -98,7 +102,7 @@ class Reads:
         return value
 
     def note_all(self, value: Any, *, word: bool = False) -> None:
-        """All texts in a value are read."""
+        """Record that all texts in a value are read."""
         if isinstance(value, str | bytes):
             self.note(value, word=word)
         elif isinstance(value, list | tuple | Mapping):
@@ -114,19 +118,19 @@ class Reads:
                 self.texts = True
 
     def equal(self, left: Any, right: Any) -> None:
-        """Two values were found to be equal."""
+        """Record that two values were found to be equal."""
         self.note_all(left, word=True)
         self.note_all(right, word=True)
 
     def contained(self, left: Any, right: Any) -> None:
-        """A value was found in another one: a text, a list, or the keys of a mapping."""
+        """Record that a value was found in another one: in a text, a list, or the keys of a mapping."""
         is_word = not isinstance(right, str)
         self.note_all(left, word=is_word)
         if not isinstance(right, Mapping):
             self.note_all(right, word=is_word)
 
     def called(self, own: Any, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """A method of a text or of bytes was called."""
+        """Record the call of a method of a text or of bytes."""
         if name in _COPYING or (name in ("strip", "lstrip", "rstrip") and not args) or name == "isspace":
             return
         if name == "join":
@@ -146,7 +150,7 @@ class Reads:
             self.note_all(value)
 
     def filtered(self, name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """A filter was applied."""
+        """Record that a filter was applied."""
         if name in _COPYING_FILTERS or (name == "trim" and not args and not kwargs):
             return
         if name in _CHANGING_FILTERS and _is_unchanged(value, result):
@@ -154,18 +158,18 @@ class Reads:
         if name in _COMPARING_FILTERS:
             self.note_all(value)
         self.note(value)
-        if name in ("join", "format"):  # they write their arguments, as often as the value says
+        if name in ("join", "format"):  # they copy their arguments; how often depends on the value, which is recorded
             return
         for given in (*args, *kwargs.values()):
             self.note_all(given)
 
     def looked_up(self, own: Any, name: str, args: tuple[Any, ...]) -> None:
-        """A method of a mapping, a list or a loop was called: `names.get(content)`."""
+        """Record the call of a method of a mapping, a list or a loop, such as `names.get(content)`."""
         is_get = name == "get" and isinstance(own, Mapping)
         for value in args[:1] if is_get else args:
             self.note_all(value, word=is_get)
 
 
 def _is_unchanged(text: Any, result: Any) -> bool:
-    """Whether nothing was found: what is replaced by an equal text has another origin."""
+    """Whether the result is the text itself: a replacement by an equal text would have another origin."""
     return isinstance(text, str) and result == text and runs_of(result) == runs_of(text)

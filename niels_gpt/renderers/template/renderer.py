@@ -56,16 +56,16 @@ _NO_IMAGES = (
     "which shows what the template writes"
 )
 
-# Names that cannot be template variables: what rendering sets itself, and options that only families have.
+# Names that cannot be template variables: those that rendering sets itself, and options that only families have.
 _NO_VARIABLES = {"tokenizer", "template", "clock", "stops", "messages", "tools", "documents", "add_generation_prompt"}
 _FAMILY_OPTIONS = set(FamilyConfig.model_fields) - {"name"}
 
 
 def no_clock(form: str) -> str:
-    """The default clock, which refuses.
+    """The default clock, which raises: a rendering must not depend on the time at which it is made.
 
     Raises:
-        MessageError: always; a rendering must not depend on the time at which it is made.
+        MessageError: always.
     """
     raise MessageError(
         "no_clock",
@@ -157,7 +157,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         }
 
     def __repr__(self) -> str:
-        """The tokenizer whose template it is, and what encodes."""
+        """The tokenizer's name and its engine."""
         return f"<{type(self).__name__} for {self.encoder.name}, encoded by {self.encoder.engine}>"
 
     def render_ids(
@@ -181,7 +181,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         return encode_one(self.encoder, self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
 
     def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens:
-        """Encode ready pieces, whose messages are indices into `messages`."""
+        """Encode pieces that were made elsewhere; their message indices refer to `messages`."""
         return encode_one(self.encoder, Emitter.from_pieces(pieces, messages))
 
     def render_many(
@@ -224,7 +224,12 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
     def _chunks(
         self, messages: Sequence[Message], tools: Any, gen: bool, reads: Reads | None = None
     ) -> Iterator[Chunk]:
-        """The template's output; `gen` sets `add_generation_prompt`. What it reads is recorded in `reads`."""
+        """The template's output.
+
+        Args:
+            gen: the value of `add_generation_prompt`.
+            reads: records which texts the template reads beyond copying them.
+        """
         if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
             raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
         variables = {
@@ -270,7 +275,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
     def emit(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
         """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`.
 
-        Tracing finds the facts where the certificate trusts it, and `oracle.py` proves them elsewhere.
+        Tracing attributes the conversation if the certificate trusts it for this kind; otherwise `oracle.py` does.
         """
         messages, gen, reads = normalise(messages), add_generation_prompt, Reads()
         refuse_images(messages, "unsupported_content", _NO_IMAGES)
@@ -291,15 +296,15 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
 
     @property
     def certificate(self) -> Certificate:
-        """What has been proven about the template so far; `certificate.full(renderer)` proves the rest."""
+        """The verdicts on the template so far; `certificate.full(renderer)` computes the others."""
         return self._certificate
 
     def traced(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
-        """The rendering with the facts that tracing finds, trusted or not."""
+        """The rendering with its attribution by tracing, whether that is trusted or not."""
         return self._tracing(tools).emit(messages, gen)
 
     def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
-        """The facts of a rendering by `oracle.py`.
+        """The attribution of a rendering by `oracle.py`.
 
         Raises:
             Unproven: the origin of the contents cannot be proven. MessageError: the template refuses the messages.
@@ -312,7 +317,10 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         return oracle.prove(messages, add_generation_prompt=gen)
 
     def _emit_proven(self, messages: list[Message], tools: Any, gen: bool, reads: Reads) -> Emitter:
-        """The rendering with proven facts; without a proof with those of tracing, and the attribution is partial."""
+        """The rendering with the attribution that the oracle proves.
+
+        Without a proof it is that of tracing, restricted to what is certain, and `attribution` is "partial: ...".
+        """
         spans = self._spans(messages, tools, gen, reads)
         try:
             proof = self.proof(messages, tools, gen)
@@ -330,13 +338,14 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         return emit_proof(proof, spans, messages)
 
     def _confirmed(self, proof: Proof, messages: list[Message], tools: Any, gen: bool) -> Emitter | None:
-        """The facts of tracing if they are the proven ones; tracing may also know whose the scaffold of empty turns is.
+        """The rendering by tracing if it agrees with the proof, else `None`.
 
-        Not if the proof has turns that tracing has not: of messages without data, in loops that tracing does not see.
+        It is preferred then, because tracing also attributes the scaffold of empty turns. It is not used if the proof
+        has turns that tracing lacks, such as those of messages without data in loops that tracing does not recognise.
         """
         try:
             traced = self.traced(messages, tools, gen)
-        except TemplateError:  # a control token whose origin tracing loses
+        except TemplateError:  # tracing loses the origin of a control token
             return None
         known = {fact >> 3 for fact in traced.facts}
         unseen = set(proof.owner.tolist()) - known - {NO_MESSAGE}
@@ -351,7 +360,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is computed again: compiled templates, which do not pickle, and verdicts on probes.
+        """All but compiled templates, which do not pickle, and verdicts on probes; both are computed again.
 
         So a renderer has the same pickle before and after it was used, and in every process.
         """

@@ -1,11 +1,11 @@
-"""One conversation rendered in parts, on messages with substitutes, and which places of the parts are the same.
+"""Renderings of the beginnings of one conversation, with substitutes, and which of their places correspond.
 
 ::
 
     all messages          <u>㐀㐁<e> <a>㐂㐃<e>
-    messages[:1]          <u>㐀㐁<e>                 `_aligned`: behind 㐁, the last substitute, both are at 5
+    messages[:1]          <u>㐀㐁<e>                 `_aligned`: after 㐁, the last substitute, both are at 5
 
-Renderings are made when they are first needed and kept. What a rendering proves is in `oracle.py`.
+A rendering is made when it is first needed, and then stored. `oracle.py` draws conclusions from them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_p
 
 @dataclass
 class Rendering:
-    """An output on substituted messages, with the substitute at each character."""
+    """The output on messages with substitutes.
+
+    Attributes:
+        text: the output.
+        substitutes: the number of the substitute at each character, -1 for none, int64 of shape (characters,).
+        known: the positions that have one, ascending.
+    """
 
     text: str
     substitutes: Ints
@@ -37,7 +43,9 @@ class Rendering:
 
 
 class Renderings:
-    """One conversation: its rendering, and those of its beginnings.
+    """The rendering of one conversation, and those of its beginnings.
+
+    Positions are in characters of the whole rendering, which is as long with substitutes as without.
 
     Args:
         render: runs the template.
@@ -61,7 +69,8 @@ class Renderings:
         self.render: Render = lambda messages, gen: made.unescaped(render(messages, gen))
         self.whole = whole = Rendering(output, made.find(output))
         self._renderings: dict[tuple[int, bool], Rendering | None] = {(len(messages), gen): whole}
-        self.own = made.message_of(whole.substitutes)  # the message of each substitute
+        self.own = made.message_of(whole.substitutes)  # for each character, the message of its substitute, or -1
+        # Control tokens in the output are the template's, even between two characters of one content.
         fixed = np.zeros(len(real), np.bool_)
         for start, stop in controls.places(output):
             fixed[start:stop] = True
@@ -80,9 +89,10 @@ class Renderings:
         return self._renderings[count, gen]
 
     def _with_edges(self, gen: bool) -> frozenset[int]:
-        """The messages whose white space at the edges of contents is in the output: without it, the output differs.
+        """The messages whose contents are not stripped: without the white space at their edges, the output differs.
 
-        Asked message by message where it is so of any: a template may strip users' texts and not results of tools.
+        All messages are tried at once first. If the output differs, each is tried, since a template may strip the texts
+        of users but not the results of tools.
         """
         messages = frozenset(leaf.message for leaf in self.made.leaves if leaf.text != leaf.text.strip())
         if not messages or not self._needs_edges(messages, gen):
@@ -99,17 +109,19 @@ class Renderings:
             return True
 
     def _data_end(self, index: int) -> int:
-        """The character after all content of the messages up to this one."""
+        """The position after all content of the messages up to `index`."""
         own = np.flatnonzero((self.own <= index) & (self.own >= 0))
         return self._after_content(int(own[-1]) + 1) if len(own) else 0
 
     def _aligned(self, part: Rendering) -> tuple[int, int] | None:
-        """A character of another rendering and the same one of the whole: those after the last substitute.
+        """Two positions that correspond, `(in part, in the whole)`: those after the last substitute of `part`.
 
-        `None` if the whole does not have this substitute: once another message follows, the template drops it.
+        `None` if the whole lacks this substitute, because the template drops that text when messages follow.
         """
         if not len(part.known):
             return 0, 0
+        # A template may write a text twice: with copies of the last substitute at 3 7 in the part and 3 7 9 in the
+        # whole, the second copy (7) corresponds to the second.
         last = int(part.known[-1])
         number = int(part.substitutes[last])
         count = int((part.substitutes == number).sum())
@@ -119,18 +131,21 @@ class Renderings:
         return last + 1, int(places[min(count, len(places)) - 1]) + 1
 
     def _next_data(self, place: int) -> int:
-        """Where the next substitute is."""
+        """The position of the next substitute at or after `place`; the end if there is none."""
         at = int(np.searchsorted(self.whole.known, place))
         return int(self.whole.known[at]) if at < len(self.whole.known) else len(self.real)
 
     def _after_content(self, place: int) -> int:
-        """The first character from a place on that is no content of the character before."""
+        """The end of the content that the character before `place` belongs to; `place` itself if it belongs to none."""
         while 0 < place < len(self.content) and self.content[place] == self.content[place - 1] >= 0:
             place += 1
         return place
 
     def _after(self, part: Rendering, place: int) -> str | None:
-        """What follows a place of the whole in another rendering; `None` if that differs before it."""
+        """The text of another rendering from where it corresponds to `place` in the whole.
+
+        `None` if the two differ between the last substitute before `place` and `place`.
+        """
         before = self.whole.known[: int(np.searchsorted(self.whole.known, place))]
         if not len(before):
             return part.text[place:] if part.text[:place] == self.whole.text[:place] else None

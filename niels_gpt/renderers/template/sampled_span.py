@@ -1,17 +1,17 @@
-"""Which characters of an assistant's turn the model itself emits: from the end of the generation prompt to the stop.
+"""Finds the characters of an assistant turn that the model emits: from the end of the generation prompt to the stop.
 
 ::
 
-    generation prompt   <a>\\n<think>\\n                       what serving writes before the model samples: the prefill
+    generation prompt   <a>\\n<think>\\n                       the prefill: serving writes it before the model samples
     turn                <a>\\n<think>\\nHm.</think>4<e>\\n
-    sampled                           Hm.</think>4<e>       up to and with the stop <e>, without the newline after it
+    sampled                           Hm.</think>4<e>       up to the stop <e>, without the newline after it
 
 `sampled_span` compares one turn with its generation prompt. The prompt comes from rendering the messages before the
 turn (`renderer.py`), or from `fixed_prompt`, which proves for most templates that it is always the same.
 
-What this guarantees: no character that the generation prompt supplies is sampled. What it does not: that the turn
-begins as the prompt does. Some templates write history differently; then the first character of the message's content
-starts the span, and `RenderedTokens.attribution` reports it ("partial: ...").
+What this guarantees: no character that the generation prompt supplies counts as sampled. What it does not: that the
+turn begins as the prompt does. Some templates write history differently; then the span starts at the first character of
+the message's content, and `RenderedTokens.attribution` says so ("partial: ...").
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ def sampled_span(turn: Sequence[Span], text: str, prompt: str, controls: Control
         prompt: the generation prompt before this turn.
 
     Returns:
-        `(start, stop, found)`: `found` tells whether the turn begins as the prompt does. If not, `start` is the first
+        `(start, stop, found)`: `found` is whether the turn begins as the prompt does. If not, `start` is the first
         character of the message's content.
     """
     first, last = _content_bounds(turn)
     prefill = _prefill_length(text, prompt, controls)
     found = _matches_prompt(prompt, prefill)
-    if not found:  # white space between two turns may be written by either of them
+    if not found:  # the white space between two turns may belong to either, so the prompt is tried without it
         lead = len(text) - len(text.lstrip())
         after_lead = _prefill_length(text[lead:], prompt.lstrip(), controls)
         found = _matches_prompt(prompt.lstrip(), after_lead)
         prefill = lead + after_lead if found else first
-    # The stop is the first one after the content; a turn without content has all its markup before its stop.
+    # The stop is searched after the content, which may contain one. If there is no content, markup precedes the stop.
     stop = controls.stop_after(text, max(last, prefill), at_once=last > 0)
     return min(prefill, len(text)), len(text) if stop is None else stop, found
 
 
 def _matches_prompt(prompt: str, shared: int) -> bool:
-    """Whether a turn begins as the prompt does: wholly, or up to a tag or white space that this turn does not have."""
+    """Whether a turn begins as the prompt does: with all of it, or without a tag or white space at the prompt's end."""
     rest = prompt[shared:].lstrip()
     return shared == len(prompt) or (shared > 0 and (not rest or rest.startswith("<")))
 
 
 def _prefill_length(text: str, prompt: str, controls: ControlTokens) -> int:
-    """How many characters of a turn the prompt supplies; never a part of a tag or of a control token.
+    """How many characters at the beginning of a turn the prompt supplies, without a part of a tag or control token.
 
     ::
 
@@ -103,16 +103,16 @@ def _content_bounds(turn: Sequence[Span]) -> tuple[int, int]:
 def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str:
     """The generation prompt: what follows the common prefix of the renderings with and without it.
 
-    The shorter text need not be a prefix of the longer: some templates end in eos only where no prompt follows.
+    The shorter text need not be a prefix of the longer: some templates write eos at the end only without a prompt.
     """
     shared = controls.before_split_token(with_prompt, common_prefix(with_prompt, without))
     return with_prompt[shared:]
 
 
 def end_of_same(expected: str, text: str) -> int | None:
-    """Where a text ends that a longer one begins with, if white space does not count; `None` if they differ in more.
+    """The length of the beginning of `text` that equals `expected` apart from white space; `None` if there is none.
 
-    White space after it belongs to it if the expected text ends in white space::
+    White space after it is included if the expected text ends in white space::
 
         expected  "\\nASSISTANT:\\n"     text  "\\n    ASSISTANT: Hi"     ends before "Hi"
         expected  "\\nASSISTANT:"       text  "\\n    ASSISTANT: Hi"     ends before " Hi"
@@ -128,7 +128,7 @@ def end_of_same(expected: str, text: str) -> int | None:
 
 
 def history_opening(prompt: str, controls: ControlTokens) -> str:
-    """The start of a generation prompt that a turn in history has too: all but a tag at the prompt's end.
+    """The part of a generation prompt that turns in history have too: all but a tag at its end.
 
     ::
 
@@ -139,7 +139,9 @@ def history_opening(prompt: str, controls: ControlTokens) -> str:
 
 
 def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[str, Any]) -> str | None:
-    """The generation prompt of a template, if it is the same after every conversation; `None` if that is not certain.
+    """The generation prompt of a template if it is the same after every conversation; `None` if that is not certain.
+
+    With a fixed prompt a conversation takes one run of the template, in place of one more for each assistant turn.
 
     It is certain if the last statement of the template that writes anything is an `if` that tests the flag
     `add_generation_prompt`, and neither its condition nor its body makes calls or reads what depends on the
@@ -169,7 +171,7 @@ def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[st
 def _render_statements(
     statements: list[nodes.Node], clock: Callable[[str], str], variables: Mapping[str, Any]
 ) -> str | None:
-    """What these statements write with the flag set; `None` if they fail."""
+    """The output of these statements with `add_generation_prompt` set; `None` if they fail."""
     environment = BoundedEnvironment(clock)
     tree = nodes.Template(statements, lineno=1)
     tree.set_environment(environment)

@@ -1,21 +1,20 @@
-"""Which message every character of a rendered template came from, found without tracing: by substituting characters.
+"""Finds which message every character of a rendering came from, without tracing, by substituting characters.
 
-Templates copy contents; they do not read their letters. So the characters of every content are replaced by
-substitutes: letters that occur nowhere else, each for one character of one message. The template is run on both
-versions. If the outputs are equal but for the substitutes, each of them in the output says which character of which
-message is there::
+Templates copy contents and do not read their letters. So the characters of every content are replaced by substitutes:
+letters that occur nowhere else, each for one character of one message. The template is run on both versions. If the
+outputs are equal apart from the substitutes, each substitute shows which character of which message is there::
 
     content      Hi, you                template   <u>{{ m.content }}<e>
     substituted  㐀㐁㐂 㐃㐄㐅
     output       <u>㐀㐁㐂 㐃㐄㐅<e>       with the characters put back it is <u>Hi, you<e>
     message         0 0 0 0 0 0 0        the space is between two substitutes that are neighbours in the content
 
-White space, quotes and what HTML and JSON escape stay as they are, because templates strip and escape them; so do the
-strings that the template itself compares with (`/no_think`, `</think>`), because it would behave differently without
-them. A template that looks at punctuation (`title`, `wordcount`) is given substitutes for letters only, second.
+White space, quotes and characters that HTML and JSON escape are not replaced, because templates strip and escape them.
+Nor are strings that the template compares with (`/no_think`, `</think>`), because it would behave differently without
+them. If a template depends on punctuation (`title`, `wordcount`), only letters are replaced, in a second attempt.
 
 What this guarantees: a character with a message came from that message, whatever the template did to it on the way.
-What it does not: that there is such a proof; `Unproven` says why not.
+What it does not: that there is such a proof; `Unproven` says why there is none.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 # Keys in contents whose values templates compare or look up: the kind of a part or a call, and the ids of calls.
 COMPARED_KEYS: Final = frozenset({"type", "id"})
 _NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
-# Left sides of `in` that ask for a key of a message: `'tool_calls' in message`.
+# Left sides of `in` that test for a key of a message, and not for a part of a text: `'tool_calls' in message`.
 _FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "type", "text", *REASONING_FIELDS})
 _ESCAPED: Final = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|[0-9a-f]{4})", re.IGNORECASE)  # by JSON
 _LETTERS: Final = re.compile(r"[^\W_]")
@@ -49,7 +48,7 @@ _VISIBLE: Final = re.compile(r"[^\s\"'\\<>&\x00-\x1f\x7f-\x9f]")
 
 
 class Unproven(Exception):
-    """Where the output comes from cannot be proven; the message says why. It never leaves this package."""
+    """The origin of the output cannot be proven; the message says why. Callers of this package never get it."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,8 @@ class Substituted:
         if not len(self.codes):
             return np.full(len(codes), NONE, np.int64)
         at = np.searchsorted(self.codes, codes)
-        # Of a character above all substitutes. Any index serves, because the next line compares.
+        # A character above all substitutes gets an index outside of the array. Any other index will do, because the
+        # next line compares the codes.
         at[at == len(self.codes)] = 0
         return np.where(self.codes[at] == codes, at, NONE)
 
@@ -108,7 +108,7 @@ class Substituted:
         return messages[np.append(self.leaf, np.int32(NONE))[substitutes]]  # index -1 is the appended NONE
 
     def restored(self, output: str, substitutes: npt.NDArray[np.int64]) -> str:
-        """An output with the characters put back."""
+        """An output in which each substitute is replaced by the character that it was substituted for."""
         codes = code_points(output).copy()
         known = np.flatnonzero(substitutes >= 0)
         originals = [self.leaves[self.leaf[number]].text[self.place[number]] for number in substitutes[known]]
@@ -122,10 +122,10 @@ def substitute(
     """The messages with substitutes in their contents.
 
     Args:
-        retained: matches the strings that stay.
-        avoid: the template's text, whose characters are no substitutes.
+        retained: matches the strings that are not replaced.
+        avoid: the template's text, whose characters may not become substitutes.
         letters_only: replace letters and digits only.
-        everywhere: a text in which nothing would be replaced (`<`, or a string that stays) is replaced as a whole.
+        everywhere: if nothing in a text would be replaced (`<`, or a retained string), replace all of it.
 
     Raises:
         Unproven: there are more characters than substitutes.
@@ -169,12 +169,12 @@ class _Substitution:
         return value
 
     def _keys(self, mapping: Mapping[str, Any], message: int) -> dict[str, str]:
-        """The keys with substitutes, in the same order when sorted as Jinja's `dictsort` does: substitutes ascend."""
+        """The keys with substitutes. Jinja's `dictsort` sorts both alike, because substitutes are given in its order."""
         return {key: self._text(key, message) for key in sorted(mapping, key=str.lower)}
 
     def _text(self, text: str, message: int) -> str:
         if not text:
-            return text  # also `NO_CONTENT`, which templates do not get
+            return text  # unchanged, since it may be the object `NO_CONTENT`, which is recognised by its type
         stays = {at for found in self.retained.finditer(text) for at in range(*found.span())}
         places = [at for at in replaced_places(text, self.letters_only) if at not in stays]
         if not places and self.everywhere:
@@ -191,7 +191,7 @@ class _Substitution:
 
 
 def replaced_places(text: str, letters_only: bool) -> list[int]:
-    """Which characters of a text get a substitute, if it is a content: all but white space and what is escaped."""
+    """The positions in a content that get a substitute: all but white space and characters that are escaped."""
     return [found.start() for found in (_LETTERS if letters_only else _VISIBLE).finditer(text)]
 
 
