@@ -110,6 +110,8 @@ class RolloutLoader(SplitLoader[RolloutBatch]):
         ensure_log_output()
         left = "".join(f" {name}={n}" for name, n in self.left_out.items())
         plan = self._parts.plan
+        if self._too_long == "head":
+            left += f" cut={int((self.dataset.lengths[plan.items] > self.sequence_length + 1).sum())}"
         _log.info(
             "[RolloutLoader] rollouts=%d groups=%d used=%d%s rows=%d utilisation=%.4f",
             len(self.dataset),

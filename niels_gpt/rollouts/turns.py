@@ -90,7 +90,6 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
     parts: list[tuple[Array, ...]] = []
     ids = np.empty(0, np.int64)
     every: list[Array] = []  # the versions that were given
-    prompt_length = 0
     for number, turn in enumerate(turns):
         where = f"turn {number}: "
         prompt, completion = (_ids(turn, name, where) for name in ("prompt_ids", "completion_ids"))
@@ -105,12 +104,11 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
         parts += [(np.zeros(new, np.bool_), np.full(new, np.nan), np.full(new, NO_VERSION))]
         parts += [(mask, logprobs, versions)]
         ids = np.concatenate([prompt, completion])
-        prompt_length = prompt_length or new
     mask, logprobs, versions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     # Where several policies sampled tokens the oldest counts, because loaders ask for a largest age.
     known = [each[each != NO_VERSION] for each in (versions, np.concatenate(every))]
     oldest = next((int(own.min()) for own in known if len(own)), NO_VERSION)
-    return RolloutTokens(ids, mask, logprobs, versions, prompt_length, oldest)
+    return RolloutTokens(ids, mask, logprobs, versions, len(parts[0][0]), oldest)
 
 
 def _check_continues(prompt: Array, ids: Array, number: int) -> None:
@@ -141,8 +139,11 @@ def _ids(turn: Mapping[str, Any], name: str, where: str) -> Array:
     found = _array(turn[name], name, where)
     if found.size == 0:
         return np.empty(0, np.int64)
-    if found.dtype.kind not in "iu":
-        raise UsageError(f"{where}{name} are {found.dtype}; expected integers")
+    values = turn[name]
+    # An array of integers has no truth values; in a list numpy would take True for 1.
+    if found.dtype.kind not in "iu" or (isinstance(values, list | tuple) and bool in set(map(type, values))):
+        kind = found.dtype if found.dtype.kind not in "iu" else "integers and truth values"
+        raise UsageError(f"{where}{name} are {kind}; expected integers")
     if found.min() < TOKEN_ID.least or found.max() > TOKEN_ID.most:
         raise UsageError(f"{where}{name} are from {found.min()} to {found.max()}; expected 0 to 2**32 - 1")
     return found.astype(np.int64)
@@ -161,9 +162,9 @@ def _mask(values: Any, n: int, where: str) -> Array:
 
 
 def _logprobs(values: Any, mask: Array, where: str) -> Array:
-    if values is None or len(values) == 0 < len(mask):  # servers answer with an empty list where they computed none
+    found = np.empty(0) if values is None else _array(values, "completion_logprobs", where)
+    if values is None or len(found) == 0 < len(mask):  # servers answer with an empty list where they computed none
         return np.full(len(mask), np.nan)
-    found = _array(values, "completion_logprobs", where)
     _check_length(found, len(mask), "completion_logprobs", where)
     if found.size and found.dtype.kind != "f":
         raise UsageError(f"{where}completion_logprobs are {found.dtype}; expected floating point numbers")

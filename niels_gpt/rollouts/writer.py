@@ -46,10 +46,12 @@ from niels_gpt.storage.files import HashedWriter
 from niels_gpt.values import check_keywords
 
 WAITING_TOKENS: Final = 1 << 18  # tokens that are written together
+MOST: Final = float(np.finfo(np.float32).max)
 
 # Keys of an imported line.
 TURN_FIELDS: Final = ("prompt_ids", "completion_ids", "completion_mask", "version")
 LOGPROBS: Final = ("completion_logprobs", "logprobs")
+_FIELDS_OF_TOKENS: Final = ("prompt_ids", "completion_ids", "completion_mask", *LOGPROBS)
 ROW_FIELDS: Final = ("turns", "reward", "advantage", "group_id", "metadata")
 
 GroupId = str | int
@@ -252,8 +254,8 @@ def _finite(name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise UsageError(f"{name} is {shown(value)}; expected a number") from None
-    if not math.isfinite(number):
-        raise UsageError(f"{name} is {number}; expected a finite number")
+    if not abs(number) <= MOST:
+        raise UsageError(f"{name} is {number}; expected a finite number of float32, as which batches hold it")
     return number
 
 
@@ -264,10 +266,22 @@ def _line(group_id: Any, metadata: Mapping[str, Any] | None) -> bytes:
     if metadata is not None and not isinstance(metadata, Mapping):
         raise UsageError(f"metadata is {shown(metadata)}; expected a mapping")
     try:
+        _check_keys(metadata)
         text = json.dumps({"group_id": group_id, "metadata": dict(metadata or {})}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"metadata cannot be written as JSON: {error}") from error
     return text.encode() + b"\n"
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that JSON would turn into texts: of 1 and "1" only one would be left."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise UsageError(f"metadata has the key {shown(key)}; expected texts as keys")
+        value = list(value.values())
+    for one in value if isinstance(value, list | tuple) else ():
+        _check_keys(one)
 
 
 def import_rollouts(
@@ -281,7 +295,8 @@ def import_rollouts(
     """Write a dataset from files of rollouts; returns how many there are. The ids are stored as they are.
 
     `logprobs` may hold null where a token was not sampled, which `completion_mask` has to say. Without `group_id`, rows
-    with the same ids in the (first) prompt are a group. What a row holds besides becomes its metadata.
+    with the same ids in the (first) prompt are a group. What a row holds besides becomes its metadata, and what its
+    turns hold besides becomes `turns` in it.
 
     Args:
         files: `.jsonl`, also `.gz` or `.zst`.
@@ -317,26 +332,47 @@ def _add(writer: RolloutWriter, row: Any, where: str, *, with_logprobs: bool) ->
         given = row.get("turns", [row])
         if not isinstance(given, list) or not all(isinstance(turn, Mapping) for turn in given):
             raise UsageError(f"turns is {shown(given)}; expected a list of objects")
+        beside = [name for name in _FIELDS_OF_TOKENS if "turns" in row and row.get(name) is not None]
+        if beside:
+            raise UsageError(f"turns and {' and '.join(beside)} beside them; expected these in each turn")
         turns = [_turn(turn, with_logprobs) for turn in given]
-        others = {name: value for name, value in row.items() if name not in (*ROW_FIELDS, *TURN_FIELDS, *LOGPROBS)}
-        metadata = row.get("metadata") or {}
-        if not isinstance(metadata, Mapping):
-            raise UsageError(f"metadata is {shown(metadata)}; expected an object")
         writer.add(
             row["group_id"] if row.get("group_id") is not None else _prompt_hash(turns),
             turns,
             row["reward"],
             advantage=row.get("advantage"),
             version=row.get("version") if "turns" in row else None,
-            metadata={**others, **metadata},
+            metadata=_metadata(row),
         )
     except (UsageError, TokenizerError) as error:
         raise InputError(f"{where}: {error}") from error
 
 
+def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row, or its turns, hold besides what a rollout is made of."""
+    metadata = row.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise UsageError(f"metadata is {shown(metadata)}; expected an object")
+    known = (*TURN_FIELDS, *LOGPROBS)
+    others = {name: value for name, value in row.items() if name not in (*ROW_FIELDS, *known)}
+    of_turns = [{name: value for name, value in turn.items() if name not in known} for turn in row.get("turns", ())]
+    if any(of_turns):
+        others["turns"] = of_turns
+    for name in others.keys() & metadata.keys():
+        if others[name] != metadata[name]:
+            raise UsageError(
+                f"{name} is {shown(others[name])} in the row and {shown(metadata[name])} in its metadata; expected "
+                "one of them, because both would be stored under one name"
+            )
+    return {**others, **metadata}
+
+
 def _turn(turn: Mapping[str, Any], with_logprobs: bool) -> dict[str, Any]:
     found = {name: turn[name] for name in TURN_FIELDS if turn.get(name) is not None}
-    logprobs = next((turn[name] for name in LOGPROBS if turn.get(name) is not None), None)
+    given = [turn[name] for name in LOGPROBS if turn.get(name) is not None]
+    if len(given) > 1 and given[0] != given[1]:
+        raise UsageError(f"{' and '.join(LOGPROBS)} are given, and differ; expected one of them")
+    logprobs = given[0] if given else None
     if not with_logprobs or logprobs is None:
         return found
     if not isinstance(logprobs, list):

@@ -362,6 +362,15 @@ def test_advantages_are_computed_before_groups_are_left_out(folder: Path) -> Non
             assert not batch.advantages[~mask].any()
 
 
+def test_head_counts_what_it_cuts(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened = RolloutDataset([folder / f"step_{step}" for step in range(3)])
+    with caplog.at_level("INFO", "niels_gpt.rollouts"):
+        loader(folder, sequence_length=6, too_long="head", rank=0, world_size=1)
+    cut = int((opened.lengths > 7).sum())
+    assert cut > 0
+    assert f" cut={cut} " in caplog.text
+
+
 def test_head_keeps_the_first_tokens(folder: Path) -> None:
     opened = RolloutDataset([folder / f"step_{step}" for step in range(3)])
     advantages = opened.advantages()

@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.episodes import GPTEpisodeDataLoader
-from niels_gpt.errors import CacheError, DataError, OutputExists, TokenizerError, UsageError
+from niels_gpt.errors import CacheError, DataError, InputError, OutputExists, TokenizerError, UsageError
 from niels_gpt.renderers.base import build_trajectory_step
 from niels_gpt.rollouts import RolloutDataset, RolloutWriter, trajectory
 from niels_gpt.rollouts.dataset import group_advantages
 from niels_gpt.rollouts.verify import verify_rollouts
+from niels_gpt.rollouts.writer import import_rollouts
 from tests.renderers.tiny_families import renderer_of
 from tests.rollouts.made import rows, turn, write
 
@@ -189,6 +190,8 @@ GOOD: dict[str, Any] = {"prompt_ids": [1, 2], "completion_ids": [3, 4, 5], "comp
         ({"prompt_ids": []}, "prompt_ids is empty"),
         ({"completion_ids": [], "completion_logprobs": []}, "completion_ids is empty"),
         ({"completion_mask": [1, 2, 0]}, "completion_mask holds"),
+        ({"completion_ids": [3, True, 5]}, "completion_ids are integers and truth values"),
+        ({"completion_logprobs": -0.5}, "completion_logprobs has the shape ()"),
         ({"version": 1.5}, "version is 1.5"),
         ({"version": -2}, "version is -2"),
     ],
@@ -216,11 +219,17 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], me
         ({"advantage": 10**400}, "expected a number"),
         ({"turns": {**GOOD, "completion_logprobs": [0.25] * len(GOOD["completion_ids"])}}, "Are these probabilities?"),
         ({"advantage": math.inf}, "advantage is inf"),
+        ({"reward": 1e39}, "reward is 1e+39; expected a finite number of float32"),
+        ({"advantage": -1e300}, "advantage is -1e+300; expected a finite number of float32"),
         ({"group_id": None}, "group_id is None"),
         ({"group_id": True}, "group_id is True"),
         ({"metadata": [1]}, "metadata is"),
         ({"metadata": {"a": math.nan}}, "cannot be written as JSON"),
         ({"metadata": {"a": object()}}, "cannot be written as JSON"),
+        ({"metadata": {1: "a", "1": "b"}}, "metadata has the key 1"),
+        ({"metadata": {"a": [{None: 1}]}}, "metadata has the key None"),
+        # The first prompt is empty, that of the second turn is not.
+        ({"turns": [{**GOOD, "prompt_ids": []}, {**GOOD, "prompt_ids": [3, 4, 5, 6]}]}, "prompt_ids is empty"),
         ({"turns": []}, "no turns"),
         ({"turns": {"prompt_ids": [1]}}, "no completion_ids"),
         ({"turns": [GOOD, GOOD]}, "turn 1: its prompt differs from the turns before it at token 2"),
@@ -233,6 +242,40 @@ def test_other_values_that_are_refused(tmp_path: Path, change: dict[str, Any], m
             writer.add(**{"group_id": "b", "turns": GOOD, "reward": 1.0, **change})
         assert message in str(refused.value)
     assert len(RolloutDataset(tmp_path / "out")) == 1
+
+
+LINE: dict[str, Any] = {"prompt_ids": [1, 2], "completion_ids": [3, 4], "logprobs": [-0.5, -1.0], "reward": 1.0}
+TURNS = [{name: value for name, value in LINE.items() if name != "reward"}]
+
+
+def imported(folder: Path, row: dict[str, Any]) -> RolloutDataset:
+    (folder / "in.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    import_rollouts([folder / "in.jsonl"], folder / "out", overwrite=True)
+    return RolloutDataset(folder / "out")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"turns": TURNS, "reward": 1, "completion_mask": [1, 0]}, "turns and completion_mask beside them"),
+        ({"turns": TURNS, "reward": 1, "logprobs": [-9.0, -9.0]}, "turns and logprobs beside them"),
+        ({**LINE, "completion_logprobs": [-2.0, -2.0]}, "completion_logprobs and logprobs are given, and differ"),
+        ({**LINE, "level": 1, "metadata": {"level": 2}}, "level is 1 in the row and 2 in its metadata"),
+    ],
+)
+def test_lines_of_which_a_part_would_be_lost(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        imported(tmp_path, row)
+    assert f"in.jsonl:1: {message}" in str(refused.value)
+
+
+def test_everything_of_a_line_is_kept(tmp_path: Path) -> None:
+    row = {**LINE, "completion_logprobs": LINE["logprobs"], "level": 1, "metadata": {"level": 1, "by": "x"}}
+    assert imported(tmp_path, row)[0].metadata == {"level": 1, "by": "x"}
+    later = {"prompt_ids": [1, 2, 3, 4, 9], "completion_ids": [5], "logprobs": [-0.5]}
+    rollout = imported(tmp_path, {"turns": [{**TURNS[0], "finish": "stop", "reward": 0.5}, later], "reward": 2})[0]
+    assert rollout.metadata == {"turns": [{"finish": "stop", "reward": 0.5}, {}]}
+    assert rollout.mask.tolist() == [False, False, True, True, False, True]
 
 
 def test_arrays_and_tensors_are_taken_as_they_are(tmp_path: Path) -> None:
