@@ -184,8 +184,7 @@ def _split_by_origin(text: str) -> list[tuple[str, int]]:
 
 
 def _attribute_outside_loops(stretch: list[Span]) -> list[Span]:
-    """Attribute the scaffold of a stretch outside of loops to the last message whose content precedes it in the
-    stretch.
+    """Attribute the scaffold of a stretch outside of loops to the last message whose content is before it.
 
     Scaffold before any content belongs to the first message with content. A stretch without content is unchanged.
     """
@@ -213,8 +212,7 @@ def turns_of(spans: list[Span]) -> list[tuple[int, list[Span]]]:
 
 
 def default_turn_length(turn: Sequence[Span], controls: ControlTokens) -> int:
-    """How many leading spans of the first message's turn are a turn that the template adds, such as a default system
-    turn.
+    """How many leading spans of the first message's turn are a turn that the template adds (a default system turn).
 
     Templates write it inside the loop's first iteration, so it is attributed to the first message. It is recognised by
     a stop token before the first character of the message's content (before the message's own stop, if it has no
@@ -242,7 +240,7 @@ def detach_after(spans: list[Span], start: int) -> list[Span]:
 
 
 def without_message(span: Span) -> Span:
-    """The same text, belonging to no message. Content becomes a label, so that no span has content without a message."""
+    """The same text, belonging to no message. Content becomes a label, since no message owns it."""
     return Span(span.text, NO_MESSAGE, LABEL if span.origin >= 0 else span.origin)
 
 

@@ -1,5 +1,4 @@
-"""Decides whether tracing can be trusted for a template: on probes it must give the attribution that `oracle.py`
-proves.
+"""Decides whether tracing can be trusted for a template: on probes it must agree with the oracle (`oracle.py`).
 
 Tracing takes one run of a template and the oracle many, so conversations are traced if that has been shown to be right.
 Templates copy texts, so the texts do not matter, but which kinds of messages follow each other does::

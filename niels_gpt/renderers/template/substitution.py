@@ -169,7 +169,7 @@ class _Substitution:
         return value
 
     def _keys(self, mapping: Mapping[str, Any], message: int) -> dict[str, str]:
-        """The keys with substitutes. Jinja's `dictsort` sorts both alike, because substitutes are given in its order."""
+        """The keys with substitutes. Substitutes ascend in the order of Jinja's `dictsort`."""
         return {key: self._text(key, message) for key in sorted(mapping, key=str.lower)}
 
     def _text(self, text: str, message: int) -> str:
