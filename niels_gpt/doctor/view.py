@@ -302,6 +302,12 @@ class TurnMasks:
         correct mask    . # # # .
         left            # # # . .      begins in the header, leaves out the stop
         right           . . # # #      leaves out the first token
+
+        and where the next opener O ends turns::
+
+            ids             h a b O
+            correct mask    . # # .
+            left            # # . .      begins in the header, leaves out the last token
         """
         trained = view.trained
         ends = np.where(turns.stop >= 0, turns.stop, _end_before_padding(view, turns))
@@ -318,6 +324,12 @@ class TurnMasks:
         further = (turns.body - 1 > turns.start) & padded[turns.body - 2]
         left = whole & before & ~further & (count == length) & ~stop
         right = whole & ~padded[turns.body] & (count == length - 1) & stop & ~before
+        if view.scope.layout is not None and not view.scope.layout.has_own_stop:
+            # The next opener ends turns, and is not trained: then a shift leaves out the last token of the message.
+            one_less = (length > 1) & (count == length - 1)
+            left |= one_less & before & ~further & ~stop & ~padded[last - 1]
+            # The last turn of a row has no next opener.
+            right |= one_less & ~stopped & ~before & ~padded[turns.body]
         touched = counts_in(trained, turns.start, np.minimum(turns.end, last + 2)) > 0
         return cls(turns, last, length, count, stop, left, right, touched)
 
@@ -332,7 +344,7 @@ class TurnMasks:
     def shift_note(self, row: int) -> str:
         """Which way the mask of a shifted row is shifted."""
         if self.left[self.turns.row == row].any():
-            return "the mask begins one token too early, in the header, and leaves out the end-of-turn"
+            return "the mask begins one token too early, in the header, and ends one token too early"
         return "the mask leaves out the first token of each answer"
 
 

@@ -369,6 +369,9 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("mask-all-one", PLAIN, all_one, ()),
     ("mask-shifted", PLAIN, shifted_left, ()),
     ("mask-shifted", ("gemma", "kimi-k2", "ngpt"), shifted_right, ()),
+    # The next opener ends their turns, and is not trained.
+    ("mask-shifted", ("glm-4.5", "glm-5"), shifted_left, ()),
+    ("mask-shifted", ("glm-4.5",), shifted_right, ()),
     ("eot-not-trained", PLAIN, without_stop, ()),
     ("eot-masked-as-padding", PLAIN, masked_by_value, ()),
     ("padding-trained", PLAIN, padding_trained, ()),

@@ -58,6 +58,16 @@ def _wrong_tokenizer(each: int, family: str, planted: bool, _: Path) -> Report:
     return diagnose(_mixed(made_by(renderer), made_by(other), each), renderer=renderer)
 
 
+def _larger_vocabulary(each: int, family: str, planted: bool, _: Path) -> Report:
+    """Ids of a tokenizer with more ids than this one; much of the text has the same ids in both."""
+    renderer = renumbered(family, "controls")
+    other = renumbered(family, "large") if planted else renderer
+    bad = made_by(other)
+    for sample in bad if planted else ():
+        sample.ids[:] = [token + SIZE if n % 8 == 0 and token < SIZE else token for n, token in enumerate(sample.ids)]
+    return diagnose(_mixed(made_by(renderer), bad, each), renderer=renderer)
+
+
 def _wrapped(each: int, family: str, planted: bool, _: Path) -> Report:
     renderer = renumbered(family, "large")
     bad = made_by(renderer)
@@ -72,6 +82,7 @@ def cases() -> list[Case]:
         for rule, make, also in (
             # The control tokens have the same ids here, and what stands between them are no headers.
             ("wrong-tokenizer", _wrong_tokenizer, ("header-drift", "user-tokens-trained")),
+            ("wrong-tokenizer", _larger_vocabulary, ("id-out-of-range",)),
             ("ids-wrapped", _wrapped, ()),
         )
         for family in FAMILIES

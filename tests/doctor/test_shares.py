@@ -65,16 +65,48 @@ def test_ordinary_answers_are_no_finding() -> None:
     assert {*diagnose(chats_file()).rules()}.isdisjoint(SHARED)
 
 
+LIMIT = 400  # characters
+
+
+def informal(rng: random.Random, words: int) -> str:
+    """A message as people type it: no capital, no full stop, and sometimes two sentences."""
+    text = sentences(rng, 1 + words // 8).lower().replace(".", "") if rng.random() < 0.8 else sentences(rng, 3)
+    return " ".join([text.rsplit(" ", 1)[0], rng.choice(("i think", "for sure", "lol", "no problem", "of course"))])
+
+
 def test_writers_who_leave_out_full_stops_break_nothing_off() -> None:
-    """Their short answers show that they do."""
     rng, made = random.Random(2), []
     for n in range(200):
-        text = sentences(rng, 3).rsplit(" ", 1)[0] if n % 2 else ("of course" if n % 4 else "Yes, of course.")
+        text = informal(rng, rng.randrange(8, 40)) if n % 2 else "sure, no problem"
         made.append({"messages": [user(sentences(rng, 2)), assistant(text)]})
-    assert severities(made) == {"answer-cut": "warning"}  # 100 of 200, and half of the short ones
-    for row in made[::4]:
-        answer(row)["content"] = "of course"
     assert severities(made) == {}
+    # Beside formal answers of any length, too, and where few answers are short.
+    assert severities([*made[1::2], *conversations(300)]) == {}
+
+
+@pytest.mark.parametrize("share", [1, 10, 40])
+def test_answers_cut_at_a_limit_are_found_by_their_last_words(share: int) -> None:
+    made = conversations(400)
+    for n, row in enumerate(made[::share]):
+        text = answer(row)["content"]
+        # Where the limit falls differs, because tokens have different lengths.
+        answer(row)["content"] = " ".join(text.replace(" seven", ", seven").split(" ")[: 14 + n % 37])
+    assert severities(made) == {"answer-cut": "warning"}
+
+
+def test_a_limit_is_seen_by_lengths_in_any_language() -> None:
+    """Words of no language that the rule knows; many answers are shorter than the limit, none is longer."""
+    rng, made = random.Random(3), []
+    for _ in range(300):
+        text = " ".join("".join(rng.choices("bdgklmnprt", k=rng.randrange(3, 9))) for _ in range(rng.randrange(10, 90)))
+        cut = len(text) > LIMIT
+        text = text[: LIMIT - rng.randrange(40)].rstrip() if cut else f"{text}."
+        made.append({"messages": [user(sentences(rng, 2)), assistant(text)]})
+    assert severities(made)["answer-cut"] == "warning"
+    for row in made:  # some are longer after all: no limit, these end so by habit
+        if rng.random() < 0.05:
+            answer(row)["content"] += " glorb" * 80 + "."
+    assert "answer-cut" not in severities(made)
 
 
 def test_the_language_of_the_last_answer_counts_and_short_questions_are_read_together() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.rules.vocabulary import changes_inside
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.samples import chats_file, notes_dir
 from tests.assets import ASSETS, needs_assets
@@ -19,6 +20,8 @@ from tests.doctor.made import chats
 from tests.doctor.planted_vocabulary import renumbered
 from tests.memory import shared
 from tests.renderers.small import user
+
+TEXT = "The old bridge was painted in the spring, and nobody saw it before the autumn."
 
 
 @shared
@@ -63,6 +66,21 @@ def test_a_tenth_of_wrapped_rows_among_others_is_found(folder: str) -> None:
     assert found is not None
     assert found.rows <= 30
     assert all(evidence.row % 10 == 4 for evidence in found.evidence)
+
+
+@needs_assets
+def test_one_wrapped_id_of_many_shows_in_the_text_around_it() -> None:
+    encoder = renderer_at("mistral-nemo-instruct-2407").encoder
+    texts = (" ".join([TEXT] * 20), f" {TEXT}")
+    own, tail = ([int(token) for token in encoder.encode_pieces([text], [False])[0]] for text in texts)
+    assert not changes_inside(own, encoder)
+    # "st" and "ress" are one token where they meet.
+    parts = [int(token) for text in ("st", "ress") for token in encoder.encode_pieces([text], [False])[0]]
+    assert len(parts) == 2
+    assert changes_inside([*own, *parts, *tail], encoder)
+    # Where a tool encodes a header and a message apart, their borders are at the ends of the text.
+    assert not changes_inside([*parts, *own], encoder)
+    assert not changes_inside([*own, *parts], encoder)
 
 
 def notes(n: int) -> list[Any]:

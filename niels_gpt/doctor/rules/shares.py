@@ -13,6 +13,7 @@ from typing import Final
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.rows import ChatRow, texts_of
+from niels_gpt.doctor.rules import cut_answers
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.messages import Message
 
@@ -37,9 +38,9 @@ def check(chats: Iterable[ChatRow], counters: Counters) -> None:
             if message["role"] != "assistant" or not text.strip() or message.get("tool_calls"):
                 continue
             counters.sums[ANSWERS] += 1
-            ending = ending_of(text)
+            ending = cut_answers.ending_of(text)
             if ending is not None:
-                counters.sums[ending] += 1
+                cut_answers.count(text, ending, counters)
             for rule, note in _faults(text, ending):
                 counters.add(rule, [chat.evidence(index, note)])
 
@@ -49,8 +50,8 @@ def _faults(text: str, ending: str | None) -> Iterator[tuple[str, str]]:
         yield "refusals", f"begins with {text.strip()[:SHOWN]!r}"
     if (text.count("\n```") + text.startswith("```")) % 2:
         yield "answer-cut", "the last code block is not closed"
-    elif ending in (CUT, CUT_FIRST):
-        yield ("answer-cut" if ending == CUT else CUT_FIRST), f"ends with {text.rstrip()[-SHOWN:]!r}"
+    elif ending in (cut_answers.OPEN, cut_answers.MID_SENTENCE):
+        yield ending, f"ends with {text.rstrip()[-SHOWN:]!r}"
     words = text[: 2 * SHOWN].split(maxsplit=1)
     # Scripts without spaces write a sentence as one word; a block of code or a formula is an answer.
     if (
@@ -69,59 +70,6 @@ REFUSAL: Final = re.compile(
     r"(?:assist|help|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage|do that|share)\b"
     r"|\s*As an AI(?: language)? (?:model|assistant)\b"
 )
-
-# ---- answers that break off
-
-_SENTENCE: Final = re.compile(r"[.!?。！？]['\"”’)\]]*(?:\s|$)")  # full stops of other scripts
-_LIST_OR_CODE: Final = re.compile(r"\s*(?:[-*•#|>]|\d+[.)]|[A-Za-z][.)]\s|`)|.*(?:[{}$\\=;<>|`]|https?:)")
-LAST_WORDS, SHORT_WORDS = 8, 4
-# How an answer ends; also the names under which these are counted.
-ENDED, CUT = "answer-cut: long answers that end with a sentence", "answer-cut: long answers cut after a sentence"
-CUT_FIRST: Final = "answer-cut: long answers cut in their first sentence"
-SHORT_ENDED, SHORT_OPEN = "answer-cut: short answers with a full stop", "answer-cut: short answers without one"
-MOST_OPEN: Final = 0.25  # of the long answers; where more have no full stop, their writers leave it out
-
-
-def ending_of(text: str) -> str | None:
-    """How the last paragraph of an answer ends; `None` if it is not prose, or if the ending shows nothing.
-
-    A list, a formula or a signature may end without a full stop. A long paragraph that does was cut, if its writers do
-    not leave out the last full stop anyway: those of `CUT` have written one before.
-    """
-    text = text.rstrip()
-    last = text[text.rfind("\n") + 1 :]
-    if not last or _LIST_OR_CODE.match(last):
-        return None
-    is_open = last[-1] == "," or (last[-1].isalpha() and last[-1].islower())
-    words = len(last.split())
-    if words < LAST_WORDS:
-        # A token limit leaves more than a few words.
-        is_short = len(text) == len(last) and 2 <= words <= SHORT_WORDS
-        return None if not is_short else SHORT_OPEN if is_open else SHORT_ENDED
-    if is_open:
-        return CUT if _SENTENCE.search(text) else CUT_FIRST
-    return ENDED if _SENTENCE.search(last[-3:]) else None
-
-
-def _finish_cut(counters: Counters) -> None:
-    """Count answers that break off in their first sentence, or drop the finding, by how the others end.
-
-    ::
-
-        long answers  190 ended, 6 cut, 4 cut in their first sentence: 10 were cut
-        short ones    10 of 40 without a full stop: it is left out in a quarter of all, so 50 of the 200 long ones
-                      may be whole
-    """
-    sums = counters.sums
-    whole, first = sums[ENDED] + sums[CUT], sums[CUT_FIRST]
-    if first <= MOST_OPEN * (whole + first):
-        counters.move(CUT_FIRST, "answer-cut")
-    counters.drop(CUT_FIRST)
-    hits, short = counters.hits.get("answer-cut"), sums[SHORT_OPEN] + sums[SHORT_ENDED]
-    usual = sums[SHORT_OPEN] / short * (whole + first) if short else 0.0
-    if hits is not None and hits.count <= usual:
-        counters.drop("answer-cut")
-
 
 # ---- languages
 
@@ -202,7 +150,7 @@ def languages(text: str) -> list[str]:
 def finish(counters: Counters) -> None:
     """Keep what is frequent enough, as a remark where it is not frequent enough for a warning."""
     counters.sums["refusals"] = counters.hits["refusals"].count if "refusals" in counters.hits else 0
-    _finish_cut(counters)
+    cut_answers.finish(counters)
     for rule, (remark, warning) in SHARES.items():
         hits, total = counters.hits.get(rule), counters.sums[_all_of(rule)]
         if hits is None:

@@ -72,6 +72,8 @@ EACH: Final = 32  # of a slice
 ENCODED: Final = 512  # ids of a sampled row that are encoded again
 SHORTEST: Final = 16  # ids: shorter rows often have no high ids
 CHANGED: Final = 0.98  # of the tokens come out again: below this the row is another one
+# Tokens of a text's beginning and end that may change: tools encode headers and messages separately, and rows are cut.
+SEAM: Final = 4
 MIN_CHANGED: Final = 2  # rows
 TIMES: Final = 3  # how much larger the share of changed rows must be than among rows with high ids
 # High ids that texts would hold at a tenth of their usual share. Texts differ, but where so many are expected, none at
@@ -107,7 +109,17 @@ def check(view: View) -> View:
     view.hit_rows(FOREIGN_ROWS, foreign, note)
     _sample(view, no_turn & ~wrapped & ~foreign & partly, "wrong-tokenizer", "no turn of this format is in the row")
     _sample(view, foreign, "wrong-tokenizer", note)
-    return replace(view, rows=rows.select(~(wrapped | foreign))) if (wrapped | foreign).any() else view
+    outside = _mostly_outside(view, layout) & ~wrapped & ~foreign
+    _sample(view, outside & ~(no_turn & partly), "wrong-tokenizer", "many ids of the row are not in the vocabulary")
+    dropped = wrapped | foreign | outside
+    return replace(view, rows=rows.select(~dropped)) if dropped.any() else view
+
+
+def _mostly_outside(view: View, layout: Layout) -> Bools:
+    """Rows with more ids outside of the vocabulary than chance explains, bool of shape (rows,)."""
+    rows = view.rows
+    outside: Bools = rows.per_row(rows.ids >= layout.vocab_size) > (1 - SAME) * rows.lengths
+    return outside
 
 
 def _control_tokens(view: View, layout: Layout) -> Bools:
@@ -251,8 +263,29 @@ def _changed_rows(rows: Sequence[SampledRow], encoder: PieceEncoder, layout: Lay
     return [
         row
         for row in rows
-        if np.isin(row.ids, unwritten).any() or _share_unchanged([row.ids.tolist()], encoder, layout) < CHANGED
+        if np.isin(row.ids, unwritten).any()
+        or _share_unchanged([row.ids.tolist()], encoder, layout) < CHANGED
+        or any(changes_inside(run, encoder) for run in _between_controls(row.ids.tolist(), layout))
     ]
+
+
+def changes_inside(ids: list[int], encoder: PieceEncoder) -> bool:
+    """Other ids come out where the text of these is encoded, and not only at its beginning or end.
+
+    ::
+
+        ids      5 6 7 8 9 1 2 3 4      again  5 6 7 8 9 50 3 4      the same on the left 5, on the right 2
+    """
+    again, _ = encoder.encode_pieces([encoder.decode(ids)], [False])
+    made = [int(token) for token in again]
+    left, right = _common(ids, made), _common(ids[::-1], made[::-1])
+    return made != ids and len(ids) - right > SEAM and left < len(ids) - SEAM
+
+
+def _common(first: list[int], second: list[int]) -> int:
+    """How many tokens two lists have in common at their beginning."""
+    pairs = zip(first, second, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
 
 
 def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
@@ -261,9 +294,10 @@ def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout)
 
 
 def _share_unchanged(rows: Iterable[list[int]], encoder: PieceEncoder, layout: Layout) -> float:
-    """How many of the tokens come out again when their text is encoded, from 0 to 1."""
+    """How many of the tokens come out again when their text is encoded, from 0 to 1; ids without a text do not."""
     same = total = 0
     for row in rows:
+        total += sum(token >= layout.vocab_size for token in row)
         for ids in _between_controls(row, layout):
             again, _ = encoder.encode_pieces([encoder.decode(ids)], [False])
             made = [int(token) for token in again]
