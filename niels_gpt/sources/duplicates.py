@@ -23,8 +23,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import UsageError, storage_errors
-from niels_gpt.messages import Conversation
+from niels_gpt.errors import MessageError, UsageError, storage_errors
+from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS
 from niels_gpt.sources.base import ChatSource
@@ -187,7 +187,8 @@ class _Seen:
         self.minhashes = None if options.near is None else MinHashes(folder)
 
     def read(self, number: int, source: ChatSource, files: Sequence[str], progress: Progress) -> None:
-        rows = (row for row in source.iterate() if isinstance(row, Conversation))
+        # A row that no build can use must not be the one that stays, in place of one that can be used.
+        rows = (row for row in source.iterate() if isinstance(row, Conversation) and _is_trained(row.messages))
         before = self.rows
         while batch := list(islice(rows, ROWS_AT_ONCE)):
             self._write("hashes", np.array([_hash_of(chat) for chat in batch], dtype="<u8"))
@@ -219,6 +220,13 @@ class _Seen:
             self.minhashes.close()
         for path in self._paths.values():
             path.unlink(missing_ok=True)
+
+
+def _is_trained(messages: Sequence[Message]) -> bool:
+    try:
+        return any(message["role"] == "assistant" and weight_of(message) > 0 for message in messages)
+    except MessageError:  # a weight that is none: the build names it
+        return False
 
 
 def _hash_of(chat: Conversation) -> int:

@@ -15,7 +15,7 @@ these checks; `contamination.Benchmarks` and `duplicates.Duplicates` are others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 
 from niels_gpt.errors import MissingExtra, UsageError, did_you_mean
 from niels_gpt.forks import cached_property
-from niels_gpt.messages import Conversation, Message
+from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import FILTER_COUNT
 from niels_gpt.sources.base import ChatSource
@@ -205,11 +205,23 @@ def _compiled(name: str, expression: str | None) -> re.Pattern[str] | None:
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """The texts of a message that people wrote or a model wrote: its reasoning and its content."""
-    reasoning = message.get("reasoning_content")
-    if isinstance(reasoning, str):
+    """The texts of a message that people wrote or a model wrote: its reasoning, wherever it is, and its content."""
+    reasoning = reasoning_of(message)
+    if reasoning is not None:
         yield reasoning
+    elif not isinstance(message["content"], str):
+        for part in message["content"]:
+            if part.get("type") == "thinking":
+                yield from _texts(part.get("thinking"))
     yield from _contents(message)
+
+
+def _texts(thinking: Any) -> Iterator[str]:
+    """The text of a thinking part, which in some APIs is a list of text parts."""
+    for one in thinking if isinstance(thinking, list) else [thinking]:
+        text = one.get("text") if isinstance(one, Mapping) else one
+        if isinstance(text, str):
+            yield text
 
 
 def _contents(message: Message) -> Iterator[str]:

@@ -28,7 +28,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -129,13 +129,11 @@ class RowMapping:
         columns = dict(self.columns)
         if not columns:
             return dict(row)
-        used = {_steps(path)[0] for path in columns.values()}
-        found = {key: value for key, value in row.items() if key not in used}
-        for name in ("messages", "prompt", "completion", "system", "tools"):
-            if name in columns:
-                found[name] = value_at(row, name, columns[name])
-            elif name in row and name not in found and name not in used:
-                found[name] = row[name]
+        own = {name: path for name, path in columns.items() if name not in ("role", "content")}
+        found = dict(row)
+        for path in own.values():
+            found = _without(found, [path] if path in row else _steps(path))
+        found |= {name: value_at(row, name, path) for name, path in own.items()}
         if "role" in columns or "content" in columns:
             turns = found.get("messages", row.get("messages"))
             found["messages"] = self._turns(turns, columns.get("role", "role"), columns.get("content", "content"))
@@ -205,6 +203,16 @@ def value_at(row: Row, name: str, path: str) -> Any:
             raise MessageError("no_column", f"{name} is to be at {path}, but {before} has no {step!r}: found {found}")
         value = value[step]
     return value
+
+
+def _without(row: Mapping[str, Any], steps: Sequence[str | int]) -> dict[str, Any]:
+    """The row without what is at a path, and without objects that held nothing else; what is in a list goes with it."""
+    first, *later = steps
+    rest = {key: value for key, value in row.items() if key != first}
+    inner = row.get(first) if isinstance(first, str) else None
+    if later and isinstance(first, str) and isinstance(inner, Mapping) and (kept := _without(inner, later)):
+        rest[first] = kept
+    return rest
 
 
 def _has(value: Any, step: str | int) -> bool:

@@ -1,8 +1,8 @@
 """Word n-grams of many texts at once: their hashes, and near duplicates among rows by MinHash.
 
 A text is lower-cased and cut into words; punctuation is dropped, and each character of a script without spaces
-(Chinese, Japanese, Korean) is a word. The n-grams of 3 words of "The cat sat, down!" are "the cat sat" and "cat sat
-down"; a text of fewer words is one n-gram.
+(Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) is a word. The n-grams of 3 words of "The cat sat, down!" are
+"the cat sat" and "cat sat down"; a text of fewer words is one n-gram.
 
 Nothing loops over words in Python. With powers of an odd number P, prefix sums give the hash of any stretch of bytes::
 
@@ -24,6 +24,7 @@ import mmap
 import os
 import re
 import tempfile
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +38,11 @@ from niels_gpt.messages import Message
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.filters import texts_of
 
-WORD: Final = re.compile(r"[\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]|[^\W_]+")
-_CJK: Final = re.compile(r"[\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]")
+# Characters of scripts without spaces: Chinese, Japanese, Korean; Thai, Lao, Burmese, Khmer.
+_SPACELESS: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 _P: Final = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 _SPACE: Final = 0x20
 
@@ -59,16 +63,23 @@ Int64s = npt.NDArray[np.int64]
 
 
 def words_of(text: str) -> str:
-    """The words of a text with one space between them."""
+    """The words of a text with one space between them; texts that Unicode calls equal have equal words."""
     lowered = text.lower()
     if not lowered.isascii():
-        if _CJK.search(lowered):
-            return " ".join(WORD.findall(lowered))
+        # "é" as one character and as e with an accent; the accents that remain belong to their words.
+        lowered = unicodedata.normalize("NFC", lowered)
+        if _SPACELESS.search(lowered):
+            lowered = _SPACELESS.sub(r" \g<0> ", lowered)
         # A text has few different characters, so a step for each of them is faster than an expression.
         for character in set(lowered):
-            if not (character.isascii() or character.isalnum()):
+            if not (character.isascii() or character.isalnum() or _is_accent(character)):
                 lowered = lowered.replace(character, " ")
     return b" ".join(lowered.encode().translate(_KEPT).split()).decode()
+
+
+def _is_accent(character: str) -> bool:
+    """It combines with the character before it, as vowels of Hindi do; what chooses an emoji's look is none."""
+    return unicodedata.category(character) in ("Mn", "Mc") and not "\ufe00" <= character <= "\ufe0f"
 
 
 @dataclass(frozen=True)

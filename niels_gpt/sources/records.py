@@ -98,6 +98,7 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
     while True:
         at = _skip(text, at)
         if text[at : at + 1] == "]":
+            _check_end(path, file, text[at + 1 :], number)
             return
         value, end = _value(decoder, text, at) if opened else (None, None)
         if end is None or text[end : end + 1] not in _AFTER_A_VALUE:  # incomplete: "2" may become "2.5"
@@ -112,6 +113,20 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
             continue
         yield Record(f"{path} row {number}", value)
         at, number, size = end, number + 1, _CHUNK_CHARACTERS
+
+
+def _check_end(path: AnyFile, file: IO[bytes], rest: str, number: int) -> None:
+    """Refuse a file that goes on behind its array, as two that were joined do: those rows would be lost."""
+    while not rest.strip():
+        chunk = file.read(_CHUNK_CHARACTERS)
+        if not chunk:
+            return
+        rest = chunk.decode(errors="replace")
+    found = rest.strip()[:40]
+    raise InputError(
+        f"{path}: after the array, which ends behind {number:,} rows, the file goes on with {found!r}; expected one "
+        "array. If files were joined, name each of them"
+    )
 
 
 def _value(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int | None]:
@@ -179,6 +194,7 @@ def parquet_records(
 ) -> Iterator[Record | Rejected]:
     """The rows of a parquet file, or of some of its row groups, which begin at row `before` of the file."""
     with open_parquet(path) as file:
+        _check_names(path, file.schema_arrow.names)
         number = before
         rows, size = max(1, file.metadata.num_rows), size_of(path)
         # One row group at a time, because all that is read of a remote file at once is held in memory.
@@ -188,6 +204,13 @@ def parquet_records(
                 number += batch.num_rows
                 if count is not None:  # as if rows had the same sizes, because a row group is read at once
                     count.done += size * number // rows - size * (number - batch.num_rows) // rows
+
+
+def _check_names(path: AnyFile, names: Sequence[str]) -> None:
+    """Refuse two columns of one name, of which a row can hold only one."""
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; expected one. Rename them")
 
 
 def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:
@@ -225,5 +248,6 @@ def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:
 def _arrow_records(path: Path, count: ReadProgress) -> Iterator[Record | Rejected]:
     number = 0
     for batch in arrow_batches(existing_file(path), _BATCH_ROWS, count):
+        _check_names(path, batch.schema.names)
         yield from batch_records(batch, [f"{path} row {at}" for at in range(number, number + batch.num_rows)])
         number += batch.num_rows

@@ -311,6 +311,32 @@ def test_a_broken_array_names_the_row(tmp_path: Path, text: str) -> None:
         list(read_records(tmp_path / "a.json"))
 
 
+@pytest.mark.parametrize("more", ['[{"b": 2}]', "x", "]", " " * 5000 + "x"])
+@pytest.mark.parametrize("chunk", [7, 1 << 20])
+def test_a_file_that_goes_on_behind_its_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, chunk: int
+) -> None:
+    monkeypatch.setattr(records, "_CHUNK_CHARACTERS", chunk)
+    file = tmp_path / "a.json"
+    for text, fits in (('[{"a": 1}]\n' + more, False), ('[{"a": 1}] \n \n' + " " * 6000, True), ("[]\n", True)):
+        file.write_text(text, encoding="utf-8")
+        if fits:
+            assert [row.value for row in read_records(file)] == json.loads(text)
+        else:
+            with pytest.raises(InputError, match=r"a\.json: after the array, which ends behind 1 rows"):
+                list(read_records(file))
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    table = pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], names=["a", "a"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pyarrow.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as out:
+        out.write_table(table)
+    for name in ("a.parquet", "a.arrow"):
+        with pytest.raises(InputError, match=r"2 columns are called 'a'; expected one"):
+            list(read_records(tmp_path / name))
+
+
 def test_broken_packed_and_parquet_files_are_input_errors(tmp_path: Path) -> None:
     packed = gzip.compress(b'{"messages": []}\n' * 1000)
     (tmp_path / "cut.jsonl.gz").write_bytes(packed[:-20])

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.messages import Conversation
+from niels_gpt.messages import Conversation, normalise
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.contamination import Benchmarks
 from niels_gpt.sources.duplicates import (
@@ -29,7 +29,7 @@ from niels_gpt.sources.duplicates import (
 )
 from niels_gpt.sources.filters import Filtered, RowFilters
 from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.ngrams import band_length, ngrams, words_of
+from niels_gpt.sources.ngrams import band_length, minhashes_of, ngrams, words_of
 
 WORDS = [f"word{n}" for n in range(400)]
 
@@ -75,6 +75,13 @@ def test_what_a_word_is() -> None:
     assert words_of("日本の本 and it's") == "日 本 の 本 and it s"
     assert words_of("Straße ÉTÉ") == "straße été"
     assert words_of("...") == ""
+    # Behind a letter or digit a character of Chinese is a word of its own, too.
+    assert words_of("GPT是一个7个人々") == "gpt 是 一 个 7 个 人 々"
+    assert words_of("ไทย") == "ไ ท ย"
+    # Texts that Unicode calls equal; vowels that combine with the letter before them; the look of an emoji.
+    assert words_of("cafe\u0301 Zu\u0308rich") == words_of("café Zürich") == "café zürich"
+    assert words_of("हिन्दी, भाषा") == "हिन्दी भाषा"
+    assert words_of("great \u2764\ufe0f day") == "great day"
 
 
 # ---- contamination
@@ -110,6 +117,47 @@ def test_contaminated_rows_are_named(tmp_path: Path) -> None:
     assert first.why.endswith("bench.jsonl:1")
     assert "'capital of the country that lies between spain' of" in second.why
     assert source.config()["decontaminate"]["files"][0]["name"] == "bench.jsonl"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": "5", "reasoning_content": "{}"},
+        {"content": "5", "reasoning": "{}"},
+        {"content": "5", "thinking": "{}"},
+        {"content": [{"type": "thinking", "thinking": "{}"}, {"type": "text", "text": "5"}]},
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "{}"}]},
+                {"type": "text", "text": "5"},
+            ]
+        },
+        {"content": [{"type": "text", "text": "{}"}]},
+        {"content": "{}"},
+    ],
+)
+def test_reasoning_counts_wherever_it_is(tmp_path: Path, answer: dict[str, Any]) -> None:
+    """For benchmarks, near duplicates and filters alike."""
+    leak = "what is the airspeed velocity of an unladen swallow"
+    said = json.loads(json.dumps(answer).replace("{}", leak))
+    chat = Conversation(normalise([{"role": "user", "content": "?"}, {"role": "assistant", **said}]))
+    (contaminated,) = Benchmarks.of([str(benchmark(tmp_path))], 8).reasons([chat])
+    assert contaminated is not None
+    assert RowFilters(exclude="airspeed", role="assistant").reasons([chat]) != [None]
+    assert RowFilters(min_characters=len(leak)).reasons([chat]) == [None]
+    plain = [[{"role": "assistant", "content": text}] for text in (leak, leak + " 5")]
+    hashes = minhashes_of([chat.messages, *plain], 5, ("assistant",))
+    assert any((hashes[0] == other).all() for other in hashes[1:])
+
+
+def test_chinese_behind_a_letter_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "bench.jsonl"
+    path.write_text(json.dumps({"q": "世界上最高的山峰叫什么名字呢"}) + "\n", encoding="utf-8")
+    check = Benchmarks.of([str(path)], 13)
+    asked = [
+        Conversation([{"role": "user", "content": text}]) for text in ("Q世界上最高的山峰叫什么名字呢?", "世界上最高")
+    ]
+    assert [why is not None for why in check.reasons(asked)] == [True, False]
 
 
 def test_benchmarks_go_to_workers_as_paths(tmp_path: Path) -> None:
@@ -194,6 +242,22 @@ def test_near_duplicates_against_the_true_similarity(tmp_path: Path) -> None:
         assert first not in left_out, "the first stays"
     kept = [row for row in Filtered(chat_files([str(path)]), (checks["a"],)).iterate() if isinstance(row, Conversation)]
     assert len(kept) == len(texts) - len(left_out)
+
+
+def test_a_row_that_cannot_be_used_is_not_the_one_that_stays(tmp_path: Path) -> None:
+    """Else neither it nor its duplicate would be trained."""
+    words = " ".join(WORDS[:60])
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": words}]
+    unusable = [
+        [turns[0], {**turns[1], "weight": 0}],
+        [turns[0], {**turns[1], "train": False}],
+        [{**turns[1], "role": "user"}],
+    ]
+    rows = [*unusable, turns, turns]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows), encoding="utf-8")
+    _, listed = found(tmp_path, {"a": path}, near=0.8, roles=("user", "assistant"))
+    assert [(row["where"], row["duplicate_of"]) for row in listed] == [(f"{path}:5", f"{path}:4")]
 
 
 def test_the_same_rows_give_the_same_files_and_digest_elsewhere(tmp_path: Path) -> None:

@@ -75,6 +75,19 @@ def test_columns_and_roles(columns: Any, roles: Any, row: dict[str, Any], expect
     assert messages(row, RowMapping.of(columns, roles)) == expected
 
 
+def test_what_a_mapping_does_not_use_stays_beside_the_conversation() -> None:
+    mapping = RowMapping.of({"messages": "data.turns", "role": "who", "content": "text", "system": "a.b"})
+    turns = [{"who": "user", "text": "2 + 2?", "id": 7}, {"who": "assistant", "text": "4"}]
+    row = {"data": {"turns": turns, "lang": "en"}, "a": {"b": "short"}, "who": "me", "text": "mine", "n": [{"x": 1}]}
+    chat = read(row, mapping)
+    assert isinstance(chat, Conversation)
+    assert chat.messages == [SYSTEM, {**ASK, "id": 7}, ANSWER]
+    assert chat.metadata == {"data": {"lang": "en"}, "who": "me", "text": "mine", "n": [{"x": 1}]}
+    listed = read({"all": [{"log": [ASK, ANSWER], "n": 1}]}, RowMapping.of({"messages": "all[0].log"}))
+    assert isinstance(listed, Conversation)
+    assert listed.metadata == {}
+
+
 def test_a_default_system_message_is_for_rows_without_one() -> None:
     mapping = RowMapping.of(system="short")
     assert messages({"messages": [ASK, ANSWER]}, mapping) == [SYSTEM, ASK, ANSWER]
