@@ -163,6 +163,7 @@ _MEDIA: Final = {
     **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
 }
+_BESIDE: Final = ("image", "images", "audio", "audios", "video", "videos")  # fields of a message with media
 _FILES: Final = ("inline_data", "inlineData", "file_data", "fileData")  # Gemini's fields, which name a MIME type
 _TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields whose value is a text
 
@@ -372,6 +373,7 @@ def _without_message_nulls(message: object, index: int) -> dict[str, Any]:
         except RecursionError as error:
             raise MessageError("nested_too_deeply", f"message {index}: {key} is nested too deeply to read") from error
     copy: dict[str, Any] = _without_nulls(message)
+    _refuse_media_beside(copy, index)
     if isinstance(copy.get("content"), list):
         copy["content"] = [_without_nulls(part) for part in copy["content"]]
         for number, part in enumerate(copy["content"]):
@@ -382,6 +384,24 @@ def _without_message_nulls(message: object, index: int) -> dict[str, Any]:
     if "content" not in copy and ("content" in message or calls):  # without calls, a missing content is an error
         copy["content"] = NO_CONTENT
     return copy
+
+
+def _refuse_media_beside(message: Mapping[str, Any], index: int) -> None:
+    """Refuse images, audio or video in a field beside the content, as Ollama's interface has images: nothing reads it.
+
+    Raises:
+        MessageError: `unsupported_media`.
+    """
+    for name in _BESIDE:
+        value = message.get(name)
+        if isinstance(value, Mapping | bytes) or (name.endswith("s") and isinstance(value, str | list)):
+            if not value:
+                continue
+            raise MessageError(
+                "unsupported_media",
+                f"message {index}: {name} holds {_shown(value)}; expected images in the content, each as "
+                '{"type": "image", "image": PATH}, and no audio or video. Put images there, or drop the row',
+            )
 
 
 def refuse_media(part: object, where: str) -> None:

@@ -180,6 +180,8 @@ MEDIA_COLUMNS: dict[str, tuple[str, Any, int]] = {
     "audios": ("audio", ["a.wav"], 1),
     "audio": ("audio", WAV, 1),
     "video": ("video", {"bytes": None, "path": "a.mp4"}, 1),
+    "video, a path": ("video", "clips/a.MP4", 1),
+    "audio, an address": ("audio", "https://a.b/c.wav?x=1", 1),
 }
 columns = pytest.mark.parametrize("case", MEDIA_COLUMNS)
 
@@ -214,7 +216,7 @@ def test_columns_of_datasets(case: str) -> None:
 @columns
 def test_columns_of_files(case: str, tmp_path: Path) -> None:
     """Chats, one of them by its number as `niels-gpt render` reads it, pairs and prompts."""
-    if "audio" in case and "audios" not in case:
+    if case == "audio":
         pytest.skip("JSON has no bytes")
 
     def written(name: str, **row: Any) -> str:
@@ -250,6 +252,36 @@ def test_images_in_a_column_that_no_message_names() -> None:
         )
     (read,) = from_dataset([{"messages": named, "images": ["a.png"]}])
     assert isinstance(read, Conversation)
+    (read,) = from_dataset([{"messages": named, "images": ["a.png", "b.png"]}])
+    assert isinstance(read, Rejected)
+    assert "column 'images' holds images (2), and the messages name 1; expected each" in read.detail
+    llava = [{"from": "human", "value": "<image>\nWhat is it?"}, {"from": "gpt", "value": "A cat."}]
+    for image in ("coco/train2017/000000033471.jpg", "https://a.b/c.PNG?w=3", "data:image/png;base64,AAAA"):
+        (read,) = from_dataset([{"id": "1", "image": image, "conversations": llava}])
+        assert isinstance(read, Rejected)
+        assert "column 'image' holds images (1), and no message names one" in read.detail
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"images": ["iVBORw0KGgo="]},  # Ollama
+        {"images": "a.png"},
+        {"image": {"path": "a.png"}},
+        {"audio": {"id": "audio_1"}},  # OpenAI
+        {"videos": ["a.mp4"]},
+    ],
+)
+def test_media_beside_a_content(beside: dict[str, Any]) -> None:
+    field = next(iter(beside))
+    with pytest.raises(MessageError, match=rf"message 1: {field} holds .*; expected images in the content") as caught:
+        normalise([said("a"), {"role": "user", "content": "What is it?", **beside}])
+    assert caught.value.reason == "unsupported_media"
+
+
+def test_fields_that_hold_no_media() -> None:
+    for beside in ({"images": []}, {"images": None}, {"audio": 3}, {"image": "a caption"}, {"videos": 2}):
+        assert normalise([{"role": "user", "content": "a", **beside}])[0]["content"] == "a"
 
 
 def test_columns_that_hold_no_media_are_metadata() -> None:

@@ -3,7 +3,8 @@
 ::
 
     {"messages": [...], "videos": ["a.mp4"]}    the model would be trained on an answer to a video that it never saw
-    {"messages": [...], "images": ["a.png"]}    the same, unless the messages name their images themselves
+    {"messages": [...], "images": ["a.png"]}    the same, unless the messages name as many images themselves
+    {"conversations": [...], "image": "a.jpg"}  the same, as LLaVA's data has it
 
 Hub datasets have such columns for TRL, LLaMA-Factory and ms-swift. Empty ones and nulls mean nothing and are metadata.
 """
@@ -24,6 +25,10 @@ _COLUMNS: Final = {
 }
 _NAMES: Final = frozenset(_COLUMNS)
 _FILE: Final = ("bytes", "path", "array")  # what `datasets` makes of a file: one of these keys
+_SUFFIXES: Final = (  # of a text that is the path or address of a file
+    *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
+    *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".mp4", ".mov", ".webm", ".avi", ".mkv"),
+)
 _SOURCES: Final = ("image", "image_url", "url", "path", "base64", "bytes", "data", "source")  # of a part with an image
 
 
@@ -38,6 +43,7 @@ def refuse_media_columns(row: Mapping[str, Any], messages: Iterable[Message]) ->
     """
     if _NAMES.isdisjoint(row):
         return
+    messages = list(messages)
     for name, kind in _COLUMNS.items():
         number = _held(row.get(name), plural=name.endswith("s"))
         if number and kind != "image":
@@ -46,10 +52,11 @@ def refuse_media_columns(row: Mapping[str, Any], messages: Iterable[Message]) ->
                 f"column {name!r} holds {kind} ({number}); expected texts or images: no renderer here can count the "
                 f"tokens of {kind}. Drop the row, or remove the column where the messages make sense without it",
             )
-        if number and not any(_names_image(message) for message in messages):
+        if number and number > (named := sum(map(_named_images, messages))):
+            how_many = f"the messages name {named}" if named else "no message names one"
             raise MessageError(
                 "images_in_column",
-                f"column {name!r} holds images ({number}), and no message names one; expected each in a content, as "
+                f"column {name!r} holds images ({number}), and {how_many}; expected each in a content, as "
                 '{"type": "image", "image": PATH}. Put them there, drop the row, or remove the column where the '
                 "messages make sense without it",
             )
@@ -60,7 +67,7 @@ def _held(value: Any, *, plural: bool) -> int:
     if value is None or isinstance(value, int | float):
         return 0
     if isinstance(value, str):
-        return int(plural and bool(value))
+        return int(bool(value) and (plural or _is_file(value)))
     if isinstance(value, Mapping):
         return int(any(value.get(key) is not None for key in _FILE))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
@@ -68,10 +75,18 @@ def _held(value: Any, *, plural: bool) -> int:
     return 1  # bytes, or a decoded picture or sound
 
 
-def _names_image(message: Message) -> bool:
-    """A part of the message's content is an image, and says which."""
+def _is_file(text: str) -> bool:
+    """A text is the path or the address of a picture, sound or film, or the file itself as a data URI."""
+    path = text.partition("?")[0] if "://" in text else text
+    return path.lower().endswith(_SUFFIXES) or text.startswith(("data:image/", "data:audio/", "data:video/"))
+
+
+def _named_images(message: Message) -> int:
+    """How many parts of the message's content are images, and say which."""
     content = message["content"]
-    return not isinstance(content, str) and any(
+    if isinstance(content, str):
+        return 0
+    return sum(
         isinstance(part, Mapping)
         and (part.get("type") in ("image", "image_url") or "image" in part or "image_url" in part)
         and any(part.get(key) for key in _SOURCES)
