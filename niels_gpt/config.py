@@ -50,7 +50,7 @@ class Rule:
 
     @property
     def expected(self) -> str:
-        """The valid values, for messages."""
+        """The valid values of the field, for messages."""
         if self.kind == "choice":
             return " or ".join(self.choices)
         if self.kind == "flag":
@@ -64,11 +64,11 @@ class Rule:
 
     @property
     def default_text(self) -> str:
-        """What holds if the tag is absent, for the example file and messages."""
+        """The value if the tag is absent, for the example file and messages."""
         return self.unset or self.example
 
     def fault(self, value: object) -> str | None:
-        """What was expected instead of `value`, for messages; `None` if the value is valid."""
+        """The expected value, for messages; `None` if `value` is valid."""
         if value is None:
             valid = self.default is None
         elif self.kind == "flag":

@@ -422,7 +422,7 @@ def refuse_media(part: object, where: str) -> None:
 
 
 def _media_of(part: Mapping[Any, Any]) -> str:
-    """What a part is: "audio", "video", or "" for any other part."""
+    """The kind of a part: "audio", "video", or "" for any other part."""
     for name in (part.get("type"), *part):
         if isinstance(name, str) and name in _MEDIA:
             return _MEDIA[name]

@@ -265,7 +265,7 @@ def _first(rows: Sequence[TokenRow], most: int | None) -> tuple[list[TokenRow], 
 
 
 def _kinds_of(rows: Sequence[TokenRow]) -> list[Kind]:
-    """The kinds that occur, in the order of `KINDS`, for the legend."""
+    """The kinds that occur in the rows, in the order of `KINDS`, for the legend."""
     found = {place for row in rows for place in np.unique(row.kinds).tolist()}
     return [kind for place, kind in enumerate(KINDS) if place in found]
 

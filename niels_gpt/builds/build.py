@@ -148,7 +148,7 @@ def already_built(
     manifest: str,
     check: Callable[[Path], object],
 ) -> bool:
-    """Whether `out` already holds the finished build of this recipe, with a note if it does.
+    """Whether `out` already is the finished build of this recipe; if so, the progress gets a note.
 
     Args:
         wanted: the recipe.
@@ -174,7 +174,7 @@ def already_built(
 
 
 def differences(old: Any, new: Any) -> str:
-    """What differs between two recipes, for a message: `seed 42, now 43; val_frac 0.1, now 0.2`. Empty if nothing."""
+    """The differences of two recipes, for a message: `seed 42, now 43; val_frac 0.1, now 0.2`. Empty if equal."""
     differing = list(_differences(old, new))
     parts = "; ".join(f"{path} {shown(before)}, now {shown(after)}" for path, before, after in differing[:MOST_SHOWN])
     return parts + (f"; and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else "")
@@ -216,7 +216,7 @@ def report_changes(out: Path, changed: Mapping[str, int], progress: Progress) ->
 
 
 def rows_of_chunk(chunk: Chunk) -> int:
-    """The number of rows in a chunk whose entries are rows."""
+    """The number of rows in a chunk; the default, for chunks whose entries are rows."""
     return len(chunk.lengths)
 
 
@@ -224,7 +224,7 @@ def rows_of_chunk(chunk: Chunk) -> int:
 def new_build(
     out: Path, recipe: Manifest, options: BuildOptions, *, manifest: str, check: Callable[[Path], object]
 ) -> Iterator[Build | None]:
-    """A `Build` of this recipe, or `None` where `out` already holds it; the executor learns the outcome.
+    """A `Build` of this recipe, or `None` if `out` already is that build; the executor is told the outcome.
 
     Args:
         manifest, check: see `already_built`.

@@ -73,7 +73,7 @@ class ConversationEncoder(Protocol):
 
     @property
     def identified(self) -> bool:
-        """Equal `describe()` means equal ids, so a finished build may be taken for "already built"."""
+        """Whether equal `describe()` means equal ids, so that a finished build may count as "already built"."""
 
     @property
     def vocab_size(self) -> int | None:
@@ -408,7 +408,7 @@ def check_samples(samples: str) -> None:
 
 
 def changes_of(chat: Conversation, attribution: str, unsupported: Sequence[UnsupportedField]) -> list[str]:
-    """Codes of what was changed or left out in a conversation, each once; for `Rejections.changed`."""
+    """The codes of everything that was changed or left out in a conversation, each once; for `Rejections.changed`."""
     if not (chat.changed or unsupported) and attribution == "full":
         return []
     fields = dict.fromkeys(f"{name}{NOT_WRITTEN}" for name, _ in unsupported)

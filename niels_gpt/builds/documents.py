@@ -240,7 +240,7 @@ class DocumentTask:
         return checked, *self.encoder.encode(texts, num_threads=self.num_threads)
 
     def _checked(self, row: Document | Rejected) -> Document | Rejected:
-        """The row, `Rejected` if its text cannot be encoded as text, such as one that only spells a control token."""
+        """The row, or `Rejected` if its text cannot be encoded, such as one that only spells a control token."""
         if isinstance(row, Document):
             try:
                 self.encoder.encode([row.text])
@@ -290,7 +290,7 @@ def concatenated(batch: Sequence[SplitDocument]) -> tuple[npt.NDArray[np.integer
 
 
 class TokenBudgets:
-    """How many tokens each split may still receive, and which documents go where because of that.
+    """How many more tokens each split may receive, and the choice of documents by that.
 
     Args:
         budgets: tokens by split.
@@ -305,7 +305,7 @@ class TokenBudgets:
 
     @property
     def full(self) -> bool:
-        """The budgets of all splits are used up."""
+        """Whether the budgets of all splits are used up."""
         return not any(self._left.values())
 
     def assign(self, in_val: Bools, lengths: Lengths) -> dict[str, Bools]:

@@ -65,7 +65,7 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The folder in which the images of rows lie.
+    """The folder of the images of rows.
 
     Args:
         folder: rows name images relative to it; absolute paths must lie in it too.
@@ -84,7 +84,7 @@ class ImageFolder:
         return {"class": type(inner).__name__, "sha256": digest}
 
     def located(self, messages: Sequence[Message]) -> tuple[list[Message], list[ImageFile]]:
-        """The messages with the absolute path of each image, and the images' files, in order.
+        """The messages with the absolute path of each image, and the files of the images, in order.
 
         Raises:
             MessageError: an image that is missing, broken, on the network, in memory or outside of the folder.
@@ -124,7 +124,7 @@ class ImageFolder:
         ]
 
     def first_changed(self, images: Iterable[tuple[str, str]]) -> str | None:
-        """The first path, of pairs of path and sha256, whose file is missing or another one now; each is read once."""
+        """The first path, of pairs of path and sha256, whose file is missing or changed; each file is read once."""
         known: dict[str, str | None] = {}
         for name, sha256 in images:
             if name not in known:
@@ -172,7 +172,7 @@ class ImageFolder:
 
 
 def has_images(messages: Sequence[Message]) -> bool:
-    """Some content has a part that is an image."""
+    """Whether some content has a part that is an image."""
     return any(
         is_image(part) for message in messages if not isinstance(message["content"], str) for part in message["content"]
     )

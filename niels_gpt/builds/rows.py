@@ -29,7 +29,7 @@ Row = TypeVar("Row")
 
 
 def checked_documents(texts: Iterable[str | Document | Rejected]) -> Iterator[Document | Rejected]:
-    """The documents in order; `Rejected` in place of those that cannot be encoded or are empty."""
+    """The documents in order, with `Rejected` in place of those that cannot be encoded or are empty."""
     return (_checked_document(number, text) for number, text in enumerate(texts))
 
 

@@ -152,7 +152,7 @@ class SampleEncoder(RendererEncoder):
 
 
 def _shared(samples: Sequence[Sample]) -> tuple[list[Sample], list[tuple[int, int]]]:
-    """The last sample, then the own ids and weights of the others; and the prefix of each, see `EncodedBatch`.
+    """The samples of a conversation, without what they share: the last sample, the rest of the others, and prefixes.
 
     The ids 5 6 7 8 9 and a sample 5 6 7 4 whose 4 is trained: its prefix is 5 6, five ids before its own 7 4.
     """

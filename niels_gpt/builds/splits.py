@@ -46,7 +46,7 @@ class _Draws:
         return taken
 
     def _drawn(self) -> npt.NDArray[np.float64]:
-        """The next `BLOCK` numbers. Drawing in blocks of a fixed size makes `take` independent of how it is called."""
+        """The next `BLOCK` numbers. The fixed size makes `take` independent of how it is called."""
         halves = self._twister.randint(2**32, size=(BLOCK, 2), dtype=np.uint32).astype(np.uint64)
         whole = halves[:, 0] << np.uint64(32) | halves[:, 1]
         with_split: npt.NDArray[np.float64] = (whole & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53

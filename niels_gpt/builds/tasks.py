@@ -61,11 +61,11 @@ class Task(Protocol):
 
     @property
     def binary_mask(self) -> bool:
-        """All weights are 0 or 1, so units store them as uint8."""
+        """Whether all weights are 0 or 1, so that units store them as uint8."""
 
     @property
     def with_metadata(self) -> bool:
-        """Chunks have `metadata`."""
+        """Whether chunks have `metadata`."""
 
     def chunks(self, rows: Iterable[Any], rejections: Rejections) -> Iterator[Chunk]:
         """Encode the rows in order; rows that cannot be used go to `rejections`, in order too."""
@@ -76,7 +76,7 @@ class ReadsFiles(Protocol):
     """A task that also reads files which the recipe does not name, such as images."""
 
     def is_current(self, contents: Iterable[Chunk | Rejected]) -> bool:
-        """Whether what an earlier run made of some rows is what this run would make of them."""
+        """Whether files are unchanged, so that this run would make the same of these rows as an earlier run did."""
 
 
 class Executor(Protocol):

@@ -288,7 +288,7 @@ def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> 
 
 
 def _report_share(source: Sliceable, unit_task: UnitTask, reported: float) -> float:
-    """Write how far the slice is read, once in `REPORT_SECONDS`; returns the time of the last report."""
+    """Write which share of the slice is read, once in `REPORT_SECONDS`; returns the time of the last report."""
     now = time.monotonic()
     fraction = source.fraction_read() if isinstance(source, Source) and now - reported >= REPORT_SECONDS else None
     if fraction is None:

@@ -126,12 +126,12 @@ class EpisodeRows(Split):
 
     @property
     def has_segments(self) -> bool:
-        """Some rows may hold several texts."""
+        """Whether rows may have several texts."""
         return self._segments is not None
 
     @property
     def has_images(self) -> bool:
-        """Some rows have images."""
+        """Whether some rows have images."""
         return self._split.has_images
 
     def check_masks(self) -> None:

@@ -46,7 +46,7 @@ class Problem:
 
 
 def is_tokenised(names: Sequence[str] | Mapping[str, Any]) -> bool:
-    """These are the columns of a dataset of ids."""
+    """Whether these are the columns of a dataset of ids."""
     return any(name in names for name in IDS)
 
 
@@ -72,7 +72,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
 
 
 def _is_numbers(values: Any, *, whole: bool) -> bool:
-    """A list or array of numbers that fit into 64 bits; with `whole`, integers."""
+    """Whether a value is a list or array of numbers that fit into 64 bits; with `whole`, of integers."""
     if isinstance(values, np.ndarray):
         return values.ndim == 1 and values.dtype.kind in ("iub" if whole else "iubf")
     # One `set` over the types is faster than a check of each value.

@@ -117,9 +117,9 @@ class Context:
         return context
 
     def scope(self, max_length: int | None = None) -> Scope:
-        """What rules on ids know besides the rows."""
+        """The inputs of rules on ids besides the rows."""
         EXAMINED_LENGTH.check(max_length)
-        # Evidence shows the number of an id where nothing better is known.
+        # Without tokenizer and layout, evidence shows ids as numbers.
         decode_id: Callable[[int], str] = str
         if self.encoder is not None:
             decode_id = TokenTexts(self.encoder)
@@ -128,7 +128,7 @@ class Context:
         return Scope(self.layout, decode_id, max_length, self.sentinels)
 
     def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
-        """What workers need to examine slices of the input."""
+        """The examiner that is sent to workers."""
         if max_length is not None and opened.form == "documents":
             raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --sequence-length out")
         # Rows of ids are judged by the layout; workers need the renderer, which is large, for conversations only.
@@ -145,7 +145,7 @@ class Context:
         )
 
     def conclude(self, counters: Counters, opened: Opened, *, sampled: bool, max_length: int | None = None) -> None:
-        """Judge what only the whole input shows, and the tokenizer.
+        """Run the rules that need counts of the whole input, and those on the tokenizer.
 
         Args:
             sampled: not all rows were read.
@@ -171,7 +171,7 @@ class Context:
             return
         share = masks.loss_share(counters)
         if share is not None and not masks.MIN_SHARE <= share <= masks.MAX_SHARE:
-            # The share is one number over all rows: no row is the place of it.
+            # The share is one number over all rows, so there is no row to show.
             counters.add("loss-share", [], count=counters.sums["plain real tokens"], rows=counters.sums["rows"])
         if self.encoder is not None and self.layout is not None:
             tokenizers.check(self.encoder, self.renderer, self.layout, counters, without_data=False)
@@ -195,7 +195,7 @@ class Context:
 
         Args:
             kind: chats, tokens, documents or tokenizer.
-            unasked: rules that the user did not ask for.
+            unasked: rules that need an option which the user did not pass.
             sampled: not all rows were read.
             stored_preferences: rows of ids are the completions of preferences.
         """
@@ -207,7 +207,7 @@ class Context:
             unmet |= {"tokenizer": NO_TOKENIZER, "renderer": NO_TOKENIZER, "stops": NO_TOKENIZER}
         elif self.encoder is not None and self.renderer is None:
             unmet |= {"renderer": NO_TEMPLATE, "stops": NO_TEMPLATE}
-        # A layout without stops has nothing that serving could be compared with.
+        # Without stops in the layout, there is nothing to compare those of serving with.
         elif self.layout is not None and self.renderer is not None and not self.layout.stops:
             unmet["stops"] = self.layout.untrusted_because or "the template writes no control token after an answer"
         if kind == "chats":
@@ -263,13 +263,13 @@ def _layout_of(encoder: PieceEncoder, renderer: AnyRenderer | None) -> Layout:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a diagnosis had to judge by.
+    """Which needs of rules were met in a diagnosis.
 
     Attributes:
         kind: of the input, as in `Rule.applies`.
         unmet: why a need of rules was not met, by need; needs that are not listed were met.
         also: another kind that the input is of: stored preferences are rows of ids, too.
-        unasked: rules for which the user passes something (a longest row, validation data), and has not; they are not
+        unasked: rules that need an option (a longest row, validation data) which the user did not pass; they are not
             listed as skipped.
     """
 
@@ -282,7 +282,7 @@ class Conditions:
         """The rules that were not judged, each with the reason, and how many were judged.
 
         Args:
-            fired: ids of rules with hits; what they need was there, at least in some rows.
+            fired: ids of rules with hits: some rows had what they need.
         """
         hits = set(fired)
         wanted = [rule for rule in rules if {self.kind, *self.also} & set(rule.applies) and rule.id not in self.unasked]
@@ -313,10 +313,10 @@ def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
 
 
 class TokenTexts:
-    """The text of an id. It holds all texts, so that workers need no tokenizer."""
+    """A function from an id to its text. It contains all texts, so that workers need no tokenizer."""
 
     def __init__(self, encoder: PieceEncoder) -> None:
-        # All at once: 150 000 short byte strings, which pickle quickly, where tokenizers do not.
+        # 150 000 short byte strings, which are pickled in milliseconds; a tokenizer is not.
         self._texts = encoder.token_bytes(range(encoder.vocab_size))
 
     def __call__(self, token: int) -> str:
@@ -325,7 +325,7 @@ class TokenTexts:
 
 
 class TokenNames:
-    """The name of an id where it has one, else the number."""
+    """A function from an id to its name, or to its number if it has none."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = dict(names)
@@ -336,7 +336,7 @@ class TokenNames:
 
 
 def is_renderer(value: Any) -> TypeGuard[AnyRenderer]:
-    """The value is a renderer, with its encoder."""
+    """Whether a value is a renderer of this package."""
     return isinstance(value, Family | DefaultRenderer)
 
 

@@ -74,7 +74,7 @@ class Copies:
         return found
 
     def take(self, part: Counters) -> None:
-        """Move the MinHashes of a slice to the file."""
+        """Move the MinHashes of a slice from its counters to the file."""
         for values in part.minhashes:
             if self._minhashes is None:
                 self._minhashes = MinHashes(self._folder)
@@ -144,7 +144,7 @@ class _Found:
 
 
 def is_split(splits: Mapping[str, int]) -> bool:
-    """Some of these splits are for validation, and some are not."""
+    """Whether some of these splits are for validation and others are not."""
     return len({name.startswith(HELD_OUT) for name in splits}) == 2
 
 

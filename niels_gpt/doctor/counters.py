@@ -42,7 +42,7 @@ class SampledRow:
 
     @property
     def draw(self) -> bytes:
-        """What decides whether the row stays in a sample: the rows with the lowest draws do."""
+        """The number that decides whether the row stays in a sample: the rows with the lowest ones do."""
         return hashlib.blake2b(self.number.to_bytes(8), digest_size=8).digest()
 
 

@@ -1,4 +1,4 @@
-"""What is done with a slice of the input: decode it, render it if it holds conversations, and run the rules.
+"""Examines slices of the input: decodes one, renders it if it contains conversations, and runs the rules.
 
 `examine_slices` does it for all slices, in this process or in several, and yields their counters in order.
 """
@@ -56,15 +56,15 @@ from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.renderers.unsupported import UnsupportedFields
 from niels_gpt.sources.inputs import Record, Rejected
 
-# On a busy machine worker processes take that long to start, and most inputs are finished before.
+# On a busy machine worker processes take about this long to start, and most inputs are finished earlier.
 SECONDS_BEFORE_WORKERS: Final = 10.0
 
 
 class Examiner(Protocol):
-    """What examines a slice. It is sent to each worker process once, slices many times."""
+    """An object that examines slices. It is sent to each worker process once."""
 
     def examine(self, part: Slice) -> Counters:
-        """What was found in the slice."""
+        """The counters of the slice."""
         ...
 
 
@@ -83,7 +83,7 @@ def examine_slices(examiner: Examiner, slices: Iterator[Slice], workers: int) ->
     else:
         return
     waiting: deque[Future[Counters]] = deque()
-    # Not fork: tokenizers have threads, and a fork copies their locks as they are.
+    # Spawned, since tokenizers have threads, and a forked process would inherit their locks in a locked state.
     context = get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(examiner,)) as pool:
         try:
@@ -161,7 +161,7 @@ class Examination:
         return counters
 
     def _judge_filled(self, rows: TokenRows, counters: Counters) -> None:
-        """Judge rows of a file that may say of some that they have no ids, as a damaged index does."""
+        """Judge rows of a file, after reporting those without ids, which a damaged index may have."""
         filled = rows.lengths > 0
         for row in np.flatnonzero(~filled).tolist():
             counters.add("empty-row", [Evidence(row=int(rows.numbers[row]), where=rows.wheres[row], note="no ids")])
@@ -217,7 +217,7 @@ class Examination:
         chats.hash_chats(usable, counters)
         if "rensa" in self.libraries:
             store_minhashes(usable, counters)
-        # Builds leave these out, so nothing of them is trained.
+        # Builds leave out conversations in which no message is trained, so their masks are not judged.
         trained = [chat for chat in usable if not is_untrained(chat.messages)]
         counters.sums["rows switched off"] += len(usable) - len(trained)
         if self.renderer is not None and trained:
@@ -321,7 +321,7 @@ def _render(
         batch = _batch(renderer, rendered)
     if batch is None or np.all(batch.lengths > 0):
         return rendered, batch
-    # TokenRows holds no empty rows.
+    # `TokenRows` must not contain empty rows.
     not_empty = []
     for chat, length in zip(rendered, batch.lengths.tolist(), strict=True):
         if length:

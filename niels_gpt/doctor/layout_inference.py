@@ -152,7 +152,7 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
     preamble = _preamble(shown, encoder)
     stops, has_own_stop = _stops(renderer, shown)
     headers = [
-        # Where turns have no stop of their own, a stop is the opener itself and must not be cut off a header.
+        # Without an end of turn the stops are openers, which must not be cut off a header.
         header
         for made in shown
         for header in _headers(made, encoder, len(preamble), stops if has_own_stop else ())
@@ -180,7 +180,7 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
         most_white_space=_most_white_space(layout, shown),
         header_pairs=_header_pairs(layout, shown),
     )
-    if _untrusted_because(layout, shown):  # perhaps only the last part of an answer has the stop
+    if _untrusted_because(layout, shown):  # try the other reading: only the last part of an answer has the stop
         joined = replace(layout, joins_parts=True)
         layout = layout if _untrusted_because(joined, shown) else joined
     refusal = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
@@ -211,7 +211,7 @@ def layout_without_template(encoder: PieceEncoder) -> Layout:
 
 
 def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
-    """Control tokens that all probes begin with and that come nowhere else in them."""
+    """The control tokens that all probes begin with and that occur nowhere else in them."""
     if encoder.engine == "sentencepiece":  # the sentinel format has none: its system sentinel opens a turn
         return ()
     controls = set(encoder.control_ids.values())
@@ -326,7 +326,7 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
             own = [at for at, (owner, sampled) in facts if owner == index and sampled]
             if role == "assistant" and own:
                 last.add(made.token_ids[own[-1]])
-    # Ordinary text as the last token is no stop: turns then end with the next opener, or not at all.
+    # If the last token may be ordinary text, turns end with the next opener, or not at all.
     ends = {*renderer.encoder.control_ids.values(), *renderer.get_stop_token_ids()}
     if len(last) == 1:  # every turn ends in it, so it is a stop even if the tokenizer does not mark it as special
         ends |= set(renderer.encoder.added_ids.values())
@@ -336,7 +336,7 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
 
 
 def _is_headerless(renderer: AnyRenderer, stops: Ids) -> bool:
-    """An assistant that speaks first has no header, and users have one that is no stop."""
+    """Whether an assistant turn at the beginning has no header, while the header of users is not a stop."""
     chat: list[Any] = [assistant("In the north."), user("Rain?"), assistant("Yes.")]
     try:
         made = renderer.render(normalise(chat))
@@ -367,7 +367,7 @@ def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
 
 
 def _repeats_opener(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
-    """Where an assistant turn directly follows another one in a probe, the opener between them is always sampled."""
+    """Whether the opener between two neighbouring assistant turns is sampled in all probes that have such turns."""
     rows = rows_of([made.token_ids for made in shown])
     turns = layout.turns(rows).assistants
     between = turns.start[turns.resumed]
@@ -375,20 +375,20 @@ def _repeats_opener(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
 
 
 def _moves_system(layout: Layout, made: Sequence[RenderedTokens | MessageError]) -> bool:
-    """A system message changes what the last user's turn holds, and not the first one's.
+    """Whether a system message changes the ids of the last user turn and not those of the first one.
 
     Args:
         made: the same two turns without and with a system message before them.
     """
-    said = []
+    contents = []
     for one in made:
         if isinstance(one, MessageError):
             return False
         ids = np.array(one.token_ids)
         turns = layout.turns(rows_of([ids.tolist()]))
         users = turns.select(turns.role == ROLES.index("user"))
-        said.append([ids[low:high].tolist() for low, high in zip(users.body, users.end, strict=True)])
-    without, with_system = said
+        contents.append([ids[low:high].tolist() for low, high in zip(users.body, users.end, strict=True)])
+    without, with_system = contents
     return len(without) == len(with_system) == 2 and without[0] == with_system[0] and without[1] != with_system[1]
 
 
@@ -418,7 +418,7 @@ def _most_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> dict[t
 
 
 def _header_pairs(layout: Layout, shown: Sequence[RenderedTokens]) -> frozenset[tuple[int, int]]:
-    """The ids seen after the control tokens that begin assistant headers; none where models write headers too."""
+    """`(control token at the start of an assistant header, the id after it)` in all probes."""
     own = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
     first_ids = {ids[0] for ids in own if ids[0] in layout.controls}
     pairs = (pair for made in shown for pair in zip(made.token_ids, made.token_ids[1:], strict=False))

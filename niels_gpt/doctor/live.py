@@ -63,7 +63,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Nothing more is judged: there is a report, or the batches could not be judged."""
+        """Whether nothing more is judged, because there is a report or the batches could not be judged."""
         return self.report is not None or self.failure is not None
 
     def see(self, batch: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Watch:
 
     @property
     def is_full(self) -> bool:
-        """As many batches as are wanted are there."""
+        """Whether as many batches as requested were collected."""
         return self._seen >= self._batches
 
     def collect(self, batch: Mapping[str, Any]) -> None:

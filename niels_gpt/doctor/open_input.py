@@ -76,7 +76,7 @@ class Opened:
 
     @property
     def holds_preferences(self) -> bool:
-        """Rows are preferences, or stored completions of them."""
+        """Whether rows are preferences, or stored completions of them."""
         return self.kind == "preferences" or (
             self.dataset is not None and self.dataset.manifest.get("kind") == "preferences"
         )
@@ -137,7 +137,7 @@ class Opened:
         return np.sort(order(seed, 0, total)[:sample])
 
     def _peeked(self) -> Iterator[Record | Rejected]:
-        """The rows from the first on, to see what they are."""
+        """The first rows, read again later, to see what kind of rows they are."""
         return read_jsonl(self.files[0]) if self.form == "jsonl" else self._records()
 
     def _records(self) -> Iterator[Record | Rejected]:
@@ -175,7 +175,7 @@ class Opened:
 
 
 def open_input(source: Any, *, split: str | None = None, form: str | None = None) -> Opened:
-    """Look into a source: rows in memory, a file, a directory, or a dataset on the hub.
+    """Detect what a source is: rows in memory, a file, a directory, or a dataset on the hub.
 
     Args:
         split: of a hub dataset (default train), or of one of ours (default both).
@@ -210,7 +210,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
 
 
 def is_tokenizer(path: Path) -> bool:
-    """A directory (or file) with a tokenizer and no data."""
+    """Whether a path is a directory (or file) with a tokenizer and no data."""
     if path.is_file():
         return path.name == TOKENIZER_NAME or path.suffix == ".model"
     return path.is_dir() and any((path / name).is_file() for name in (TOKENIZER_NAME, MODEL_NAME))

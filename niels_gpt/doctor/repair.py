@@ -193,7 +193,7 @@ def _functions(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _decode_arguments(row: Mapping[str, Any]) -> bool:
-    """Decode arguments that are JSON text inside JSON text."""
+    """Decode arguments that are JSON text inside JSON text; returns whether any was changed."""
     changed = False
     for function in _functions(row):
         arguments = function.get("arguments")
@@ -210,7 +210,7 @@ def _decode_arguments(row: Mapping[str, Any]) -> bool:
 
 
 def _drop_argument_nulls(row: Mapping[str, Any]) -> bool:
-    """Drop nulls under names that the tool does not have."""
+    """Drop nulls under names that the tool does not have; returns whether any was dropped."""
     properties, changed = _properties(row), False
     for function in _functions(row):
         arguments = function.get("arguments")
@@ -262,7 +262,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _json(text: Any) -> Any:
-    """What a JSON text holds; `None` for anything else."""
+    """The value of a JSON text; `None` for anything else."""
     try:
         return json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -323,7 +323,7 @@ def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) ->
 
 
 def _expected(view: View) -> Bools | None:
-    """What the mask should be, bool of shape (tokens,): answers and their stops in turns that the row trains.
+    """The correct mask, bool of shape (tokens,): answers and their stops in turns that the row trains.
 
     `None` where the row's turns are not known, or the next opener ends them (GLM): it may be trained, or not.
     """

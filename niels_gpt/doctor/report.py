@@ -57,7 +57,7 @@ class Evidence:
     mark: int | None = None
 
     def _html(self) -> str:
-        """The place, what was found there, and the tokens around it."""
+        """The place, the note, and the tokens around the place, as HTML."""
         tokens = "".join(_token_html(token, marked=at == self.mark) for at, token in enumerate(self.window))
         window = f'<div class="ng-tokens">{tokens}</div>' if tokens else ""
         return f'<div class="ng-head">{escape(self.where)}: {escape(self.note)}</div>{window}'
@@ -191,7 +191,7 @@ class Report:
         return next((finding for finding in self.findings if finding.rule == rule), None)
 
     def failed(self, at_least: Severity = "error") -> bool:
-        """Some rule fired at this severity or a worse one."""
+        """Whether a rule fired at this severity or a worse one."""
         return bool(self.rules(at_least))
 
     def reasons(self) -> dict[str, list[str]]:

@@ -135,7 +135,7 @@ def threads_left(seconds: float = 5.0) -> list[str]:
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """After the block directory, paths, arguments, warnings, the recursion limit and the output are as before.
+    """Restore directory, paths, arguments, warnings, recursion limit and output after the block.
 
     Within it, what is printed goes to standard error, so that standard output holds the report alone.
     """
@@ -166,7 +166,7 @@ def _as_before() -> Iterator[None]:
 
 
 def _is_main_thread() -> bool:
-    """Only the main thread may set handlers of signals."""
+    """Whether this is the main thread, the only one that may set handlers of signals."""
     return threading.current_thread() is threading.main_thread()
 
 

@@ -126,7 +126,7 @@ def more_places(finding: Finding, shown: int) -> str:
 
 
 def is_masked_wrongly(finding: Finding, evidence: Evidence) -> bool:
-    """The finding is about the mask, and the mask of the tokens shown is not what it should be."""
+    """Whether the finding is about the mask, and the mask of the tokens shown is wrong."""
     rule = RULES.get(finding.rule)
     if rule is None or "mask" not in rule.needs:
         return False
@@ -224,7 +224,7 @@ def _plain(text: str) -> str:
 
 
 def explain(rule: Rule) -> RenderableType:
-    """All words of a rule, for `niels-gpt rules RULE`."""
+    """All texts of a rule, for `niels-gpt rules RULE`."""
     rows = [
         ("what it means", rule.meaning),
         ("usual cause", rule.cause),

@@ -57,7 +57,7 @@ class Arrow:
 
     @property
     def wheres(self) -> list[str]:
-        """The place of each row, for reports."""
+        """The place in the input of each row, for reports."""
         return [f"{self.name} row {number}" for number in self.own]
 
 

@@ -64,7 +64,7 @@ def _named(stops: dict[str, int]) -> dict[str, int]:
 
 
 def _counted(title: str, counts: dict[str, int]) -> Iterator[Text]:
-    """`starts    the generation prompt is a prefix (120), ...`: on how many probes."""
+    """A line such as `starts    the generation prompt is a prefix (120), ...`, with the number of probes of each."""
     named = ", ".join(f"{_safe(name)} ({count})" for name, count in counts.items() if name)
     if named:
         yield Text.assemble((f"{title:<9}", "bold"), f"{_MARGIN[9:]}{named}")

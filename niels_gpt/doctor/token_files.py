@@ -67,7 +67,7 @@ def format_of(path: Path) -> str | None:
 
 
 def exists(path: Path) -> bool:
-    """The path is there, or is one of Megatron's, which leaves out the suffix of its files."""
+    """Whether the path exists, or is one of Megatron's, which leave out the suffix of their two files."""
     return path.exists() or _is_megatron_prefix(path)
 
 

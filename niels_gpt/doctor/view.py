@@ -1,4 +1,4 @@
-"""What a rule on token ids is given: rows with their turns, mask and padding, and where it reports hits (`View`).
+"""The input of rules on token ids: rows with their turns, mask and padding, and methods to report hits (`View`).
 
 `TurnMasks` adds how the mask covers each assistant turn, which most rules on masks need.
 """
@@ -18,16 +18,16 @@ from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts
 from niels_gpt.forks import cached_property
 
 WINDOW = 6  # tokens shown on either side of a hit
-# A padding token that the tokenizer does not name is recognised by a run of at least so many at a row's end.
+# If the tokenizer names no padding token, a control token repeated this often at a row's end is padding.
 UNNAMED_PADDING = 3
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a diagnosis knows besides the rows.
+    """The inputs of a diagnosis besides the rows.
 
     Attributes:
-        layout: how the format writes turns, if a tokenizer was passed.
+        layout: how the format writes turns; `None` without a tokenizer.
         decode_id: the text of an id.
         max_length: the longest row that training takes.
         sentinels: ids of `sys`, `usr`, `asst` and `eot`, where rows are in the sentinel format.
@@ -118,7 +118,7 @@ class View:
 
     @cached_property
     def sampled(self) -> Bools:
-        """True on what the assistant samples, stops included."""
+        """True on tokens that the assistant samples, stops included, shape (tokens,)."""
         turns = self.turns
         if turns is None:
             return np.zeros(len(self.rows.ids), dtype=np.bool_)
@@ -128,7 +128,7 @@ class View:
 
     @cached_property
     def cut_turns(self) -> tuple[Int64s, Int64s]:
-        """The rests of turns that began in another row: their first tokens, and one past their last.
+        """`(first, last)`: where rows begin with the rest of a turn of an earlier row.
 
         A text in this format begins with one of a few control tokens. A row that does not, and whose first tokens are
         trained or hold a stop, begins inside a turn::
@@ -153,7 +153,7 @@ class View:
         text = ~self.padding
         text[in_vocabulary] &= layout.white_bytes[rows.ids[in_vocabulary]] == 0
         trained = counts_in(self.trained & text & ~rows.first_of_document, first, np.maximum(first, last)) > 0
-        # Where an opener ends turns, a stop in front of the first turn is that turn's own opener.
+        # In formats without an end of turn, the stop before the first turn is that turn's own opener.
         stops = np.isin(rows.ids, layout.stops) & ~self.padding & layout.has_own_stop
         stopped = counts_in(stops, first, np.maximum(first, last)) > 0
         cut = suspect & (trained | (stopped & ~np.isin(first_id, list(layout.controls))))
@@ -161,7 +161,7 @@ class View:
 
     @cached_property
     def wrong_headers(self) -> WrongHeaders:
-        """Headers that the format does not write."""
+        """Headers that the format does not write; none if the rows were just rendered or the format is unknown."""
         layout, rows = self.scope.layout, self.rows
         none = np.zeros(0, dtype=np.int64)
         if self.rendered_turns is not None or layout is None or self.turns is None or not len(rows.ids):
@@ -197,14 +197,15 @@ class View:
     def evidence(self, row: int, place: int, note: str) -> Evidence:
         """Evidence at a position of the flat ids, with the tokens around it; -1 is the row as a whole.
 
-        Of a whole row the tokens around the first one are shown whose mask is not what it should be.
+        For a whole row, the tokens shown are those around the first one whose mask is wrong.
         """
         rows = self.rows
         start, stop = int(rows.starts[row]), int(rows.starts[row + 1])
         shown = place
         if place < 0:
-            odd = self.trained[start:stop] != self.sampled[start:stop] if self._has_expected else np.zeros(1, np.bool_)
-            shown = start + int(np.argmax(odd))
+            has_both = self._has_expected
+            wrong = self.trained[start:stop] != self.sampled[start:stop] if has_both else np.zeros(1, np.bool_)
+            shown = start + int(np.argmax(wrong))
         # The window never shows tokens of another row.
         low, high = max(start, shown - WINDOW), min(stop, shown + WINDOW + 1)
         return Evidence(

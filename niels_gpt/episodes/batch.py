@@ -127,5 +127,5 @@ class EpisodeBatch(TensorFields):
 
 
 def _same_device(current: torch.device, wanted: torch.device) -> bool:
-    """`cuda` without a number means any CUDA device, so a batch on `cuda:1` is there already."""
+    """Whether two devices are the same; `cuda` without a number matches any CUDA device."""
     return current == wanted or (current.type == wanted.type and wanted.index is None)

@@ -133,7 +133,7 @@ class BatchSource(Batches[EpisodeBatch]):
 
     @property
     def uses_mask(self) -> bool:
-        """The dataset has masks, and they are used."""
+        """Whether the dataset has masks and they are used."""
         return self.split.has_mask and self.options.use_mask
 
     def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
@@ -251,7 +251,7 @@ class BatchSource(Batches[EpisodeBatch]):
         return reader.ids(spans, 0)[own], used, weights[own], numbers.repeat(lengths)
 
     def in_order(self) -> BatchSource:
-        """A source of the same rows, each once, in ascending order, none dropped."""
+        """A source of the same rows in ascending order, each once, without dropping any."""
         n = len(self.split) if self.plan is None else self.plan.rows
         schedule: Schedule = EveryRow(n, self.options.seed, shuffle=False)
         if isinstance(self.schedule, ShardWindows):

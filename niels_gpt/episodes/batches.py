@@ -145,7 +145,7 @@ class Batches(ABC, Generic[Batch]):
         return drawn
 
     def starting_place(self, place: Place) -> Place:
-        """Where the batch at `place` really begins: at the next epoch's start, if too few rows are left."""
+        """The place of the batch at `place`: at the start of the next epoch, if too few rows are left in this one."""
         return starting_place(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
 
     def skip(self, place: Place, batches: int) -> Place:

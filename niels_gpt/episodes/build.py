@@ -199,7 +199,7 @@ def recipe_of(
     settings: dict[str, Any],
     kind: str = "episodes",
 ) -> dict[str, Any]:
-    """What decides the dataset's bytes, as the manifest records it, in the manifest's order."""
+    """Everything that decides the dataset's bytes, as the manifest records it, in the manifest's order."""
     return {
         "format_version": FORMAT_VERSION,
         "kind": kind,
@@ -336,7 +336,7 @@ def _mask_dtype(splits: list[EpisodeSplit]) -> str | None:
 def _packed_recipe(
     source: Path, splits: dict[str, EpisodeSplit], mask_dtype: str | None, **options: Any
 ) -> dict[str, Any]:
-    """What decides the dataset's bytes, as the manifest records it, in the manifest's order."""
+    """Everything that decides the dataset's bytes, as the manifest records it, in the manifest's order."""
     manifest = open_manifest(source) or {}
     return {
         "format_version": FORMAT_VERSION,

@@ -159,7 +159,7 @@ class EpisodeSplit:
 
     @property
     def has_mask(self) -> bool:
-        """Every shard has a usable mask."""
+        """Whether every shard has a usable mask."""
         return bool(self.shards) and all(shard.mask is not None for shard in self.shards)
 
     @property
@@ -169,17 +169,17 @@ class EpisodeSplit:
 
     @property
     def has_segments(self) -> bool:
-        """Some shard records where texts begin inside an episode."""
+        """Whether some shard records where texts begin inside an episode."""
         return any(shard.segments is not None for shard in self.shards)
 
     @property
     def has_prefixes(self) -> bool:
-        """Some episodes begin with tokens of others."""
+        """Whether some episodes begin with tokens of others."""
         return any(shard.prefixes is not None for shard in self.shards)
 
     @property
     def has_images(self) -> bool:
-        """Some folder has a record of images."""
+        """Whether some folder has a record of images."""
         return any(shard.images for shard in self.shards)  # an index without records is false
 
     def images_of(self, episodes: npt.NDArray[np.integer[Any]]) -> list[StoredImage]:
@@ -200,7 +200,7 @@ class EpisodeSplit:
 
     @cached_property
     def index(self) -> tuple[Int64s, Int64s, list[Records], list[Records | None] | None]:
-        """What the kernel looks up: what `filtered` leaves out, first episodes, records and prefixes of all shards."""
+        """The arrays that the kernel needs: what `filtered` leaves out, and first episodes, records and prefixes."""
         prefixes = [shard.prefixes for shard in self.shards] if self.has_prefixes else None
         return self.filtered.remaining_before, self._first, [shard.records for shard in self.shards], prefixes
 
@@ -267,7 +267,7 @@ class EpisodeSplit:
         before: Int64s,
         n: Int64s,
     ) -> Ranges:
-        """The ranges of items: what they copy, and each of their samples; the arguments are what is known of them."""
+        """The ranges of items: those of the tokens they copy, and of each of their samples."""
         first, samples = np.zeros(len(items), np.int64), np.ones(len(items), np.int64)
         for hit in np.unique(shard).tolist():  # over the shards that are hit
             own, here = self.shards[hit].items, shard == hit
@@ -411,7 +411,7 @@ def open_split(
     streamed: Mapping[Path, StreamedDataset] | None = None,
     share_prefixes: bool = False,
 ) -> EpisodeSplit:
-    """Open a split for rows of `width` tokens, with longer episodes left out if the policy `too_long` asks for it.
+    """Open a split for rows of `width` tokens; the policy `too_long` decides whether longer episodes are left out.
 
     Args:
         share_prefixes: episodes are items, see `shared_prefixes`.

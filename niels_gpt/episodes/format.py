@@ -126,7 +126,7 @@ def shard_name(number: int) -> str:
 
 
 def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:
-    """Does this directory hold episodes: a `tokens.bin` beside an `episodes.idx`, in any split or shard of one?"""
+    """Whether a directory has episodes: `tokens.bin` beside `episodes.idx`, in a split or in a shard of one."""
     return any(_holds_episodes(folder) for split in SPLITS for folder in _candidates(Path(dataset_dir) / split))
 
 

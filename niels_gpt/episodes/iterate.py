@@ -339,7 +339,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         self._now, self._next = None, _WorkerPlace(Place(now.until, 0))
 
     def _begin(self, worker: int) -> _WorkerPlace:
-        """Where the pass that begins now starts."""
+        """Where the pass that is about to begin starts."""
         # A new worker uses what it was created with, not the shared memory: a worker that is slow to start may see the
         # `set_epoch` of the next pass there, after its own pass was broken off.
         new = torch.utils.data.get_worker_info() is not None and self._passes == 0
@@ -355,7 +355,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         return start
 
     def _start(self) -> _WorkerPlace:
-        """Where the next pass starts; here persistent workers learn of `set_epoch`."""
+        """Where the next pass starts. Persistent workers see changes by `set_epoch` here."""
         calls, epoch = self._shared[:2].tolist()
         return _WorkerPlace(Place(epoch, 0)) if calls > self._calls and not self._has_state else self._next
 

@@ -271,11 +271,11 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         return batch.x, batch.y
 
     def has_split(self, split: str) -> bool:
-        """Does the dataset have this split?"""
+        """Whether the dataset has this split."""
         return split in self._splits and bool(self._splits[split].shards)
 
     def uses_mask(self, split: str = "train") -> bool:
-        """Does `get_batch` return masks?"""
+        """Whether `get_batch` returns masks."""
         return self.batch_source(split).uses_mask
 
     def keep_counts(self, split: str = "train", *, progress: Progress = SILENT) -> None:
@@ -337,7 +337,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         return source
 
     def _val_is_too_small(self, name: str, split: EpisodeSplit) -> bool:
-        """With drop_last, such a val split would have no batch at all; its only batch is filled up instead."""
+        """Whether the val split has no full batch, so that with drop_last its only batch is filled up instead."""
         too_small = name == "val" and not self.packing and len(split) < self.batch_size * self.world_size
         if too_small:
             _log.warning("[EpisodeLoader] split=val: fewer episodes than a batch; the only one is filled with padding")

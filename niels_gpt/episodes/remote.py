@@ -44,7 +44,7 @@ INDEX_THREADS: Final = 8
 
 
 def is_url(dataset: str | Path) -> bool:
-    """Does this name a dataset in a store, not a directory?"""
+    """Whether this names a dataset in a store, not a directory."""
     return "://" in str(dataset)
 
 

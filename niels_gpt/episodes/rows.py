@@ -193,7 +193,7 @@ class EpisodeReader:
 
     @property
     def has_segments(self) -> bool:
-        """Episodes may hold several texts."""
+        """Whether episodes may have several texts."""
         return self._segments is not None
 
     def training_rows(
@@ -280,7 +280,7 @@ class EpisodeReader:
         return counted, Layout(found.segment_ids, position_ids, None, prefixes)
 
     def _weighs_in_kernel(self, spans: RowSpans) -> bool:
-        """The kernel knows masks of 0 and 1, and no policy that looks at what was cut."""
+        """Whether the kernel can do this: it knows masks of 0 and 1, and no policy that depends on what was cut."""
         by_value = self._by_turn and bool(spans.cut.any())
         return not by_value and (self._masks is None or self._masks.dtype == np.uint8)
 

@@ -161,7 +161,7 @@ class Sampling:
 
     @property
     def by_group(self) -> bool:
-        """Rows are drawn group by group."""
+        """Whether rows are drawn group by group."""
         return self.weight_by in ("type", "source", "dataset")
 
     def as_keywords(self, keywords: Mapping[str, Any]) -> dict[str, Any]:

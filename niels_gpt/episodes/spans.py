@@ -190,7 +190,7 @@ class RowSpans:
 
     @property
     def full(self) -> bool:
-        """All rows are filled to their ends."""
+        """Whether all rows are filled to their ends."""
         return self.shortest == self.width
 
     @cached_property

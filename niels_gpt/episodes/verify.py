@@ -101,7 +101,7 @@ def _summary(split: EpisodeSplit, width: int) -> SplitSummary:
 
 
 def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Progress = SILENT) -> Iterator[str]:
-    """One line for each thing that is wrong; none if the dataset is intact.
+    """One line for each fault; none if the dataset is intact.
 
     With a manifest, every byte is compared with its checksums first. Then, with or without one: every index record must
     lie in its file, every id in the vocabulary if that is known, and every mask value be a weight.
@@ -211,7 +211,7 @@ def _image_findings(shard: Shard) -> Iterator[str]:
 
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:
-    """Either every shard has metadata or none; each has a row per episode, and its weights are numbers of 0 or more."""
+    """One line if only some shards have metadata, lack a row per episode, or have weights that are not 0 or more."""
     having = [shard.folder for shard in split.shards if (shard.folder / METADATA_NAME).exists()]
     lacking = [shard.folder for shard in split.shards if shard.folder not in having]
     if having and lacking:

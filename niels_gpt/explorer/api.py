@@ -78,7 +78,7 @@ class Explorer:
         }
 
     def about(self, split: str = "") -> dict[str, Any] | None:
-        """The open dataset; `None` without one."""
+        """The description of the open dataset; `None` without one."""
         return dataclasses.asdict(self.dataset.about(self._split(split))) if self.dataset else None
 
     def _split(self, name: str) -> str:
@@ -149,7 +149,7 @@ class Explorer:
         return {"page": dataclasses.asdict(page), "about": self.about(split)}
 
     def _rows_of(self, finding: int | None) -> tuple[int, ...] | None:
-        """The rows that a finding's evidence names; `None` without a finding."""
+        """The numbers of the rows in a finding's evidence; `None` without a finding."""
         if finding is None:
             return None
         known = self.findings.findings if self.findings else []
@@ -253,7 +253,7 @@ def open_dataset(path: Path | None, renderers: RendererList) -> Dataset | None:
 
 
 def _has_chats(directory: Path) -> bool:
-    """A folder of files with conversations, as of the hub or of `save_to_disk`, and no dataset of ours."""
+    """Whether this is a folder of chat files, as of the hub or of `save_to_disk`, and not a dataset of ours."""
     if (directory / META_NAME).is_file() or is_episode_indexed_dataset(directory):
         return False
     try:

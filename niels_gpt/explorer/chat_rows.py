@@ -104,7 +104,7 @@ class ChatRows:
         return Page(page.rows, known, known) if page.next is None and known < end else page
 
     def _searched(self, rows: Int64s, end: int, limit: int, wanted: Filter) -> Page:
-        """Those of some rows that hold a text, block by block of the file.
+        """The rows among these that contain a text, block by block of the file.
 
         The bytes of a block are searched first. Of the rows that may match, those of plain messages are then matched
         without being checked; the others, and those that match, are read as conversations.
@@ -131,7 +131,7 @@ class ChatRows:
         return Page(found, int(rows[at]) if at < len(rows) else None, int(rows[at]) if at < len(rows) else end)
 
     def _may_match(self, line: bytes, wanted: Filter) -> bool:
-        """False for a row of plain messages of which none matches."""
+        """Whether a row may match; false only for a row of plain messages of which none matches."""
         texts = plain_texts(line) if self._dialect == "messages" else None
         return texts is None or any(wanted.role in ("", role) and wanted.matches(text) for role, text in texts)
 

@@ -45,7 +45,7 @@ class Filter:
 
     @property
     def empty(self) -> bool:
-        """All rows pass."""
+        """Whether all rows pass."""
         return replace(self, pattern=False) == Filter()
 
     @property
@@ -70,11 +70,11 @@ class Filter:
             raise UsageError(f"{self.text!r} is no regular expression: {error}") from error
 
     def matches(self, text: str) -> bool:
-        """A text holds what is searched."""
+        """Whether a text contains what is searched."""
         return self._compiled.search(text) is not None
 
     def fits(self, size: int) -> bool:
-        """A row of this size passes."""
+        """Whether a row of this size passes."""
         return (self.min_size is None or size >= self.min_size) and (self.max_size is None or size <= self.max_size)
 
 

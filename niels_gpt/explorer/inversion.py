@@ -41,7 +41,7 @@ _CONTENT = re.compile("|".join([*_WORDS.values(), "zqanswer", "zqthought"]).enco
 
 
 def given_ids(text: str) -> list[int] | None:
-    """The ids in a text of numbers with commas, spaces or brackets; `None` where it is another text.
+    """The ids in a text of numbers with commas, spaces or brackets; `None` if it is another kind of text.
 
     Raises:
         UsageError: a negative number, or too many.
@@ -113,7 +113,7 @@ def read_conversation(renderer: Renderer, ids: Sequence[int]) -> Reading:
 
 
 def _agreement(found: Reading, ids: Sequence[int]) -> int:
-    """How many tokens at the beginning are rendered to again."""
+    """How many tokens at the beginning are the same when the conversation is rendered again."""
     n = min(len(found.ids), len(ids))
     return next((at for at in range(n) if found.ids[at] != ids[at]), n)
 
@@ -248,7 +248,7 @@ def _spelled(renderer: Renderer, text: bytes) -> str:
 
 
 def learn_between(renderer: Renderer, tools: list[Any] | None) -> dict[str, _Between]:
-    """What the format writes between the contents of two roles, learned from renderings of probes.
+    """The texts that the format writes between the contents of two roles, learned from renderings of probes.
 
     Args:
         tools: the declared tools; they are part of the text between.
@@ -278,7 +278,7 @@ def learn_between(renderer: Renderer, tools: list[Any] | None) -> dict[str, _Bet
 
 
 def _common_end(texts: Sequence[bytes]) -> bytes:
-    """What all texts end with, from the first control token in it on; empty if there is none."""
+    """The end that all texts share, from its first control token on; empty if there is none."""
     reverse = [text[::-1] for text in texts]
     first, last = min(reverse, default=b""), max(reverse, default=b"")  # all others lie between these two
     n = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

@@ -129,7 +129,7 @@ def _verdict(renderer: Renderer, reading: Reading, ids: list[int], state: str) -
 
 
 def lost(renderer: Renderer, reading: Reading) -> list[str]:
-    """What these ids do not hold: changes of the conversation that leave the rendering as it is, in sentences."""
+    """Sentences about what the ids do not determine: changes of the conversation that do not change its rendering."""
     return [
         sentence
         for sentence, messages, tools in _changes(reading)

@@ -113,7 +113,7 @@ class RendererList:
         return found
 
     def _first(self, renderer: str) -> Choice:
-        """What files are rendered with unless the page chooses otherwise."""
+        """The choice with which files are rendered unless the page makes another."""
         first = next(iter(self.tokenizers), "")
         if self._template is not None:
             return Choice(FILE, first)

@@ -132,7 +132,7 @@ class RowColumns:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The background thread rests: a search that someone waits for needs the processor more."""
+        """A block in which the background thread pauses, because a search that a user waits for needs the processor."""
         with self._counting:
             self._searches += 1
         try:
@@ -191,7 +191,7 @@ class RowColumns:
             self.done = stop
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
-        """Spans of rows of about `BLOCK_BYTES`, as they are found."""
+        """Ranges of rows of about `BLOCK_BYTES`, as the index finds them."""
         at = 0
         while not self._closing.is_set():
             finished = self._lines.share >= 1

@@ -212,7 +212,7 @@ def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: 
 
 
 def _has_margins(opened: PreferenceSplit, source: Path) -> bool:
-    """Every group has a margin; False if none has.
+    """Whether every group has a margin; false if none has.
 
     Raises:
         UsageError: some have.

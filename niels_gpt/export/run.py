@@ -114,7 +114,7 @@ def _choices(
     shard_tokens: int,
     options: dict[str, Any],
 ) -> tuple[Format | PreferenceFormat, Arrangement, Settings]:
-    """What the arguments of `export` say, checked."""
+    """The arguments of `export`, checked."""
     chosen = any_format_named(to)
     own = _options(chosen, options)
     how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": own.get("pad_multiple", 1)})
@@ -126,7 +126,7 @@ def _choices(
 def recorded_choices(
     to: str, *, binary: bool = False, shard_tokens: int = SHARD_TOKENS, **options: Any
 ) -> dict[str, Any]:
-    """What export.json of an export with these arguments of `export` records of them, but for the splits.
+    """The arguments of `export` as export.json records them, except for the splits.
 
     Raises:
         UsageError: as `export`.
@@ -291,7 +291,7 @@ def _manifest(
 
 
 def _readme(title: str, use: list[str], counts: dict[str, dict[str, int]]) -> str:
-    """README.md: what the directory holds, and how to use it."""
+    """The text of README.md: the contents of the directory, and how to use them."""
     lines = [f"# {title}", "", "Written by `niels-gpt export`. `export.json` lists the files with checksums."]
     lines += ["", "| split | rows | texts | tokens | trained |", "|---|---|---|---|---|"]
     for name, each in counts.items():

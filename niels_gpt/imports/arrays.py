@@ -85,13 +85,13 @@ def required(eos_id: int | None, file: Path) -> int:
 
 
 def has_array_header(file: Path) -> bool:
-    """The file begins as arrays do that numpy.save wrote."""
+    """Whether the file begins as `numpy.save` writes arrays."""
     with file.open("rb") as opened:
         return opened.read(6) == b"\x93NUMPY"
 
 
 def is_token_file(file: Path) -> bool:
-    """The file begins as llm.c's token files do."""
+    """Whether the file begins as llm.c's token files do."""
     with file.open("rb") as opened:
         return int.from_bytes(opened.read(4), "little") in DTYPES
 

@@ -94,7 +94,7 @@ def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def require(path: Path, found: dict[str, list[Path]], what: str) -> dict[str, list[Path]]:
-    """`found`, unless it is empty.
+    """`found`, after raising `InputError` if it is empty.
 
     Raises:
         InputError: no file of this kind (`what`), or no such directory.

@@ -213,7 +213,7 @@ class PreferenceSplit:
 
 
 def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tuple[_Bools, _Bools]:
-    """For each group: one side is too long; and one side would lose its whole completion."""
+    """For each group whether a side is too long, and whether a side would lose its whole completion."""
     if not len(begins):
         return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
     lengths = shard.records[:, 1].astype(np.int64)

@@ -226,7 +226,7 @@ def shared_prompt(
 
 
 def _records(row: Preference, prompt_length: int) -> list[RowMetadata]:
-    """What `completions.bin` says of each completion; `None` where the row does not say it."""
+    """The record in `completions.bin` of each completion; `None` for values that the row does not give."""
     return [
         {
             "number": number,
@@ -252,7 +252,7 @@ def _size(row: Preference | Rejected) -> int:
 
 
 class _Collected(Rejections):
-    """Keeps what an encoder rejects: one bad side makes a whole row unusable, which is then rejected once."""
+    """Collects what an encoder rejects: one bad side makes a whole row unusable, which is rejected once."""
 
     def __init__(self) -> None:
         super().__init__(Path(), 0)

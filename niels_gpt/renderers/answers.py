@@ -139,7 +139,7 @@ class StreamedCompletion:
         return part.ids
 
     def whole(self) -> Completed:
-        """All parts together.
+        """The completion of all parts together.
 
         Raises:
             ServerError: there are none, the stream broke off, or routed experts came in several parts.

@@ -100,7 +100,7 @@ def read_reasoning(
 
 
 def _after_opening(completion: Completion, opening: str) -> Steps[int]:
-    """The character after the opening tag that a completion begins with, white space aside; -1 if there is none.
+    """The position after the opening tag at the start of a completion, apart from white space; -1 without one.
 
     A tag that is a control token counts by its id only.
     """
@@ -160,7 +160,7 @@ class ResponseParser:
         return tuple(self._builder.calls)
 
     def _advance(self) -> None:
-        """Read as far as the ids go."""
+        """Read as far as the ids that were fed allow."""
         next(self._steps, None)
 
 
@@ -215,7 +215,7 @@ class ReadsCompletions:
 
     @property
     def supports_tools(self) -> bool:
-        """Completions are searched for tool calls."""
+        """Whether completions are searched for tool calls."""
         return self.calls is not None
 
     def parse_response(

@@ -97,7 +97,7 @@ class ConversationView:
         return text
 
     def is_text_only(self, index: int) -> bool:
-        """The message holds a role and a string as content, and nothing else, as most do."""
+        """Whether the message has only a role and a string as content, as most do."""
         message = self.messages[index]
         return len(message) == 2 and type(message["content"]) is str
 
@@ -129,15 +129,15 @@ class ConversationView:
         return sum(len(message.get("tool_calls") or ()) for message in self.messages[:index])
 
     def is_produced(self, index: int) -> bool:
-        """The message is the last one, and no generation prompt follows it: it is not history yet."""
+        """Whether the message is the one being produced: the last one, with no generation prompt after it."""
         return index == len(self.roles) - 1 and not self.has_generation_prompt
 
     def is_first_of_run(self, index: int) -> bool:
-        """The message before this one has another role."""
+        """Whether the message before this one has another role."""
         return index == 0 or self.roles[index - 1] != self.roles[index]
 
     def is_last_of_run(self, index: int) -> bool:
-        """The message after this one has another role."""
+        """Whether the message after this one has another role."""
         return index + 1 == len(self.roles) or self.roles[index + 1] != self.roles[index]
 
     @cached_property
@@ -168,7 +168,7 @@ class ConversationView:
 
 
 def is_tool_result(text: str) -> bool:
-    """A user's text is a tool result between tags."""
+    """Whether the text of a user message is a tool result between tags."""
     return text.startswith("<tool_response>") and text.endswith("</tool_response>")
 
 
@@ -309,7 +309,7 @@ class Tools(list[dict[str, Any]]):
         self._declarations: dict[Callable[[Tools], str], str] = {}
 
     def declaration(self, declare: Callable[[Tools], str]) -> str:
-        """The text `declare(self)`, computed once.
+        """The text `declare(self)`, computed once for all conversations with these tools.
 
         Args:
             declare: a plain function. Tools live as long as the process, so a bound method would keep its renderer,

@@ -99,7 +99,7 @@ EXAMPLE: Final[list[Message]] = [
 
 
 class _Shown(Protocol):
-    """What showing an example needs of a rendering."""
+    """The attributes of a rendering that showing it needs."""
 
     def show(self) -> None: ...
 
@@ -107,7 +107,7 @@ class _Shown(Protocol):
 
 
 class _Renders(Protocol):
-    """What it needs of a renderer."""
+    """The methods of a renderer that showing it needs."""
 
     def render(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False

@@ -66,7 +66,7 @@ class Emitter:
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[Piece], messages: Sequence[Message] = ()) -> Emitter:
-        """An emitter that holds these pieces."""
+        """An emitter with these pieces."""
         out = cls(messages)
         out.texts = [piece.text for piece in pieces]
         out.facts = [
@@ -83,7 +83,7 @@ class Emitter:
         self.facts.append(msg << 3 | SCAFFOLD)
 
     def untrusted_label(self, text: str, msg: int) -> None:
-        """A caller's name, id or tool schema within the template's text: not content, and never a control token."""
+        """A name, id or tool schema of the caller inside the template's text: not content, never a control token."""
         self.texts.append(text)
         self.facts.append(msg << 3)
 

@@ -251,7 +251,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         }
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
-        """For the hooks: an option keeps this message's reasoning although the template would drop it."""
+        """For the hooks: whether an option keeps this message's reasoning although the template would drop it."""
         everywhere, between_calls = (
             self.config.preserve_all_thinking,
             self.config.preserve_thinking_between_tool_calls,

@@ -90,7 +90,7 @@ class TakesImages(Family):
         return bridge.with_media(earlier if later is None else earlier.followed_by(later))
 
     def _has_placeholders_of(self, media: MultiModalData, ids: Sequence[int]) -> bool:
-        """The placeholder tokens among these ids are exactly the ranges of these media."""
+        """Whether the placeholder tokens among these ids are exactly the ranges of these media."""
         if media.is_empty():  # nearly all bridges; searching a list for two ids is cheap
             return not any(token in ids for token in self.mm_token_type_id_map)
         found = np.isin(np.asarray(ids, dtype=np.int64), list(self.mm_token_type_id_map))
@@ -151,7 +151,7 @@ _VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_
 
 
 def takes_images(name: str) -> bool:
-    """A model takes images, by its config.json; `False` for a name that is neither a path nor on the hub.
+    """Whether a model takes images, by its config.json; false if the name is neither a path nor on the hub.
 
     Raises:
         UsageError: the name is on the hub, and its config cannot be read.

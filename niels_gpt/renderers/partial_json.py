@@ -97,12 +97,12 @@ class JSONReader:
                 return
 
     def _begin(self, at: int) -> None:
-        """A key or a value begins."""
+        """Note that a key or a value begins."""
         if len(self._stack) == 1 and self._stack[0] == "{" and self._next == _VALUE:
             self.members[-1].start = at
 
     def _done(self, at: int) -> None:
-        """A value ends before the character `at`."""
+        """Note that a value ends before the character `at`."""
         self.at = self._whole = at
         self._next = _COMMA_OR_END
         self.ended = not self._stack
@@ -118,7 +118,7 @@ class JSONReader:
         self._done(self.at + 1)
 
     def _read_string(self, text: str, stop: int) -> bool:
-        """Read on in a string; whether there may be more to read."""
+        """Read on in a string; returns whether there may be more to read."""
         match = _IN_STRING.match(text, self.at, stop)
         at = self.at = match.end() if match else self.at
         if at >= stop or _HALF_ESCAPE.fullmatch(text, at, stop):
@@ -136,7 +136,7 @@ class JSONReader:
         return True
 
     def _read_scalar(self, text: str, stop: int) -> bool:
-        """Read a number or a literal; whether it was complete."""
+        """Read a number or a literal; returns whether it was complete."""
         at = self.at
         if text[at] in "-0123456789":
             match = _NUMERIC.match(text, at, stop)
@@ -156,7 +156,7 @@ class JSONReader:
         return end >= 0
 
     def value(self, text: str) -> Any:
-        """The value so far of a text of which everything has been read; `None` if nothing is known of it."""
+        """The value so far of a text that has been read completely; `None` if nothing is known of it."""
         whole, quote = self._whole, ""
         if self._string_start >= 0 and not self._is_key:
             half = _HALF_PAIR.search(text, self._string_start, self.at)

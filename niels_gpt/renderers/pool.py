@@ -49,7 +49,7 @@ class RendererPool:
         return free
 
     def after_fork(self) -> None:
-        """Free what other threads had borrowed: those threads do not exist in this process."""
+        """Free the renderers that other threads had borrowed: those threads do not exist in this process."""
         here = threading.get_ident()
         self._taken = {number: thread for number, thread in self._taken.items() if thread == here}
         self._free = self._queue_of_free()
@@ -163,7 +163,7 @@ class _Producing:
 
 
 def is_multimodal(renderer: object) -> bool:
-    """The renderer, or the renderers of a pool, take images."""
+    """Whether the renderer, or the renderers of a pool, take images."""
     if isinstance(renderer, RendererPool):
         with renderer.checkout() as one:
             return is_multimodal(one)

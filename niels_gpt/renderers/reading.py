@@ -89,15 +89,15 @@ class Completion:
         return places[at] if at < len(places) else -1
 
     def is_added(self, marker: str) -> bool:
-        """The tokenizer has the marker as a token of its own."""
+        """Whether the tokenizer has the marker as a token of its own."""
         return marker in self._added
 
     def is_control(self, marker: str) -> bool:
-        """The marker is a control token, which counts by its id only."""
+        """Whether the marker is a control token, which is recognised by its id only."""
         return marker in self._controls
 
     def has_text(self, start: int, stop: int) -> bool:
-        """The tokens `start` to `stop` hold more than white space."""
+        """Whether the tokens `start` to `stop` have more than white space."""
         return bool(b"".join(self._bytes[start:stop]).strip())
 
     @cached_property
@@ -144,7 +144,7 @@ class GrowingCompletion(Completion):
         self.ended = False
 
     def append(self, token: int) -> bool:
-        """Take the next id. Return whether it was taken: nothing is read from a stop on."""
+        """Take the next id. Returns whether it was taken; after a stop nothing is."""
         if self.ended:
             return False
         if token in self._stops:
@@ -160,7 +160,7 @@ class GrowingCompletion(Completion):
         return True
 
     def end(self) -> None:
-        """No more ids will come."""
+        """Note that no more ids will come."""
         if not self.ended:
             self.ended = True
             self._take(self._decoder.decode(b"", final=True), 0)
@@ -169,7 +169,7 @@ class GrowingCompletion(Completion):
             self._placing = []
 
     def _take(self, new: str, size: int) -> None:
-        """Append text, which the next bytes, `size` of them, made known."""
+        """Append text that became known with the next `size` bytes."""
         self._waiting += size
         if not new:
             return
@@ -259,7 +259,7 @@ def should_preserve_past_thinking(
     preserve_all_thinking: bool,
     preserve_thinking_between_tool_calls: bool,
 ) -> bool:
-    """An option keeps the reasoning of this message although its template would drop it from history.
+    """Whether an option keeps the reasoning of this message although its template would drop it from history.
 
     `preserve_thinking_between_tool_calls` keeps it in the current tool cycle: in messages after the last user message,
     if a tool has answered since then. Without a tool result there is no cycle, and the template decides.
@@ -277,7 +277,7 @@ def should_preserve_past_thinking(
 
 
 def has_nothing_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Sequence[Message]) -> bool:
-    """The prompt or the new messages are empty; a bridge is `None` then, as in the `renderers` package."""
+    """Whether the prompt or the new messages are empty; then a bridge is `None`, as in the `renderers` package."""
     return len(previous_prompt_ids) == 0 or (isinstance(new_messages, list | tuple) and not new_messages)
 
 

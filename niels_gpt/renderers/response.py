@@ -85,7 +85,7 @@ class TrimmedText:
         self._release(max(self._space, self._broken, self._half_suffix()))
 
     def begin_part(self) -> None:
-        """What is added from here on is another part; bytes on both sides do not become one character."""
+        """Begin another part of the text; bytes of two parts are never joined to one character."""
         if self.parts or self._size:
             self._before_part = self._separator
         if self._broken:
@@ -132,7 +132,7 @@ class TrimmedText:
         self._suffix = ""
 
     def end(self) -> None:
-        """No more text will come."""
+        """Note that no more text will come, and emit what was held back."""
         if self._prefix:  # half of the prefix is text
             held, self._prefix = self._prefix, None
             self.add(held)
@@ -158,7 +158,7 @@ def _rstrip(text: str, chars: str | None) -> str:
 
 
 def _run(before: int, text: str, chars: str | None) -> int:
-    """How many of these characters a text ends with that ended with `before` of them until this was appended."""
+    """How many of these characters a text ends with, after appending to one that ended with `before` of them."""
     here = len(text) - len(_rstrip(text, chars))
     return before + here if here == len(text) else here
 
@@ -186,7 +186,7 @@ class CallInProgress:
 
     @property
     def has_arguments(self) -> bool:
-        """Some of the arguments have been read."""
+        """Whether some of the arguments have been read."""
         return bool(self._texts)
 
     @property
@@ -253,23 +253,23 @@ class ResponseBuilder:
     # ---- reasoning and content
 
     def begin_reasoning(self, at: int) -> None:
-        """Reasoning begins at this character, or another part of it."""
+        """Begin reasoning, or another part of it, at this character."""
         self._thought = at
         self._reasoning.begin_part()
 
     def reasoning_to(self, stop: int) -> None:
-        """Everything up to this character is reasoning."""
+        """Take everything up to this character as reasoning."""
         if stop > self._thought:
             self._reasoning.add(self.completion.text[self._thought : stop])
             self._thought = stop
 
     def begin_content(self, at: int) -> None:
-        """Reasoning has ended; content and calls begin at this character."""
+        """End reasoning and begin content and calls at this character."""
         self._reasoning.end()
         self._taken = at
 
     def content_to(self, stop: int) -> None:
-        """Everything up to this character is content, as far as it is in no block."""
+        """Take everything up to this character as content, except what is in a block."""
         if stop <= self._taken:
             return
         text, self._taken = self.completion.text[self._taken : stop], stop
@@ -282,38 +282,38 @@ class ResponseBuilder:
         self._content.add(text)
 
     def skip_to(self, at: int) -> None:
-        """What is before this character and has not been taken is no content; another part of it begins here."""
+        """Skip what is before this character and not taken yet; another part of the content begins here."""
         self._taken, self._after_block, self._gap = at, False, []
         self._content.begin_part()
 
     def begin_block(self, at: int) -> None:
-        """What begins at this character is no content: a call, or markup around calls."""
+        """Begin a block at this character, which is not content: a call, or markup around calls."""
         self.content_to(at)
         self._content.cut_suffix()
         self._gap = []
 
     def end_block(self, at: int) -> None:
-        """The block that began last ends before this character."""
+        """End the block that began last, before this character."""
         self._taken, self._after_block = at, True
         self._content.begin_part()
 
     # ---- calls
 
     def open_call(self, at: int) -> None:
-        """A call begins at this character."""
+        """Begin a call at this character."""
         self.begin_block(at)
         self.events.append(CallOpened(len(self.calls)))
         self.calls.append(CallInProgress(len(self.calls)))
 
     def name(self, name: str | None) -> None:
-        """The name of the open call, `None` for none."""
+        """Set the name of the open call; `None` for none."""
         call = self.calls[-1]
         if name and call.name is None:
             call.name = name
             self.events.append(CallName(call.index, name))
 
     def begin_argument(self, at: int, parameter: str | None = None, *, trim: Trim = NOTHING, suffix: str = "") -> None:
-        """The arguments of the open call begin at this character, or the value of one of them; see `ArgumentDelta`.
+        """Begin the open call's arguments, or the value of one of them, at this character; see `ArgumentDelta`.
 
         Arguments are reported only, so there is nothing to do unless somebody listens.
 
@@ -329,18 +329,18 @@ class ResponseBuilder:
             self._tell(ArgumentDelta(index, "", parameter))
 
     def argument_to(self, stop: int) -> None:
-        """Everything up to this character belongs to the argument that began last."""
+        """Take everything up to this character as part of the argument that began last."""
         if self.is_observed and stop > self._argued:
             self._argument.add(self.completion.text[self._argued : stop])
             self._argued = stop
 
     def write_argument(self, json_text: str) -> None:
-        """More of the argument that began last, which the model writes in a notation of its own, as JSON."""
+        """Append to the argument that began last, as JSON, if the model writes it in another notation."""
         if self.is_observed:
             self._argument.add(json_text)
 
     def end_argument(self, stop: int) -> None:
-        """The argument that began last ends before this character."""
+        """End the argument that began last, before this character."""
         if self.is_observed:
             self.argument_to(stop)
             self._argument.cut_suffix()
@@ -352,7 +352,7 @@ class ResponseBuilder:
             self.events.append(delta)
 
     def close_call(self, call: ParsedToolCall, stop: int) -> None:
-        """The open call is this one, and ends before a character; what has not been reported of it is reported now.
+        """End the open call before a character, as this call; report what was not reported of it yet.
 
         A token that two calls share belongs to the first::
 
@@ -374,16 +374,16 @@ class ResponseBuilder:
     # ---- the result
 
     def end(self) -> None:
-        """Everything has been read."""
+        """Note that everything has been read."""
         self._reasoning.end()
         self._content.end()
 
     def take(self) -> list[Event]:
-        """The events since the last time."""
+        """The events since the last call of this method."""
         events, self.events = self.events, []
         return events
 
     def result(self) -> ParsedResponse:
-        """What was read, after `end`."""
+        """The completion that was read; to be called after `end`."""
         calls = [each.call for each in self.calls if each.call is not None]
         return ParsedResponse(str(self._content), str(self._reasoning) or None, calls)

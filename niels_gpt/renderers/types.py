@@ -274,7 +274,7 @@ class RenderedTokens:
         return types
 
     def _fact(self, values: list[bool]) -> npt.NDArray[np.bool_]:
-        """A fact as an array; all False where the renderer has not set it."""
+        """A fact as an array; all False if the renderer has not set it."""
         is_set = len(values) == len(self.message_indices)
         return as_array(values, np.bool_) if is_set else np.zeros(len(self.message_indices), dtype=np.bool_)
 
@@ -472,7 +472,7 @@ class Renderer(Protocol):
 
 
 def supports_tools(renderer: object) -> bool:
-    """The renderer reads tool calls from completions; one without the attribute does, as in `renderers`."""
+    """Whether the renderer reads tool calls from completions; true without the attribute, as in `renderers`."""
     return bool(getattr(renderer, "supports_tools", True))
 
 

@@ -163,7 +163,7 @@ class UnsupportedField(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A field in circumstances on which a renderer's treatment of it may depend."""
+    """A field in a situation on which a renderer's treatment of it may depend."""
 
     field: str
     role: str = "assistant"
@@ -186,11 +186,11 @@ class UnsupportedFields:
 
     @property
     def writes_reasoning(self) -> bool:
-        """The `reasoning_content` of an answer is written, at least where it is the last message."""
+        """Whether the `reasoning_content` of an answer is written, at least if it is the last message."""
         return self._writes(_Case("reasoning_content"))
 
     def of(self, messages: Sequence[Message], tools: Any = None) -> list[UnsupportedField]:
-        """The fields of a conversation that are not written.
+        """The fields of a conversation that the renderer does not write.
 
         Args:
             messages: normalised, see `messages.normalise`.
@@ -247,7 +247,7 @@ _RESULT = {"role": "tool", "content": "result", "tool_call_id": _ID}
 
 
 def _messages(case: _Case, value: str) -> list[dict[str, Any]]:
-    """A short conversation that holds the field with this value."""
+    """A short conversation in which the field has this value."""
     question: dict[str, Any] = {"role": "user", "content": "question"}
     if case.role not in ("user", "assistant"):
         return [{"role": case.role, "content": "first", "name": value}, question, _ANSWER]

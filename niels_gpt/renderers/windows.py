@@ -30,7 +30,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def hold(stop: int) -> None:
-    """Take nothing yet; for `Window.pass_on`."""
+    """For `Window.pass_on`: take nothing yet."""
 
 
 class _Marker:
@@ -159,7 +159,7 @@ class Window:
     # ---- what is at a place in the window
 
     def has(self, at: int) -> Steps[bool]:
-        """There is a character at this place, within the window."""
+        """Whether there is a character at this place, within the window."""
         while at >= self.stop and not self.closed:
             yield from self.grow()
         return at < self.stop
@@ -200,7 +200,7 @@ class Window:
         return self.skip(_SPACE, at)
 
     def starts_with(self, text: str, at: int) -> Steps[bool]:
-        """A text begins at this place, within the window."""
+        """Whether a text begins at this place, within the window."""
         while True:
             held = self.completion.text[at : min(at + len(text), self.stop)]
             # Decided with the first character that differs; only a beginning of the text needs more of the completion.
@@ -210,7 +210,7 @@ class Window:
 
 
 def run(steps: Steps[T]) -> T:
-    """The result of reading a completion that has ended.
+    """The result of reading a completion that is already complete.
 
     Raises:
         AssertionError: it waits for more text, which cannot come.

@@ -174,7 +174,7 @@ class RolloutSource(Batches[RolloutBatch]):
         )
 
     def _of_targets(self, spans: RowSpans, trained: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        """What belongs to the targets besides their ids, each of shape (B, T)."""
+        """The values that belong to the targets besides their ids, each of shape (B, T)."""
         # The rollout of every token, row by row, then shifted as targets are. Rows of 5 tokens with rollouts of 3 2 |
         # 5:
         #    tokens  0 0 0 1 1 | 2 2 2 2 2      shifted  0 0 1 1 | 2 2 2 2

@@ -55,7 +55,7 @@ def open_records(folder: Path, rollouts: int) -> npt.NDArray[np.void]:
 
 
 def open_values(path: Path, dtype: str, tokens: int) -> npt.NDArray[Any] | None:
-    """One value per token, mapped, shape (tokens,); `None` if the file is absent.
+    """One value per token, mapped, shape (tokens,); `None` if the dataset has no such file.
 
     Raises:
         CacheError: the file has another size.

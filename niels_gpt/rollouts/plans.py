@@ -104,7 +104,7 @@ class Selection:
 
     @staticmethod
     def _has(dataset: RolloutDataset, rollouts: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """For each group: one of its rollouts is marked."""
+        """For each group, whether one of its rollouts is marked."""
         return np.bincount(dataset.groups[rollouts], minlength=dataset.n_groups) > 0
 
 

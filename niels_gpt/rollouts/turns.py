@@ -34,7 +34,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class RolloutTokens:
-    """The same as arrays, as they are stored.
+    """A trajectory as arrays, in the form in which it is stored.
 
     Attributes:
         ids: integers, shape (n,).

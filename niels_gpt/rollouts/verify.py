@@ -52,7 +52,7 @@ def summarise(dataset: Path) -> dict[str, Any]:
 
 
 def verify_rollouts(dataset: Path, *, vocab_size: int | None = None, progress: Progress = SILENT) -> Iterator[str]:
-    """One line for each thing that is wrong; none if the dataset is intact.
+    """One line for each fault; none if the dataset is intact.
 
     All that `verify_dataset` looks at; then records must agree with the index, every line be readable, and a token have
     a log-probability exactly where it was sampled.

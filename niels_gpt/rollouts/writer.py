@@ -274,7 +274,7 @@ def _line(group_id: Any, metadata: Mapping[str, Any] | None) -> bytes:
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse keys that JSON would turn into texts: of 1 and "1" only one would be left."""
+    """Refuse keys that are not text: JSON would write 1 and "1" as the same key."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -349,7 +349,7 @@ def _add(writer: RolloutWriter, row: Any, where: str, *, with_logprobs: bool) ->
 
 
 def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row, or its turns, hold besides what a rollout is made of."""
+    """The fields of a row, or of its turns, that are not part of a rollout."""
     metadata = row.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise UsageError(f"metadata is {shown(metadata)}; expected an object")

@@ -65,7 +65,7 @@ class _NullFilter:
         self.schemas: dict[str, Any] = {}
 
     def declaration(self, node: Any) -> Any:
-        """A tool, or a part of its schema, without nulls."""
+        """A tool declaration, or a part of its schema, without nulls."""
         if isinstance(node, list):
             return [self.declaration(one) for one in node]
         if not isinstance(node, Mapping):

@@ -70,7 +70,7 @@ class Source(ABC, Generic[Row]):
 
     @abstractmethod
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """All that decides the rows, as caches record it. It may read files or ask the hub."""
+        """Everything that decides the rows, as manifests record it. May read files or make requests to the hub."""
 
     @abstractmethod
     def iterate(self, *, start: int = 0) -> Iterator[Row | Rejected]:

@@ -134,7 +134,7 @@ class ChatFile(ChatSource):
             yield record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)
 
     def _made(self, records: Iterable[Record | Rejected]) -> Iterable[Record | Rejected]:
-        """The records as the mapping's function makes them, if it has one."""
+        """The records after the mapping's function, if it has one."""
         return records if self.mapping.function is None else self.mapping.function.applied(records)
 
 

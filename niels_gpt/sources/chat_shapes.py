@@ -107,7 +107,7 @@ def plain_message(message: Any, index: int) -> Any:
 
 
 def _with_flag(message: Mapping[str, Any], index: int) -> Mapping[str, Any]:
-    """What other tools call `train` (see `_FLAGS`) under this name.
+    """A message in which the flags of other tools (`_FLAGS`) are renamed to `train`.
 
     Raises:
         MessageError: two flags contradict each other (`train_twice`).
@@ -232,7 +232,7 @@ DIALECTS: Final[dict[str, tuple[tuple[str, ...], Convert]]] = {
 
 
 def candidates(row: Row) -> list[str]:
-    """The dialects whose keys a row has; of those that share a key, the one that its contents show."""
+    """The dialects whose keys a row has; if several share a key, the one that its contents fit."""
     shown_by_contents = looks_like(row.get("messages"), row) or "messages"
     found = [name for name, (keys, _) in DIALECTS.items() if all(row.get(key) is not None for key in keys)]
     return [name for name in found if "messages" not in DIALECTS[name][0] or name == shown_by_contents]

@@ -52,7 +52,7 @@ class Benchmarks:
         return cls(tuple(files_of(inputs, RECORD_SUFFIXES)), words)
 
     def describe(self) -> dict[str, Any]:
-        """As a source's `config` records it."""
+        """Everything that decides the check, as a source's `config` records it."""
         return {"decontaminate": {"words": self.words, "files": fingerprint(self.files)}}
 
     def reasons(self, chats: Sequence[Conversation]) -> list[tuple[str, str] | None]:
@@ -88,7 +88,7 @@ class Benchmarks:
         return known, places
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Workers read the files themselves: the table may be larger than the files."""
+        """Workers read the benchmark files again, because the table may be larger than the files."""
         return type(self), (self.files, self.words)
 
 

@@ -230,7 +230,7 @@ def _is_trained(messages: Sequence[Message]) -> bool:
 
 
 def _hash_of(chat: Conversation) -> int:
-    """64 bits of a hash of all that a conversation says: messages and tools, not where it is from."""
+    """A 64-bit hash of the contents of a conversation: messages and tools, not the place it is from."""
     # Rows of one hash count as equal. Among 100 million different rows two have the same 64 bits by chance in one of
     # some 3,700 runs, so their texts are not compared.
     contents = json.dumps([chat.messages, chat.tools], sort_keys=True, ensure_ascii=False, default=str)

@@ -42,7 +42,7 @@ class RowCheck(Protocol):
     """Decides which conversations are left out. It pickles, because workers read the rows."""
 
     def describe(self) -> dict[str, Any]:
-        """All that decides it, as JSON values, for the source's `config`; empty if it leaves nothing out."""
+        """Everything that decides the check, as JSON for the source's `config`; empty if it leaves nothing out."""
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """Why each conversation is left out; `None` for one that is used. Each is judged alone."""

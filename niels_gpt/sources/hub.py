@@ -40,7 +40,7 @@ class HubDataset:
 
     @cached_property
     def sha(self) -> str:
-        """The commit that `revision` names now. The hub is asked once."""
+        """The commit that `revision` names now. It is requested once."""
         check_library("huggingface_hub")
         from huggingface_hub import HfApi
 

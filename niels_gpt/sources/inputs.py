@@ -84,7 +84,7 @@ class Record:
 
 @dataclass
 class ReadProgress:
-    """How many items (rows, files, bytes) a source has read, of how many.
+    """Counts how many of the items (rows, files, bytes) of a source have been read.
 
     Attributes:
         file: the file that is being read, if bytes are counted; its position is added to those of the files before it.

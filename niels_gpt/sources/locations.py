@@ -82,7 +82,7 @@ def _is_file(info: dict[str, object]) -> bool:
 
 
 def _is_pattern(url: str) -> bool:
-    """A `?` is no sign of one: it begins the query of a URL."""
+    """Whether a text is a glob pattern. In a URL a `?` begins the query and is no sign of one."""
     return not url.startswith(("http://", "https://")) and any(sign in url for sign in "*[")
 
 

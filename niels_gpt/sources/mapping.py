@@ -100,7 +100,7 @@ class RowMapping:
             raise UsageError("columns name messages and a prompt; expected one of them")
 
     def __bool__(self) -> bool:
-        """Whether it changes anything."""
+        """Whether the mapping changes anything."""
         return self != RowMapping()
 
     @property
@@ -112,7 +112,7 @@ class RowMapping:
         return "messages" if {"messages", "role", "content"} & set(names) else None
 
     def describe(self) -> dict[str, Any]:
-        """As a source's `config` records it; empty if it changes nothing."""
+        """The mapping as a source's `config` records it; empty if it changes nothing."""
         found: dict[str, Any] = {"columns": dict(self.columns), "roles": dict(self.roles)}
         if self.default_system is not None:
             found["default_system"] = self.default_system
@@ -273,7 +273,7 @@ class RowFunction:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """As the source's `config` records it."""
+        """The function as a source's `config` records it."""
         return {"name": self.name, "sha256": self.sha256}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -76,13 +76,13 @@ def _held(value: Any, *, plural: bool) -> int:
 
 
 def _is_file(text: str) -> bool:
-    """A text is the path or the address of a picture, sound or film, or the file itself as a data URI."""
+    """Whether a text is the path or address of a picture, sound or film, or the file itself as a data URI."""
     path = text.partition("?")[0] if "://" in text else text
     return path.lower().endswith(_SUFFIXES) or text.startswith(("data:image/", "data:audio/", "data:video/"))
 
 
 def _named_images(message: Message) -> int:
-    """How many parts of the message's content are images, and say which."""
+    """How many parts of the message's content are images that name their file or bytes."""
     content = message["content"]
     if isinstance(content, str):
         return 0

@@ -148,7 +148,7 @@ def _hashes(data: npt.NDArray[np.uint8], starts: Int64s, stops: Int64s) -> UInt6
 
 
 def mixed(values: UInt64s) -> UInt64s:
-    """Every bit of the result depends on every bit of the value: the last step of the generator splitmix64."""
+    """A hash in which every bit depends on every bit of the value: the last step of the generator splitmix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -244,7 +244,7 @@ class MinHashes:
 
 
 class Groups:
-    """Of each row the row that it duplicates, in files: 13 bytes a row.
+    """For each row, the first row that it duplicates; in files, 13 bytes per row.
 
     Attributes:
         original: int64, the row that each duplicates, itself if none; in steps (2 to 1, 1 to 0) until `shorten`.
@@ -269,7 +269,7 @@ class Groups:
                 self.original[rows] = rows[_firsts(keys)]
 
     def close_exact(self) -> None:
-        """All exact duplicates are found."""
+        """Finish the search for exact duplicates."""
         for at in range(0, len(self.original), ROWS_OF_BUCKET):
             part = self.original[at : at + ROWS_OF_BUCKET]
             self.is_first[at : at + len(part)] = part == np.arange(at, at + len(part))
@@ -354,7 +354,7 @@ class Buckets:
 
 
 def band_length(threshold: float) -> int:
-    """Numbers of a band: as many as still find a pair at the threshold with a probability of `FOUND`.
+    """How many numbers a band has: as many as still find a pair at the threshold with probability `FOUND`.
 
     A pair of similarity s agrees in a band of r numbers with probability s**r, and in none of b bands with
     (1 - s**r)**b: at 0.8, 16 bands of 8 find 94.7 of 100 pairs, and 32 bands of 4 all but one in ten million.

@@ -256,7 +256,7 @@ def _dense(ranks: list[float | None], scores: list[float | None], name: str) -> 
 
 
 def _each(row: Row, items: Sequence[Any], name: str, column: str, keys: tuple[str, ...]) -> list[float | None]:
-    """A number of each completion: from a list beside the completions, or from the completions themselves."""
+    """The values of a number for all completions: from a list beside them, or from the completions themselves."""
     beside = row.get(column)
     if beside is None:
         return [
@@ -350,7 +350,7 @@ def _check_completion(completion: Completion) -> None:
 
 
 def _number(row: Mapping[str, Any], names: tuple[str, ...], where: str = "") -> float | None:
-    """The first of some columns that is there, as a number."""
+    """The first of these columns that the row has, as a number."""
     name = next((name for name in names if row.get(name) is not None), None)
     if name is None:
         return None

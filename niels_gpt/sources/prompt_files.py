@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a row asks, and what is known of the right answer.
+    """The prompt of a row, and what is known of the right answer.
 
     Attributes:
         messages: after `normalise`; the last one is not of the assistant.
@@ -54,7 +54,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PromptColumns:
-    """Where a row has what.
+    """The columns that hold the prompt, the answer and other fields.
 
     Attributes:
         columns: pairs of one of `COLUMNS` and a path such as `extra.answer`. Default of `prompt`: the first of
@@ -114,7 +114,7 @@ class PromptColumns:
         return Prompt(messages, answer, where, tools_of(whole), metadata)
 
     def _found(self, row: Row, name: str, paths: Sequence[str]) -> tuple[str | None, Any]:
-        """The path at which a row has something, and what it has there; twice `None` where it has nothing.
+        """`(path, value)` of the first path at which a row has something; `(None, None)` if it has nothing.
 
         Raises:
             MessageError: the path that the columns name leads nowhere.

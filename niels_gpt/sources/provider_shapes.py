@@ -28,7 +28,7 @@ ANTHROPIC_BLOCKS: Final = frozenset({"tool_use", "tool_result", "redacted_thinki
 
 
 def looks_like(messages: Any, row: Row) -> str | None:
-    """Which of these interfaces wrote a row of `messages`; `None`: none of them, or it cannot be seen."""
+    """The provider interface that wrote a row of `messages`; `None` if it is none of these or cannot be seen."""
     if not isinstance(messages, list):
         return None
     turns = [turn for turn in messages if isinstance(turn, Mapping)]

@@ -233,7 +233,7 @@ class Rejections:
     def within_limit(
         self, chunks: Generator[Row], rows_in: Callable[[Row], int], progress: Progress = SILENT
     ) -> Generator[Row]:
-        """The chunks up to the unusable row that is one too many; from there on rows are only read and counted.
+        """The chunks before the unusable row that exceeds the limit; after it rows are only read and counted.
 
         Args:
             chunks: it is closed with this generator. rows_in: the number of rows in a chunk.
@@ -291,7 +291,7 @@ class Rejections:
         return TooManyBadRows(self.bad_rows, self.rows, whole=whole, limit=self._limit, reasons=self._reasons)
 
     def check(self) -> None:
-        """Judge the rows, after all of them.
+        """Raise `TooManyBadRows` if too many rows were unusable; called after the last row.
 
         Raises:
             TooManyBadRows: too many were unusable.

@@ -91,7 +91,7 @@ class RemoteFile:
 
     @property
     def is_immutable(self) -> bool:
-        """The URL names one commit of a hub, so the file has the same bytes whenever it is read."""
+        """Whether the URL names one commit of a hub, so that the file always has the same bytes."""
         return _COMMIT.match(self.url) is not None
 
     def known_sha256(self) -> str | None:

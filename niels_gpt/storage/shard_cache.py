@@ -376,7 +376,7 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
 
 
 def _within(seconds: float, try_once: Callable[[], bool]) -> bool:
-    """Try until it succeeds or the time is over; at least once."""
+    """Try until it succeeds or the time is over, at least once; returns whether it succeeded."""
     end = time.monotonic() + seconds
     while not try_once():
         if time.monotonic() >= end:

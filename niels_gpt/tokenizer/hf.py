@@ -99,13 +99,13 @@ class HFTokenizer:
 
 
 class FromParts:
-    """What an encoder says of its tokenizer, by the tokenizer's parts."""
+    """The attributes of an encoder that follow from its tokenizer's files."""
 
     parts: HFTokenizer
 
     @property
     def name(self) -> str:
-        """Where it was loaded from."""
+        """The hub name or path from which it was loaded."""
         return self.parts.name
 
     @property
@@ -290,7 +290,7 @@ def saved_files(parts: HFTokenizer) -> dict[str, bytes]:
 
 
 def file_of(name: str) -> str:
-    """What errors call the tokenizer.json of a tokenizer."""
+    """The name by which errors call the tokenizer.json of a tokenizer."""
     return name if name.endswith(".json") else f"{name}: {TOKENIZER_NAME}"
 
 

@@ -60,7 +60,7 @@ class PieceEncoder(Protocol):
 
     @property
     def name(self) -> str:
-        """Where it was loaded from: a hub name or a path."""
+        """The hub name or path from which it was loaded."""
 
     @property
     def engine(self) -> str:

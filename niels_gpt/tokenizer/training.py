@@ -157,7 +157,7 @@ def sample_of(
 
 
 def what_was_made(sample: Sample, files: Sequence[AnyFile], name: str, record: FileRecord) -> dict[str, Any]:
-    """The end of tokenizer_meta.json: lines, inputs, and the file of the model."""
+    """The last fields of tokenizer_meta.json: lines, inputs, and the file of the model."""
     return {
         "lines": {"read": sample.seen, "used": len(sample)},
         "inputs": fingerprint(files),
@@ -262,7 +262,7 @@ def _trainer_arguments(options: TrainingOptions) -> dict[str, Any]:
 
 
 def _explained(message: str, options: TrainingOptions) -> TokenizerError:
-    """SentencePiece's two usual errors, with the number to use instead."""
+    """A SentencePiece error as one of ours, with the number to use instead for its two usual ones."""
     size = options.vocab_size
     if "too high" in message:
         most = message.rpartition("<=")[2].strip(" .\n")

@@ -30,7 +30,7 @@ from niels_gpt.errors import UsageError
 
 
 def check_ranks(episodes: GPTEpisodeDataLoader, rank: int, world_size: int) -> None:
-    """Check that the loader is open for its trainer's rank.
+    """Check that the loader was opened for its trainer's rank.
 
     Raises:
         UsageError: it is not, and several ranks would train on the same rows.

@@ -302,7 +302,7 @@ def bad_forms(renderer: Any) -> dict[str, str]:
 
 
 def _is_wrong(form: str, shown: Mapping[str, str]) -> bool:
-    """Escaped quotes are JSON in JSON, single quotes are Python's repr; without either, text is the wrong form."""
+    """Whether arguments have the wrong form. Escaped quotes are JSON in JSON, single quotes are Python's repr."""
     marked = {name: '\\"city' in text or "'city'" in text for name, text in shown.items()}
     return marked[form] if any(marked.values()) else form == "text"
 

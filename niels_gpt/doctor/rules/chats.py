@@ -241,7 +241,7 @@ def check_unsupported(unsupported: UnsupportedFields, chats: Sequence[ChatRow], 
 
 
 def _reasons_before_a_user(messages: Sequence[Message]) -> bool:
-    """An assistant message with reasoning comes before a user message; `</think>` counts as reasoning."""
+    """Whether an assistant message with reasoning (or `</think>`) is before a user message."""
     reasoned = False
     for message in messages:
         if message["role"] == "user" and reasoned:

@@ -1,4 +1,4 @@
-"""Rules on the tokens of turns: how they begin and end, and in which order they come."""
+"""Rules on turns in token ids: how they begin and end, and their order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _TurnOrder(Rule):
         if turns is None or len(turns) < 2:
             return
         before, after = turns.role[:-1], turns.role[1:]
-        # One answer in several parts, which is in the format.
+        # In such a format neighbouring assistant turns are parts of one answer.
         own_parts = view.scope.layout is not None and view.scope.layout.repeats_opener
         # Neighbours in one row and one text.
         same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
@@ -286,17 +286,17 @@ def _follows_role(turns: Turns, role: int) -> Bools:
 
 
 def finish(counters: Counters) -> None:
-    """Decide what only the whole input shows."""
+    """Adjust the findings that depend on the whole input; called after the last row."""
     spaced, answers = counters.hits.get(SPACE_FIRST), counters.sums["answers"]
     if spaced is not None and spaced.count < max(FEWEST_SPACED, SPACED_SHARE * answers):
         counters.drop(SPACE_FIRST)
     elif spaced is not None and (counters.sums["long headers"] or spaced.count >= ALL_SPACED_SHARE * answers):
         counters.move(SPACE_FIRST, "header-drift")
         counters.hits["header-drift"].rows = counters.sums[WRONG_HEADERS]  # a row may have both
-    # Where no turn at all is closed, rows were not cut: the format has no end.
+    # If no turn in the whole input has an end, rows were not cut, but the ends of turns are missing.
     if not counters.sums["turns closed"]:
         counters.move("truncated-mid-turn", "eot-missing")
-    # Text without turns; nothing of it was cut.
+    # Without any turn the rows are plain text, of which no turn can be cut.
     if not counters.sums["turns found"]:
         if counters.sums["trained tokens"]:
             counters.move("begins-mid-turn", "user-tokens-trained")

@@ -71,13 +71,13 @@ ENCODED_AGAIN: Final = "ids-wrapped: encoded again"
 EACH: Final = 32  # of a slice
 ENCODED: Final = 512  # ids of a sampled row that are encoded again
 SHORTEST: Final = 16  # ids: shorter rows often have no high ids
-CHANGED: Final = 0.98  # of the tokens come out again: below this the row is another one
+CHANGED: Final = 0.98  # share of tokens that are the same when encoded again; with fewer a row counts as changed
 # Tokens of a text's beginning and end that may change: tools encode headers and messages separately, and rows are cut.
 SEAM: Final = 4
 MIN_CHANGED: Final = 2  # rows
 TIMES: Final = 3  # how much larger the share of changed rows must be than among rows with high ids
-# High ids that texts would hold at a tenth of their usual share. Texts differ, but where so many are expected, none at
-# all is no accident.
+# The number of high ids expected if texts had a tenth of the usual share of them. Texts differ, but if 20 are expected
+# even then, finding none is no coincidence.
 EXPECTED: Final = 20
 
 
@@ -101,7 +101,7 @@ def check(view: View) -> View:
     wrapped = no_turn & (high == 0) & _with_wrapped_opener(view, layout)
     view.hit_rows("ids-wrapped", wrapped, "turns begin with the last 16 bits of this format's control tokens")
     trained = rows.per_row(view.trained)
-    # Text that is trained as a whole, or not at all, may be without turns.
+    # Rows that are trained completely or not at all may be plain text, which has no turns.
     partly = (trained > 0) & (trained < rows.per_row(~view.padding & ~rows.first_of_document))
     # Where control tokens have small ids, ids of another tokenizer hold many of them, and turns by accident.
     foreign = _control_tokens(view, layout) & ~wrapped & ((high > 0) | (layout.vocab_size <= SIZE))
@@ -180,7 +180,7 @@ def _sample(view: View, chosen: Bools, rule: str, note: str) -> None:
 
 
 def all_wrong(counters: Counters) -> bool:
-    """Every row is of another vocabulary, so that nothing else about turns is known."""
+    """Whether every row is of another vocabulary, so that rules on turns have found nothing real."""
     names = ("wrong-tokenizer", "ids-wrapped")
     return 0 < counters.sums["rows"] <= sum(counters.hits[name].rows for name in names if name in counters.hits)
 
@@ -205,9 +205,9 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
 
 
 def _drop_consequences(counters: Counters) -> None:
-    """Drop findings of no more rows than are of another vocabulary.
+    """Drop findings in no more rows than have ids of another vocabulary.
 
-    Their ids are taken for the rest of a turn, or for beginnings of texts.
+    Such ids look like the rest of a turn or the beginning of a text by accident.
     """
     wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
     for rule in ("begins-mid-turn", "seam-trained", "attention-crosses"):
@@ -217,7 +217,7 @@ def _drop_consequences(counters: Counters) -> None:
 
 
 def _find_wrapped(sample: Hits | None, counters: Counters, encoder: PieceEncoder, layout: Layout) -> None:
-    """Report that all rows lost their upper bits; else look for single ones."""
+    """Report that the ids of all rows lost their upper bits; else search for single such rows."""
     if (
         sample is not None
         and encoder.vocab_size > SIZE
@@ -241,7 +241,7 @@ def _find_wrapped_among_others(counters: Counters, encoder: PieceEncoder, layout
     changed = _changed_rows(low, encoder, layout)
     if len(changed) < MIN_CHANGED:
         return
-    # As if one more row had changed: of few rows that keep their ids nothing follows.
+    # Counted as if one more row had changed, because a few unchanged rows prove little.
     usual = (len(_changed_rows(mixed, encoder, layout)) + 1) / (len(mixed) + TIMES)
     if len(changed) / len(low) < TIMES * usual:
         return
@@ -270,7 +270,7 @@ def _changed_rows(rows: Sequence[SampledRow], encoder: PieceEncoder, layout: Lay
 
 
 def changes_inside(ids: list[int], encoder: PieceEncoder) -> bool:
-    """Other ids come out where the text of these is encoded, and not only at its beginning or end.
+    """Whether the text of these ids is encoded as other ids, and not only at its beginning or end.
 
     ::
 
@@ -289,12 +289,12 @@ def _common(first: list[int], second: list[int]) -> int:
 
 
 def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
-    """Nearly all of these tokens come out again when their text is encoded."""
+    """Whether nearly all of these tokens are the same when their text is encoded again."""
     return _share_unchanged([[token.id for token in sample.window] for sample in samples], encoder, layout) >= SAME
 
 
 def _share_unchanged(rows: Iterable[list[int]], encoder: PieceEncoder, layout: Layout) -> float:
-    """How many of the tokens come out again when their text is encoded, from 0 to 1; ids without a text do not."""
+    """The share of the tokens, 0 to 1, that are the same when their text is encoded again; ids without text are not."""
     same = total = 0
     for row in rows:
         total += sum(token >= layout.vocab_size for token in row)

@@ -74,7 +74,7 @@ _REPEATS_KEY = json.JSONDecoder(object_pairs_hook=lambda pairs: len(dict(pairs))
 
 
 def _repeats_key(text: str) -> bool:
-    """An object, as JSON text, has a key twice. Objects in it do not matter."""
+    """Whether an object, given as JSON text, has a key twice. Objects inside it do not matter."""
     repeated: bool = _REPEATS_KEY.decode(text)
     return repeated
 

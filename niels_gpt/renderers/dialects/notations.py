@@ -70,7 +70,7 @@ class _JSON:
             self._reported = len(self._parts)
 
     def open(self, opening: str, closing: str) -> None:
-        """A bracket opens."""
+        """Write an opening bracket."""
         level = _Level(closing, "}" if closing == "}" else "]")
         self.levels.append(level)
         if opening == "(":
@@ -79,20 +79,20 @@ class _JSON:
         self.write("{" if level.end == "}" else "[")
 
     def separate(self) -> None:
-        """An item begins."""
+        """Begin an item."""
         level = self.levels[-1]
         if level.items:
             self.write(", ")
         level.items, level.needs_comma = level.items + 1, True
 
     def comma(self) -> None:
-        """A comma ends an item."""
+        """End an item at a comma."""
         level = self.levels[-1]
         level.needs_comma = False
         self._decide(level, is_list=True)
 
     def close(self) -> None:
-        """The last bracket closes."""
+        """Write the bracket that closes the last open one."""
         level = self.levels.pop()
         is_list = level.part < 0 or not level.items
         self._decide(level, is_list=is_list)
@@ -109,7 +109,7 @@ class _JSON:
         self._report()
 
     def value(self) -> Any:
-        """What the JSON says.
+        """The value of the JSON so far.
 
         Raises:
             ValueError: see `strict_json`.

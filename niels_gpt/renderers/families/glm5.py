@@ -138,7 +138,7 @@ class GLM5Renderer(Family):
         return (reasoning.strip() if reasoning and self.writes_reasoning(view, index) else None), content
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
-        """The reasoning of this turn is written: it follows the last user, or an option keeps it."""
+        """Whether the reasoning of this turn is written: after the last user message, or if an option keeps it."""
         written = not self.config.clear_thinking or index > view.last_user
         return written or self.preserves_thinking(view, index)
 
@@ -188,7 +188,7 @@ class GLM51Renderer(GLM5Renderer):
         return (reasoning if reasoning is not None and self.writes_reasoning(view, index) else None), content
 
     def _has_empty_block(self, view: ConversationView, index: int) -> bool:
-        """A turn without reasoning gets an empty block: after the last user, or if its neighbours have reasoning.
+        """Whether a turn without reasoning has an empty block: after the last user, or if a neighbour has reasoning.
 
         Neighbours are the assistant's turns between the same two users, as in the template.
         """

@@ -49,7 +49,7 @@ class GLM52Renderer(GLM51Renderer):
     config_class: ClassVar[type[FamilyConfig]] = GLM52RendererConfig
 
     def thinks(self) -> bool:
-        """Thinking is on."""
+        """Whether thinking is on."""
         return bool(self.config.enable_thinking)
 
     def effort(self) -> str:
@@ -76,7 +76,7 @@ class GLM53Renderer(GLM52Renderer):
     config_class = GLM53RendererConfig
 
     def thinks(self) -> bool:
-        """Always."""
+        """Whether thinking is on: always."""
         return True
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:

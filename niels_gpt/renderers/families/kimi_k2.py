@@ -139,5 +139,5 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
         out.model_block("<think>", reasoning, "</think>", index)
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
-        """No answer that calls nothing follows. The template empties an answer's block as soon as it is written."""
+        """Whether no answer without calls follows. The template empties an answer's block as soon as it is written."""
         return index > view.last_answer

@@ -145,7 +145,7 @@ class Nemotron3Renderer(ChatMLTurns):
         out.model_reply("", "\n<|im_end|>", "\n", index)
 
     def _is_current(self, view: ConversationView, index: int) -> bool:
-        """The reasoning of this turn is written."""
+        """Whether the reasoning of this turn is written."""
         current = index > view.last_user or not self.config.truncate_history_thinking
         return current or self.preserves_thinking(view, index)
 

@@ -130,7 +130,7 @@ class Qwen35Renderer(QwenImages):
         return split_thinking(content) if reasoning is None else (reasoning, content)
 
     def _is_current(self, view: ConversationView, index: int) -> bool:
-        """No query follows this message. A user message that is a tool result between tags is not a query."""
+        """Whether no query follows this message. A user message that is a tool result between tags is not a query."""
         for asked in range(view.last_user, index, -1):
             if view.roles[asked] == "user" and not is_tool_result(self.content(view, asked)):
                 return False
@@ -142,7 +142,7 @@ class Qwen35Renderer(QwenImages):
 
 
 def thinks_by_default(encoder: PieceEncoder) -> bool:
-    """The default of `enable_thinking`: that of the template's generation prompt, else by the model's name.
+    """The default of `enable_thinking`: as in the template's generation prompt, else by the model's name.
 
     Raises:
         MessageError, TemplateError: the template fails on a short conversation; pass `enable_thinking`.

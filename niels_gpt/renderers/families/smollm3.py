@@ -108,7 +108,7 @@ class SmolLM3Renderer(ChatMLTurns):
         return int(has_system)
 
     def _thinks(self, view: ConversationView) -> bool:
-        """The mode of a conversation: a flag in its system message, else the option."""
+        """Whether a conversation is in thinking mode: by a flag in its system message, else by the option."""
         text = view.text(0) if view.roles[0] == "system" else ""
         return "/no_think" not in text and ("/think" in text or bool(self.config.enable_thinking))
 

@@ -55,7 +55,7 @@ class ImagePart:
 
 
 def is_image(part: Mapping[str, Any]) -> bool:
-    """A part of a content is an image, by its type or by its fields."""
+    """Whether a part of a content is an image, by its type or by its fields."""
     return part["type"] in _TYPES if "type" in part else "image" in part or "image_url" in part
 
 

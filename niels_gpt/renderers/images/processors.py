@@ -200,7 +200,7 @@ def _grid(arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
 
 
 def _size(processed: ProcessedImage) -> int:
-    """Its bytes in the cache."""
+    """The bytes that an entry takes in the cache."""
     return sum(array.nbytes for array in processed.item.values())
 
 
@@ -230,7 +230,7 @@ class MultiModalData:
     mm_items: dict[str, list[dict[str, Any]]] = field(default_factory=dict, compare=False)
 
     def is_empty(self) -> bool:
-        """There are no images."""
+        """Whether there are no images."""
         return not (self.mm_hashes or self.mm_placeholders or self.mm_items)
 
     def shifted(self, by: int) -> MultiModalData:

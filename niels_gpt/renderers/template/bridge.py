@@ -1,14 +1,14 @@
 """Extend a sampled turn to the next prompt, for any template, by rendering what the template writes after a turn.
 
-Between two turns of a rollout, ids are kept and only the template's text after the completion is added (a bridge). A
-family knows that text; for a template it is found by rendering the completion as history::
+Between two turns of a rollout, sampled ids are kept and only the template's text after the completion is added (a
+bridge). A family has that text in its grammar; for a template it is found by rendering the completion as history::
 
     previous prompt + completion        <u>Hi<e>\\n<a>\\n  Yo<e>          ids that were sampled, never encoded again
     rendered with the new messages      <u>probe<e>\\n<a>\\nYo<e>\\n<u>More<e>\\n<a>\\n
     bridge                                                 \\n<u>More<e>\\n<a>\\n
 
 What this guarantees: the completion's text is in the rendering exactly as it was sampled, and the added text is the
-same after two unrelated conversations. Where that cannot be shown, there is no bridge (`None`).
+same after two unrelated conversations. If one of these does not hold, there is no bridge (`None`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from niels_gpt.renderers.reading import (
 from niels_gpt.renderers.types import Piece, RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
-# Two conversations with nothing in common; what the template adds after a turn must be the same after both.
+# Two conversations with nothing in common, so that text which depends on the conversation differs between them.
 _PASTS: tuple[list[dict[str, str]], ...] = (
     [{"role": "user", "content": "probe"}],
     [
@@ -63,15 +63,16 @@ def bridge_by_rendering(
     *,
     tools: Any,
 ) -> RenderedTokens | None:
-    """A bridge for a format that is known by its chat template only.
+    """The next prompt of a rollout, for a format of which only the chat template is known.
 
-    The completion is rendered as an assistant message after two unrelated conversations. The bridge is what the
-    template writes after the completion's stop, if that is the same in both, and if prompt and completion are
+    The completion is rendered as an assistant message after two unrelated conversations. The bridge is the text that
+    the template writes after the completion's stop, if that is the same in both, and if prompt and completion are
     unchanged in the rendering.
 
     Returns:
-        `None` where that cannot be shown: prompt or new messages are empty, the template drops reasoning from history,
-        needs the call that a tool result answers, does not end the turn in a control token, or refuses.
+        The previous ids and those of the bridge; `None` if there is none: prompt or new messages are empty, the
+        template drops reasoning from history, needs the call that a tool result answers, does not end the turn in a
+        control token, or refuses.
 
     Raises:
         MessageError: the new messages are malformed.
@@ -82,7 +83,8 @@ def bridge_by_rendering(
     if reject_assistant_in_extension(messages):
         return None
     completion = Completion(renderer.encoder, previous_completion_ids, renderer.get_stop_token_ids())
-    if len(completion.ids) + completion.stopped < len(previous_completion_ids):  # ids follow the stop
+    # Sampling went on after the stop, so what the next prompt should follow is not defined.
+    if len(completion.ids) + completion.stopped < len(previous_completion_ids):
         return None
     text = completion.decoded()
     for reply in _as_messages(text):

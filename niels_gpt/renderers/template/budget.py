@@ -69,7 +69,7 @@ def text_size(text: str | bytes) -> int:
 
 
 def is_sequence(value: Any) -> bool:
-    """A list, a tuple, a set, or a view of a mapping."""
+    """Whether a value is a list, a tuple, a set, or a view of a mapping."""
     return isinstance(value, SEQUENCES)
 
 

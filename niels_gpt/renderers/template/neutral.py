@@ -1,21 +1,21 @@
 """Refuses renderings in which a text of the caller decides which control tokens the template writes.
 
-Only characters of the template's own constants become control tokens (`attribution.py`). But a template may write a
-constant as often as a content spells something, or only if it does::
+Only characters of the template's own constants become control tokens (`attribution.py`). But how often a template
+writes a constant may depend on a content::
 
     {{ content.split('<|im_end|>') | join('<|im_end|>') }}       content  a<|im_end|>b     writes one <|im_end|> more
     {% if 'secret' in content %}<|im_end|>{% endif %}
 
-So where the template has read texts (`reads.py`), the same conversation is rendered with neutral texts, in which no
-template can find anything: a letter that does not occur in it, repeated. Both renderings must have the same
-control tokens in the same order.
+So if the template has read texts (`reads.py`), the same conversation is rendered with neutral texts, in which it can
+find nothing: repetitions of a letter that does not occur in the template. Both renderings must have the same control
+tokens in the same order.
 
-The neutral conversation depends on the shape of the real one alone: which messages, parts, calls and arguments there
-are, their roles, which texts are empty or white space, and types, ids and keys that are single words. So renderings of
-one shape have the same control tokens, or are refused.
+The neutral conversation depends only on the shape of the real one: which messages, parts, calls and arguments there
+are, their roles, which texts are empty or white space, and types, ids and keys that are single words. So all
+conversations of one shape are rendered with the same control tokens, or refused.
 
-A system message may hold switches of its format (`/system_override` of SmolLM3): words that the template
-looks for. Who writes the system message may use them, so they count as shape; elsewhere they do not.
+A system message may contain switches of its format (`/system_override` of SmolLM3): words that the template searches
+for. The author of a system message is trusted with them, so they belong to the shape; in other messages they do not.
 """
 
 from __future__ import annotations

@@ -37,20 +37,20 @@ _VARIANTS: Final = {
     ", tools": "with tools",
     ", system, tools": "with both",
 }
-# What differs between the same reason on two probes: quoted text and numbers.
+# Quoted text and numbers, which differ between two probes that have the same reason.
 _DETAILS: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\d+")
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One probe conversation, as users get it.
+    """The result of one probe conversation, for users.
 
     Attributes:
         probe: the conversation.
-        status: see above.
+        status: one of `STATUSES`, see the module.
         reason: why tracing is not used, why nothing is proven, or why the template refuses; empty if certified.
-        verdict: that of the certificate: with the stops of the sampled spans, and how their starts are known.
-        pieces: the rendering with its facts; empty if there is none.
+        verdict: that of the certificate, with the stops of the sampled spans and the rules by which they start.
+        pieces: the rendering with its attribution; empty if the template refuses.
     """
 
     probe: Probe
@@ -61,16 +61,16 @@ class ProbeResult:
 
     @property
     def kind(self) -> str:
-        """What the probe tries: its name without "system" and "tools"."""
+        """What the probe tests: its name without "system" and "tools"."""
         return self.probe.name.removesuffix(", tools").removesuffix(", system")
 
     @property
     def variant(self) -> str:
-        """Whether there is a system message and tools, in words."""
+        """Whether the probe has a system message and tools, in words."""
         return _VARIANTS[self.probe.name.removeprefix(self.kind)]
 
     def to_json(self) -> dict[str, Any]:
-        """The result for machines, with the runs of text that have the same facts."""
+        """The result as JSON, with the text in pieces of equal attribution."""
         return {
             "probe": self.probe.name,
             "status": self.status,
@@ -86,11 +86,11 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason that several probes share.
+    """A reason that one or more probes have.
 
     Attributes:
-        text: the reason, as the first of them has it.
-        kinds: the kinds of conversations, with what of each is meant where it is not everything.
+        text: the reason, with the details of the first probe.
+        kinds: the kinds of conversations, as `TemplateReport.kinds` writes them.
         results: the probes themselves.
     """
 
@@ -106,7 +106,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class TemplateReport:
-    """What users get on all probes.
+    """The results of all probes.
 
     Attributes:
         name: the tokenizer, or the template's file.
@@ -126,7 +126,7 @@ class TemplateReport:
 
     @property
     def passed(self) -> bool:
-        """Whether attribution is full wherever the template renders, and it renders somewhere."""
+        """Whether the attribution of every rendering is full, and there is at least one rendering."""
         counts = self.counts
         return not counts["partial"] and counts["certified"] + counts["proven"] > 0
 
@@ -135,7 +135,7 @@ class TemplateReport:
         return [result for result in self.results if result.status == status]
 
     def kinds(self, results: Sequence[ProbeResult]) -> list[str]:
-        """The kinds of some results; in parentheses what of a kind is meant where it is not everything."""
+        """The kinds of some results; with the variants in parentheses if these are not all of the kind."""
         return [
             f"{kind} ({variants})" if variants else kind
             for variants, kinds in self.kinds_by_variants(results).items()
@@ -143,7 +143,7 @@ class TemplateReport:
         ]
 
     def kinds_by_variants(self, results: Sequence[ProbeResult]) -> dict[str, list[str]]:
-        """The kinds of some results by which of their variants are among them, "" for all: "with tools, with both"."""
+        """Variants, such as "with tools, with both" -> the kinds with just these among the results; "" for all."""
         whole = Counter(result.kind for result in self.results)
         variants: dict[str, list[str]] = {}
         for result in results:
@@ -154,7 +154,7 @@ class TemplateReport:
         return {names: kinds for names, kinds in found.items() if kinds}
 
     def reasons(self, status: Status) -> list[Reason]:
-        """The reasons of a status, the most frequent first; those that differ in quoted text and numbers are one."""
+        """The reasons of a status, the most frequent first. Quoted text and numbers do not distinguish them."""
         alike: dict[str, list[ProbeResult]] = {}
         for result in self.of(status):
             alike.setdefault(_DETAILS.sub("_", result.reason), []).append(result)
@@ -163,21 +163,21 @@ class TemplateReport:
 
     @property
     def rules(self) -> dict[str, int]:
-        """By which rules the starts of sampled spans are known, and on how many probes."""
+        """The rules by which sampled spans start -> the number of probes with this rule."""
         return dict(Counter(rule for result in self.results for rule in sorted(result.verdict.rules)).most_common())
 
     @property
     def stops(self) -> dict[str, int]:
-        """The control tokens that end sampled spans, "" for an end without one, and on how many probes."""
+        """The control tokens that end sampled spans, "" for an end without one -> the number of probes."""
         return dict(Counter(stop for result in self.results for stop in sorted(result.verdict.stops)).most_common())
 
     @property
     def prompt_is_prefix(self) -> bool:
-        """Whether every sampled span begins where the generation prompt ends, letter by letter."""
+        """Whether every sampled span begins exactly where the generation prompt ends."""
         return set(self.rules) == {PREFIX}
 
     def to_json(self, *, with_probes: bool = True) -> dict[str, Any]:
-        """The report for machines."""
+        """The report as JSON."""
         summary = {
             "name": self.name,
             "template_sha256": self.template_sha256,

@@ -144,10 +144,10 @@ def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
 
 
 def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], controls: ControlTokens) -> list[Span]:
-    """The spans, in which LOST text is LITERAL where the proof shows that the template wrote it.
+    """The spans, with LITERAL in place of LOST where the proof shows that the template wrote the text.
 
-    It shows this for what is no content of a message. Other texts of the caller (names, ids, tools) have none,
-    so nothing changes if one of them may have a part in a control token that is written there.
+    The proof shows which characters are not content. It says nothing about the caller's other texts (names, ids,
+    tools), so nothing is changed if one of these may be a part of a control token that is written there.
 
     Args:
         labels: these other texts (`labels_of`, `compared_tokens`).
@@ -199,9 +199,9 @@ def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, A
 
 
 def compared_tokens(messages: Sequence[Message], retained: re.Pattern[str], controls: ControlTokens) -> set[str]:
-    """The control tokens that contents spell and that have no substitutes, because the template compares with them.
+    """The control tokens in contents that have no substitutes, because the template compares contents with them.
 
-    A content of such strings alone is substituted as a whole, so it does not count.
+    A content that consists of such strings is substituted as a whole, so its tokens are not among them.
 
     Args:
         retained: matches the strings that the template compares with.

@@ -1,4 +1,4 @@
-"""`TrackedStr`: a string that knows the origin of every one of its characters, through slicing, joining and stripping.
+"""`TrackedStr`: a string with the origin of each of its characters, which slicing, joining and stripping keep.
 
 A `TrackedStr` is a `str` with a tuple of runs, each (length, origin), that cover its characters in order. The origin
 is the index of the message that the characters came from, or one of three negative codes::
@@ -289,7 +289,7 @@ def tracked_text(text: str, origin: int) -> TrackedStr:
 
 
 def as_text(value: Any) -> TrackedStr:
-    """What `str(value)` writes: numbers and `None` are labels, containers have the origin of the texts inside."""
+    """`str(value)` with origins: numbers and `None` are labels, containers have the origin of the texts inside."""
     if isinstance(value, TrackedStr):
         return value
     if value is None or isinstance(value, int | float):
@@ -309,7 +309,7 @@ def track(value: Any, origin: int) -> Any:
 
 
 class TrackedDict(dict[str, Any]):
-    """A mapping from the caller's data; what it is written as (`tojson`, `str`) has its origin."""
+    """A mapping from the caller's data; a text that is made from it (`tojson`, `str`) has its origin."""
 
     def __init__(self, items: Mapping[str, Any], origin: int) -> None:
         super().__init__(items)
@@ -317,7 +317,7 @@ class TrackedDict(dict[str, Any]):
 
 
 class TrackedList(list[Any]):
-    """A list from the caller's data; what it is written as (`tojson`, `str`) has its origin."""
+    """A list from the caller's data; a text that is made from it (`tojson`, `str`) has its origin."""
 
     def __init__(self, items: Iterable[Any], origin: int) -> None:
         super().__init__(items)
@@ -325,7 +325,7 @@ class TrackedList(list[Any]):
 
 
 class MessageDict(dict[str, Any]):
-    """A message as a template receives it: a dict that knows the message's index."""
+    """A message as a template receives it: a dict with the message's index."""
 
     def __init__(self, fields: Mapping[str, Any], index: int) -> None:
         super().__init__(fields)

@@ -219,7 +219,7 @@ def leaves_of(
     """
     found = np.append(made.leaf, np.int32(NONE))[substitutes].astype(np.int64)
     known = np.flatnonzero(substitutes >= 0)
-    # Substitutes at 0 1 5 6 9: runs from 0 to 2, 5 to 7, 9 to 10.
+    # Substitutes at 0 1 5 6 9 make runs from 0 to 2, 5 to 7 and 9 to 10. Only the gaps between runs are looked at.
     borders = np.flatnonzero(np.diff(known, prepend=-2) > 1)  # known characters that do not follow a known one
     starts, stops = known[borders], known[np.append(borders[1:] - 1, len(known) - 1)] + 1 if len(known) else known
     for index, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
@@ -241,13 +241,13 @@ def leaves_of(
 
 
 def _shared(text: str, output: str, *, backwards: bool = False) -> int:
-    """How many characters of the output are this text, as it is or as JSON writes it."""
+    """How many characters the output shares with this text, as it is or as JSON writes it."""
     written = (text, json.dumps(text, ensure_ascii=False)[1:-1])
     return max(common_prefix(form[::-1] if backwards else form, output) for form in written)
 
 
 def _until(own: npt.NDArray[np.bool_], count: int) -> int:
-    """`count`, or less: up to the first character of the template's own."""
+    """`count`, or the index of the first character of the template's own if that is smaller."""
     return int(np.argmax(own[:count])) if own[:count].any() else count
 
 
@@ -305,7 +305,7 @@ def common_prefix(one: str, other: str) -> int:
     return low
 
 
-# ---- substitutes, and what stays
+# ---- characters that become substitutes, and strings that are not replaced
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -324,7 +324,7 @@ def _letters() -> npt.NDArray[np.uint32]:
 
 
 def free_letters(avoid: str) -> npt.NDArray[np.uint32]:
-    """The code points that can be substitutes, ascending: letters that do not occur in a text."""
+    """The code points that can be substitutes, ascending: letters that do not occur in `avoid`."""
     letters = _letters()
     return letters[~np.isin(letters, np.unique(code_points(avoid)))]
 
@@ -334,9 +334,9 @@ class TemplateStrings:
     """The string constants of a template that matter for substitution.
 
     Attributes:
-        compared: those that it does anything with but write them, so that they must stay in contents.
-        searched: of these, those that it searches contents for, so that contents with them are rendered otherwise.
-        tested: of these, those that it only looks for in a text (`'/no_think' in content`).
+        compared: those that it does not only write, so that they must not be replaced in contents.
+        searched: of these, those that it searches contents for, so that contents with them may be rendered differently.
+        tested: of these, those that it only tests for in a text (`'/no_think' in content`).
     """
 
     compared: tuple[str, ...]
@@ -345,7 +345,7 @@ class TemplateStrings:
 
     @property
     def retained(self) -> re.Pattern[str]:
-        """Matches what stays in contents: the compared strings wherever they occur; none of a single letter."""
+        """Matches what is not replaced in contents: the compared strings of more than one letter."""
         longest_first = sorted((text for text in self.compared if len(text) > 1), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
 

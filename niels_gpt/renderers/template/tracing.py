@@ -1,9 +1,9 @@
-"""The facts of a rendering by tracing, in one run of the template: from spans with their origins to an `Emitter`.
+"""Attributes a rendering by tracing: from the output's spans with their origins to an `Emitter`.
 
-`attribution.py` says which message each character belongs to, `sampled_span.py` which part of an assistant's turn the
-model emits. This takes one run of the template per conversation, or a few where the generation prompt depends on the
-messages. It relies on how the template is written (loops over the messages, operations that keep origins), so
-`certificate.py` decides for which conversations it is used.
+`attribution.py` finds the message of each character, `sampled_span.py` the part of an assistant turn that the model
+emits. This takes one run of the template per conversation, or a few if the generation prompt depends on the messages.
+It relies on how the template is written (loops over the messages, operations that keep origins), so `certificate.py`
+decides for which conversations it is used.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Tracing:
         """The rendering as pieces with their facts.
 
         Args:
-            stops: the control tokens that turns must end in; default any. A turn that ends otherwise is a problem.
-            cautious: a turn in which data of another message is written is sampled up to there only.
+            stops: the control tokens that turns must end in; default any. A turn that ends differently makes the
+                attribution partial.
+            cautious: if data of another message is written inside a turn, only the part before it is sampled.
         """
         spans = attribute_spans(list(self.chunks(messages, gen=gen)), [message["role"] for message in messages])
         check_controls(spans, messages, self.inputs, self.controls)
@@ -121,7 +122,7 @@ class Tracing:
     def _prompt_after(self, messages: list[Message], before: str | None) -> str:
         """The generation prompt after these messages; `before` is their text in the whole rendering, if it is known."""
         served = self._text(messages, gen=True)
-        # Where history renders as it was served, the prompt is simply what follows. It may contain more than
+        # If history renders as it was served, the prompt is the text that follows. It may contain more than
         # add_generation_prompt adds (DeepSeek closes its tool outputs there).
         if before is not None and served.startswith(before):
             return served[len(before) :]
@@ -144,7 +145,7 @@ def _emit_assistant_turn(out: Emitter, turn: Sequence[Span], index: int, start: 
 
 
 def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:
-    """The range `start..stop`, cut at those of the ascending places that lie inside: 0..6 at 2 9 gives 0..2, 2..6."""
+    """The range `start..stop`, cut at the ascending places inside it: 0..6 cut at 2 9 gives 0..2, 2..6."""
     inside = [place for place in places if start < place < stop]
     if not inside:
         return [(start, stop)] if start < stop else []
