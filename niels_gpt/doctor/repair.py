@@ -38,6 +38,7 @@ from niels_gpt.doctor.view import Scope, TurnMasks, View, without_empty_thoughts
 from niels_gpt.errors import UsageError
 from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.storage.files import atomic_file, write_atomic
@@ -58,6 +59,8 @@ OF_MASKS: Final = (
     "labels-preshifted",
 )
 WITHOUT: Final = frozenset(("mask-missing", "row-without-mask"))
+# Rows without a mask train empty think blocks if other rows do, and if there are no others.
+THINK_AS: Final = frozenset(("empty-think-trained", "mask-missing"))
 
 
 @dataclass
@@ -67,6 +70,7 @@ class Repaired:
     Attributes:
         path: the file that it wrote. rows: how many are in it.
         repaired, left_out: rows by rule. left: rules whose findings remain, and in how many rows.
+        kept: rows whose fault is of a kind that is repaired, but could not be, or not everywhere, by rule.
     """
 
     path: str
@@ -74,6 +78,7 @@ class Repaired:
     repaired: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     left: dict[str, int] = field(default_factory=dict)
+    kept: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -117,8 +122,10 @@ def repair(report: Report, opened: Opened, scope: Scope, path: Path, progress: P
             file.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
             done.rows += 1
             progress.advance(1)
+    done.repaired, done.kept = +done.repaired, +done.kept  # without zeros
     touched = {*done.repaired, *done.left_out}
     done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in touched}
+    done.left |= {rule: rows for rule, rows in done.kept.items() if rule in touched}
     return done.to_json()
 
 
@@ -176,8 +183,8 @@ def _chat(record: Record, done: Repaired) -> Any:
         if isinstance(row, dict) and repair_one(row):
             done.repaired[rule] += 1
     repaired = _repair_texts(row)
-    if repaired != row:
-        done.repaired["text-damaged"] += 1
+    done.repaired["text-damaged"] += repaired != row
+    done.kept["text-damaged"] += _is_damaged(repaired)
     return repaired
 
 
@@ -209,19 +216,22 @@ def _decode_arguments(row: Mapping[str, Any]) -> bool:
     return changed
 
 
-def _drop_argument_nulls(row: Mapping[str, Any]) -> bool:
-    """Drop nulls under names that the tool does not have; returns whether any was dropped."""
-    properties, changed = _properties(row), False
-    for function in _functions(row):
-        arguments = function.get("arguments")
-        if not isinstance(arguments, dict):
-            continue
-        known = properties.get(function.get("name"), {})
-        nulls = [key for key, value in arguments.items() if value is None and key not in known]
-        for key in nulls:
-            del arguments[key]
-            changed = True
-    return changed
+def _drop_argument_nulls(row: dict[str, Any]) -> bool:
+    """Drop the nulls that Arrow added, as when rows are read through it; returns whether it added any.
+
+    Those under names that the tool does not have show that it did; beside them are those of parameters that the tool
+    has and that may not be null.
+    """
+    properties = _properties(row)
+    if not any(
+        value is None and key not in properties.get(function.get("name"), {})
+        for function in _functions(row)
+        if isinstance(function.get("arguments"), dict)
+        for key, value in function["arguments"].items()
+    ):
+        return False
+    row["messages"] = without_arrow_nulls(row)[0]["messages"]
+    return True
 
 
 def _properties(row: Mapping[str, Any]) -> dict[Any, Mapping[str, Any]]:
@@ -283,6 +293,14 @@ def _repair_texts(value: Any) -> Any:
     return [_repair_texts(inner) for inner in value] if isinstance(value, list) else value
 
 
+def _is_damaged(value: Any) -> bool:
+    """Whether a text of the value was decoded wrongly."""
+    if isinstance(value, str):
+        return not value.isascii() and DAMAGED.search(value) is not None
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return any(map(_is_damaged, inner))
+
+
 def _decoded_run(found: re.Match[str]) -> str:
     """A run of such characters as the UTF-8 that it is, or as it is: "Ã©" is C3 A9, which is "é"."""
     run = found.group()
@@ -298,7 +316,8 @@ def _decoded_run(found: re.Match[str]) -> str:
 
 
 def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) -> Iterator[Any]:
-    wanted = {finding.rule for finding in report.findings} & set(OF_MASKS)
+    found = {finding.rule for finding in report.findings}
+    wanted = found & set(OF_MASKS)
     for numbers, payload in opened.slices():
         for number, record in zip(numbers.tolist(), decoded(payload), strict=True):
             if isinstance(record, Rejected) or not isinstance(record.value, Mapping):
@@ -314,23 +333,29 @@ def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) ->
             counters = Counters(1)
             view = judge_rows(View(rows, scope, counters))
             fired = sorted(wanted & ({*counters.hits} | (WITHOUT if rows.trained is None else set())))
-            expected = _expected(view) if fired else None
+            expected = _expected(view, with_empty_thoughts=bool(found & THINK_AS)) if fired else None
             if expected is None:
+                done.kept.update(fired)
                 yield dict(record.value)
                 continue
             done.repaired.update(fired)
             yield _with_mask(record.value, rows.ids, expected)
 
 
-def _expected(view: View) -> Bools | None:
+def _expected(view: View, *, with_empty_thoughts: bool) -> Bools | None:
     """The correct mask, bool of shape (tokens,): answers and their stops in turns that the row trains.
 
     `None` where the row's turns are not known, or the next opener ends them (GLM): it may be trained, or not.
+
+    Args:
+        with_empty_thoughts: a row without a mask trains empty think blocks; the mask of other rows says what they do.
     """
     layout = view.scope.layout
     if layout is None or not layout.has_own_stop or view.turns is None or not len(view.turns.assistants):
         return None
-    own = without_empty_thoughts(view, layout, view.turns.assistants)
+    own = view.turns.assistants
+    if view.rows.trained is not None or not with_empty_thoughts:
+        own = without_empty_thoughts(view, layout, own)
     touched = TurnMasks.of(view, own).touched
     if view.rows.trained is None or not touched.any():
         touched = np.ones(len(own), dtype=np.bool_)

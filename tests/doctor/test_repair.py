@@ -103,7 +103,7 @@ def test_conversations_are_repaired_and_the_others_stay_as_they_are(tmp_path: Pa
         "rows": 20,
         "repaired": {"text-damaged": 1},
         "left_out": {"duplicate-row": 1, "empty-row": 1, "unusable-row": 1},
-        "left": {"mask-all-zero": 1, "role-order": 1},
+        "left": {"mask-all-zero": 1, "role-order": 1, "text-damaged": 1},
     }
 
 
@@ -112,7 +112,7 @@ def test_conversations_are_repaired_and_the_others_stay_as_they_are(tmp_path: Pa
     [
         (lambda n: json.dumps(json.dumps({"city": f"x{n}"})), '{"city": "x0"}', "tool-arguments-double-encoded"),
         (lambda n: {"arguments": json.dumps({"city": f"x{n}"})}, {"city": "x0"}, "tool-arguments-double-encoded"),
-        (lambda n: {"city": f"x{n}", "zip": None, "days": None}, {"city": "x0", "days": None}, "tool-arguments-null"),
+        (lambda n: {"city": f"x{n}", "zip": None, "days": None}, {"city": "x0"}, "tool-arguments-null"),
     ],
 )
 def test_arguments_of_calls(arguments: Callable[[int], Any], repaired: Any, rule: str, tmp_path: Path) -> None:
@@ -174,3 +174,47 @@ def test_the_command_says_what_it_repaired_and_what_it_left(tmp_path: Path) -> N
     )
     shown = json.loads(run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out, "--json").stdout)
     assert shown["repaired"]["left_out"] == {"duplicate-row": 1}
+
+
+@pytest.mark.parametrize("others", ["train their empty think blocks", "leave them out", "have no mask either"])
+def test_a_row_without_a_mask_treats_empty_think_blocks_as_the_others_do(others: str, tmp_path: Path) -> None:
+    clean = samples("qwen3")
+    think = renderer_of("qwen3").encoder.added_ids["</think>"]
+    if others == "leave them out":
+        for sample in clean:
+            low, _ = sample.bodies[-1]  # the format writes the block in the last answer
+            behind = sample.ids.index(think) + 2
+            behind += sample.ids[behind] == sample.ids[behind - 1]  # an empty line
+            sample.trained[low:behind] = [False] * (behind - low)
+    broken = rows(clean)
+    for row in broken if others == "have no mask either" else broken[::2]:
+        del row["labels"]
+    report_on("qwen3", broken, fix=tmp_path / "out.jsonl")
+    assert lines(tmp_path / "out.jsonl") == rows(clean)
+
+
+def test_what_arrow_added_is_dropped_beside_names_that_the_tool_does_not_have(tmp_path: Path) -> None:
+    given = tool_chats(lambda n: {"city": f"Oslo {n}", "days": None, "query": None})
+    report = diagnose(given, fix=tmp_path / "out.jsonl")
+    assert report.repaired is not None
+    assert report.repaired["repaired"]["tool-arguments-null"] == len(given)
+    assert lines(tmp_path / "out.jsonl") == tool_chats(lambda n: {"city": f"Oslo {n}"})
+    # Without them a null may be meant: such rows stay.
+    alone = tool_chats(lambda n: {"city": f"Oslo {n}", "days": None})
+    diagnose(alone, fix=tmp_path / "out.jsonl")
+    assert lines(tmp_path / "out.jsonl") == alone
+
+
+def test_rows_that_could_be_repaired_in_part_only_are_left_too(tmp_path: Path) -> None:
+    given = conversations(20)
+    for n, row in enumerate(given[:9]):
+        answer(row)["content"] += " The cafÃ© is closed." + (" It is \ufffd." if n < 4 else "")
+    for row in given[9:12]:
+        answer(row)["content"] += " It is \ufffd."
+    report = diagnose(given, fix=tmp_path / "out.jsonl")
+    assert report.repaired is not None
+    assert report.repaired["repaired"] == {"text-damaged": 9}
+    assert report.repaired["left"] == {"text-damaged": 7}
+    again = diagnose(tmp_path / "out.jsonl").finding("text-damaged")
+    assert again is not None
+    assert again.rows == 7
