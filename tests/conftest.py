@@ -232,6 +232,8 @@ _LONG = re.compile(
 _LONGEST = re.compile(
     r"renderers/test_(parity|oracle|template|tml|parity_templates|properties|stream|tml_reading|template_bridges)\.py$"
 )
+# Modules with tests of each official tokenizer, which one worker runs together.
+_BY_FOLDER = "test_(?:parity|template|template_bridges)"
 _QUICK_CASES = 2  # a test with more cases runs its first
 
 
@@ -304,6 +306,29 @@ def _source(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, the tests of one official tokenizer stay together, too, across the files that have some.
+
+    Loading a vocabulary, ours and the official way, takes seconds: more than most of the tests that use it.
+    """
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    from tests.assets import FOLDERS, LONE_TEMPLATES
+
+    names = sorted({folder.name for folder in FOLDERS} | set(LONE_TEMPLATES), key=len, reverse=True)
+    of_folder = re.compile(rf"tests/renderers/{_BY_FOLDER}\.py::\w+\[({'|'.join(map(re.escape, names))})[-\]]")
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            found = of_folder.match(nodeid)
+            return f"folder {found[1]}" if found else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
+
+
 def pytest_collection_finish() -> None:
     """Take what collecting has made out of the garbage collector's sight.
 
@@ -316,7 +341,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Between two models, or two files, a large worker drops what is shared."""
-    if nextitem is None or nextitem.path != item.path or memory.model_of(nextitem) != memory.model_of(item):
+    model = memory.model_of(item)
+    if nextitem is None or memory.model_of(nextitem) != model or (model is None and nextitem.path != item.path):
         memory.drop_if_large()
 
 

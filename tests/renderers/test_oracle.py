@@ -14,6 +14,7 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import build_training_sample
 from niels_gpt.renderers.template.certificate import Certificate, features, probes
+from niels_gpt.renderers.template.certificate import judge as judge_probe
 from niels_gpt.renderers.template.proof import HEADER, PREFIX, USUAL, WITHOUT
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.template.substitution import template_strings
@@ -370,6 +371,22 @@ def test_chatml_is_certified() -> None:
     plain = {name: verdict for name, verdict in verdicts.items() if "call" not in name and "parts" not in name}
     assert {verdict.outcome for verdict in plain.values()} == {"agrees"}
     assert {stop for verdict in plain.values() for stop in verdict.stops} == {"<|im_end|>"}
+
+
+def test_verdicts_are_those_of_probes_that_are_judged_alone() -> None:
+    """Probes share the renderings of their common beginnings."""
+    for source in (STOP_IN_NEXT_TURN, QUOTES_THE_USER, IN_JSON):
+        renderer = made(source)
+        for probe, _ in probes()[::5]:
+            assert renderer.certificate.verdict(renderer, probe) == judge_probe(renderer, probe)
+
+
+def test_renderings_that_are_kept_tell_a_missing_content_from_an_empty_one() -> None:
+    renderer = made(CHATML.replace("m.content", "(m.content if 'content' in m else 'none')", 1))
+    kept: dict[bytes, str] = {}
+    for content, written in (("", ""), (None, "none")):
+        chat = normalise([{"role": "user", "content": content}, assistant("b")])
+        assert renderer.proof(chat, None, False, kept).text.startswith(f"<|im_start|>user\n{written}<|im_end|>")
 
 
 def test_features_are_kinds_not_texts() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from tests.assets import FOLDERS, encoder_at, needs_assets
-from tests.memory import shared
+from tests.assets import FOLDERS, needs_assets
 from tests.renderers.small import CHATML, assistant, family, user
+from tests.renderers.test_parity import family_of, template_of
+from tests.renderers.test_template import ours
 
 STRIPS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and '</think>' in m.content and not "
@@ -110,10 +110,10 @@ def test_a_format_without_a_stop() -> None:
     assert start in whole[len(prompt) :]
 
 
-@shared
 def official(folder: Path) -> TemplateRenderer:
-    stops = tuple(stop for cls in FAMILIES.values() for stop in cls.stops[:1] if cls.has_end_of_turn)
-    return TemplateRenderer(encoder_at(folder), clock=lambda form: "2026-01-01", stops=stops)
+    """The renderer that `test_parity.py` has, too: setting up an encoder whose stops are its own takes seconds."""
+    family = family_of(folder)
+    return ours(folder) if family is None else template_of(folder, family, {})
 
 
 @needs_assets

@@ -36,6 +36,8 @@ from niels_gpt.renderers.types import CONTENT, SAMPLED
 Outcome = Literal["agrees", "differs", "unproven", "refused"]
 Features = frozenset[str]
 
+MOST_RENDERED: Final = 300  # texts, of a few kilobytes each, that a certificate keeps between two probes
+
 
 class Template(Protocol):
     """The methods of `TemplateRenderer` that a certificate needs."""
@@ -43,8 +45,8 @@ class Template(Protocol):
     def traced(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
         """The attribution by tracing."""
 
-    def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
-        """The attribution by the oracle."""
+    def proof(self, messages: list[Message], tools: Any, gen: bool, rendered: dict[bytes, str] | None = None) -> Proof:
+        """The attribution by the oracle; known texts are taken from `rendered`, and new ones are put there."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Certificate:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     _trusted: dict[Features, Verdict] = field(default_factory=dict)
     _distrusted_literals: list[str] | None = None
+    # Two of three renderings of the oracle are of a conversation's beginning that another probe has, too.
+    _rendered: dict[bytes, str] = field(default_factory=dict)
 
     def trusts(self, template: Template, messages: Sequence[Message], tools: Any) -> Verdict:
         """Whether to trace a conversation: "agrees" with all stops that its turns may end in, or the first failure."""
@@ -136,15 +140,17 @@ class Certificate:
         """The verdict on one probe."""
         found = self.verdicts.get(probe.name)
         if found is None:
-            found = self.verdicts[probe.name] = judge(template, probe)
+            if len(self._rendered) > MOST_RENDERED:
+                self._rendered.clear()
+            found = self.verdicts[probe.name] = judge(template, probe, self._rendered)
         return found
 
 
-def judge(template: Template, probe: Probe) -> Verdict:
-    """Compare tracing with the oracle on one probe."""
+def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = None) -> Verdict:
+    """Compare tracing with the oracle on one probe; `rendered` are texts of the template that are known already."""
     messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
     try:
-        proof = template.proof(messages, tools, False)
+        proof = template.proof(messages, tools, False, rendered)
     except IsolationError:  # the process ended: that concerns the template as a whole, not this probe
         raise
     except (MessageError, TemplateError) as error:  # also forbidden operations, which only some messages lead to
@@ -152,7 +158,8 @@ def judge(template: Template, probe: Probe) -> Verdict:
     except Unproven as error:
         return Verdict("unproven", str(error))
     rules = frozenset(span.rule for span in proof.sampled)
-    stops = frozenset(span.stop_token for span in proof.sampled) | _stops_before_a_prompt(template, messages, tools)
+    stops = frozenset(span.stop_token for span in proof.sampled)
+    stops |= _stops_before_a_prompt(template, messages, tools, rendered)
     if proof.problems:
         return Verdict("unproven", proof.problems[0], stops, rules)
     try:
@@ -162,12 +169,14 @@ def judge(template: Template, probe: Probe) -> Verdict:
     return Verdict("differs" if difference else "agrees", difference, stops, rules)
 
 
-def _stops_before_a_prompt(template: Template, messages: list[Message], tools: Any) -> frozenset[str]:
+def _stops_before_a_prompt(
+    template: Template, messages: list[Message], tools: Any, rendered: dict[bytes, str] | None
+) -> frozenset[str]:
     """The stops with a generation prompt after them: some formats end the last answer differently then (`<|end|>`)."""
     if messages[-1]["role"] != "assistant":
         return frozenset()
     try:
-        return frozenset(span.stop_token for span in template.proof(messages, tools, True).sampled)
+        return frozenset(span.stop_token for span in template.proof(messages, tools, True, rendered).sampled)
     except (MessageError, TemplateError, Unproven):  # there is no such rendering, so no such stop
         return frozenset()
 

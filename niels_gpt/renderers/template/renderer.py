@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -303,8 +304,12 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         """The rendering with its attribution by tracing, whether that is trusted or not."""
         return self._tracing(tools).emit(messages, gen)
 
-    def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
+    def proof(self, messages: list[Message], tools: Any, gen: bool, rendered: dict[bytes, str] | None = None) -> Proof:
         """The attribution of a rendering by `oracle.py`.
+
+        Args:
+            rendered: texts that are known already, by what they are rendered from; those that are rendered here are
+                put there, too.
 
         Raises:
             Unproven: the origin of the contents cannot be proven. MessageError: the template refuses the messages.
@@ -313,7 +318,16 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         def text(messages: Sequence[Message], gen: bool) -> str:
             return "".join(chunk.text for chunk in self._chunks(messages, tools, gen))
 
-        oracle = Oracle(text, self._controls, self._retained, self.source)
+        def text_once(messages: Sequence[Message], gen: bool) -> str:
+            # Pickled, since "" and a missing content are equal and have the same `repr`.
+            key = pickle.dumps((messages, tools, gen))
+            if (found := known.get(key)) is None:
+                found = known[key] = text(messages, gen)
+            return found
+
+        known = {} if rendered is None else rendered
+        render = text if rendered is None else text_once
+        oracle = Oracle(render, self._controls, self._retained, self.source)
         return oracle.prove(messages, add_generation_prompt=gen)
 
     def _emit_proven(self, messages: list[Message], tools: Any, gen: bool, reads: Reads) -> Emitter:
