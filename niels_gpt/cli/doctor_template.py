@@ -31,7 +31,7 @@ def doctor_template(
     date: Date = None,
     isolate: Annotated[
         bool,
-        typer.Option("--isolate", help="Run the template in a process of its own: for one from a stranger."),
+        typer.Option("--isolate", help="Run the template in a process of its own: for an untrusted one."),
     ] = False,
     probe: Annotated[
         list[str] | None,

@@ -389,7 +389,7 @@ class RendererFlags:
         typer.Option(
             "--isolate",
             help="Run the chat template in a process of its own, with 2 GiB of memory and 10 seconds a conversation: "
-            "for a template from a stranger.",
+            "for an untrusted template.",
             rich_help_panel=RENDERING,
         ),
     ] = False

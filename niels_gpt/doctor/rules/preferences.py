@@ -51,7 +51,7 @@ RULES: Final = (
     Rule(
         "length-leakage",
         "warning",
-        "the length of a completion tells whether it is preferred",
+        "the length of a completion predicts whether it is preferred",
         "Length is easier to learn than quality: answers become longer (or shorter), and rewards rise all the same.",
         "The annotators, or the model that judged, prefer long answers.",
         "Balance the lengths (drop the pairs that differ most), or use a loss with a correction for length (SimPO, "
