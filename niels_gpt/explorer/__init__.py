@@ -10,7 +10,8 @@
       tokens          token_columns.py                      tokens as the page draws them, under every loss mask
       rows            dataset.py (protocol), chat_rows.py, line_index.py (chat files), stored.py (datasets of ours)
                       sample_stats.py (histograms), training_rows.py (rows as they are trained)
-                      row_columns.py, byte_search.py        filters and searches that need not parse every row
+                      row_columns.py, byte_search.py, byte_pattern.py
+                                                            filters and searches that need not parse every row
       comparing       drift.py                              where two renderings differ
       reading back    inversion.py, inversion_view.py       from ids or text to the conversation
       doctor          findings.py                           its report

@@ -1,40 +1,27 @@
 """Searching the bytes of JSON lines for rows that may match a regular expression: rows without a match need no reading.
 
-The expression is rewritten for bytes, so that it matches at least where it matches a text that the bytes hold, and
-hyperscan searches them, several gigabytes a second. What is found is then proven on the texts themselves.
-
-::
-
-    needle-\\d+        needle-(?:[0-9]|NON_ASCII){1,}
-    say "é"$          say ?\\\\*"(?:é|É|\\\\+u00e9|\\\\+u00c9)\\\\*"       `?`, `\\\\*`: see `_one_of`
+Hyperscan searches the bytes for the expression that `byte_pattern` makes, several gigabytes a second. What is found is
+then proven on the texts themselves. Where `byte_pattern` does not know this Python's `re`, every row may match.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
-from re import _casefix as casefix  # type: ignore[attr-defined]
-from re import _constants as codes  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any
+from typing import Final
 
 import hyperscan
 
-_ANY = rb".{0,16}"  # a character, in whatever way JSON writes it; `.` is no line end, so that a match lies in one row
-_NON_ASCII = rb"[\x80-\xff]{1,4}|(?:\\+u[0-9a-f]{4}){1,2}"
-_CATEGORIES = {codes.CATEGORY_DIGIT: b"[0-9]|" + _NON_ASCII, codes.CATEGORY_WORD: b"[0-9a-z_]|" + _NON_ASCII}
-_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
-_ANYWHERE = (codes.AT, codes.ASSERT, codes.ASSERT_NOT, codes.FAILURE)
-# JSON writers keep letters, digits and these as they are. Others may become escapes.
-_KEPT = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
-_ESCAPED = {'"': rb'\\*"', "/": rb"\\*/", "\\": rb"\\+"}
-_ESCAPED |= {"\n": rb"\\+n", "\t": rb"\\+t", "\r": rb"\\+r", "\b": rb"\\+b", "\f": rb"\\+f"}
-# Letters that are the same in lower case as one of another alphabet's, or that `re` treats so: k and the Kelvin sign.
-_ODD_CASES = "\u0130\u212a\u212b\u03f4\u2126\u1e9e" + "".join(
-    map(chr, sorted({c for found in casefix._EXTRA_CASES.values() for c in found}))
-)
+byte_pattern: Callable[[str], bytes] | None
+try:
+    from niels_gpt.explorer.byte_pattern import byte_pattern
+# Private names of `re` may be others in a later Python, or in one that is not CPython.
+except (ImportError, AttributeError):
+    byte_pattern = None
+
+# How rows are searched, where that is slower than usual; for people.
+SLOW: Final = "" if byte_pattern else "row by row, because this Python's re module has a parser that is not known here"
 
 
 class ByteSearch:
@@ -49,7 +36,11 @@ class ByteSearch:
 
     def __init__(self, pattern: str) -> None:
         self._end = -1
-        self._database: hyperscan.Database | None = hyperscan.Database()
+        self._database: hyperscan.Database | None = None
+        if byte_pattern is None:
+            re.compile(pattern, re.IGNORECASE)
+            return
+        self._database = hyperscan.Database()
         try:
             self._database.compile([byte_pattern(pattern)], flags=[hyperscan.HS_FLAG_CASELESS])
         # It also matches the empty text, so all rows may match; or it is too large.
@@ -68,74 +59,3 @@ class ByteSearch:
     def _matched(self, _id: int, _start: int, end: int, _flags: int, _context: object) -> bool:
         self._end = end
         return True  # ends the scan
-
-
-def byte_pattern(pattern: str) -> bytes:
-    """A regular expression for the bytes of JSON lines, which matches at least where `pattern` matches a text of them.
-
-    Raises:
-        re.error: no regular expression.
-    """
-    return _sequence(parser.parse(pattern, re.IGNORECASE))
-
-
-def _sequence(items: Iterable[Any]) -> bytes:
-    return b"".join(_item(code, value) for code, value in items)
-
-
-def _item(code: Any, value: Any) -> bytes:
-    if code is codes.LITERAL:
-        return _one_of(chr(value))
-    if code is codes.IN:
-        return b"(?:" + b"|".join(_member(*member) for member in value) + b")"
-    if code is codes.BRANCH:
-        return b"(?:" + b"|".join(map(_sequence, value[1])) + b")"
-    if code is codes.SUBPATTERN:
-        return b"(?:" + _sequence(value[3]) + b")"
-    if code is codes.ATOMIC_GROUP:
-        return b"(?:" + _sequence(value) + b")"
-    if code in _REPEATS:
-        most = b"" if value[1] is codes.MAXREPEAT else b"%d" % value[1]
-        return b"(?:%b){%d,%b}" % (_sequence(value[2]), value[0], most)
-    # Where a match must begin or end, and what must be around it, is left to the proof.
-    if code in _ANYWHERE:
-        return b""
-    return _ANY if code in (codes.ANY, codes.NOT_LITERAL) else b".*"
-
-
-def _member(code: Any, value: Any) -> bytes:
-    """A member of a class such as `[a-f0-9]`."""
-    if code is codes.LITERAL:
-        return _one_of(chr(value))
-    if code is codes.CATEGORY:
-        return _CATEGORIES.get(value, _ANY)
-    if code is codes.RANGE:
-        first, last = map(chr, value)
-        # `[a-z]` ignores case, too, and then some letters outside of ASCII match.
-        if first.isascii() and all(chr(n).lower() in _KEPT for n in range(value[0], min(value[1], 128) + 1)):
-            return b"[%b-%b]|%b" % (first.encode(), min(last, "\x7f").encode(), _NON_ASCII)
-        if first > "\x7f":  # a few of them are i, k or s in another case
-            return (b"[iks]|" if any(first <= odd <= last for odd in "\u0130\u0131\u017f\u212a") else b"") + _NON_ASCII
-    return _ANY  # among them the `^` of a class that is negated
-
-
-@lru_cache(maxsize=1024)
-def _one_of(char: str) -> bytes:
-    """The ways in which JSON may hold a character, in upper or lower case.
-
-    Arguments of tool calls may be JSON inside of JSON: a backslash may be several, and the space after a comma or colon
-    be absent.
-    """
-    if char == " ":
-        return b" ?"
-    found: set[bytes] = set()
-    for case in {char, char.lower(), char.upper(), char.title(), *_ODD_CASES}:
-        if len(case) != 1 or not re.fullmatch(re.escape(char), case, re.IGNORECASE):
-            continue
-        if case.isascii() and case.lower() in _KEPT:
-            found.add(case.lower().encode())
-            continue
-        units = case.encode("utf-16-be", "surrogatepass")
-        found.add(b"".join(rb"\\+u%02x%02x" % (units[at], units[at + 1]) for at in range(0, len(units), 2)))
-        found.add(_ESCAPED.get(case) or re.escape(case.encode("utf-8", "surrogatepass")))
-    return b"(?:" + b"|".join(sorted(found)) + b")" if len(found) > 1 else found.pop()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, NielsError
-from niels_gpt.explorer.byte_search import ByteSearch
+from niels_gpt.explorer.byte_search import SLOW, ByteSearch
 from niels_gpt.explorer.dataset import (
     SCAN_SECONDS,
     About,
@@ -66,6 +66,7 @@ class ChatRows:
 
     def about(self, split: str) -> About:
         """See `Dataset`."""
+        facts = {"read as": self._dialect, "bytes": sum(file.stat().st_size for file in self.lines.files)}
         return About(
             name=str(self.lines.path),
             kind="chats",
@@ -76,7 +77,7 @@ class ChatRows:
             tools=list(self._columns.tools),
             share=self.lines.share,
             problem=self.lines.problem,
-            facts={"read as": self._dialect, "bytes": sum(file.stat().st_size for file in self.lines.files)},
+            facts=facts | ({"searched": SLOW} if SLOW else {}),
         )
 
     def conversation(self, row: int) -> Conversation | Rejected:

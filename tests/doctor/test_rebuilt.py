@@ -77,7 +77,7 @@ KEPT = {
     "episodes/schedule.py:_windows_of": "a schedule, whose arrays are in memory, and a number",
     "scale/process_pool.py:unpickled_job": "a pickled task of a worker process, which lives as long as one build",
     "renderers/encode.py:_encoder_of": "a tokenizer object",
-    "explorer/byte_search.py:_one_of": "a character",
+    "explorer/byte_pattern.py:_one_of": "a character",
 }
 
 

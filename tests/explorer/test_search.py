@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,3 +295,34 @@ def test_a_file_that_is_still_read(tmp_path: Path) -> None:
         assert paged(found, Filter(tool="sun"), 100) == looked_at(found, Filter(tool="sun"))
     finally:
         found.close()
+
+
+def test_a_python_whose_parser_has_other_names_searches_row_by_row_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    rows = [{"messages": [user(f"question {n}"), answer("a needle" if n in (7, 2800) else "hay")]} for n in range(3000)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    code = f"""
+import sys
+from pathlib import Path
+if sys.argv[1] == "without":
+    sys.modules["re._casefix"] = None  # importing it raises ImportError
+    import re
+    del re._casefix
+from niels_gpt.explorer.chat_rows import ChatRows
+from niels_gpt.explorer.dataset import Filter
+from niels_gpt.explorer.renderer_list import RendererList
+rows = ChatRows(Path({str(path)!r}), RendererList(()))
+while rows.lines.share < 1:
+    pass
+print([row.row for row in rows.page("all", 0, 50, Filter(text="NEED.?le", pattern=True)).rows])
+print(rows.about("all").facts.get("searched", "as usual"))
+rows.close()
+"""
+    answers = {}
+    for how in ("with", "without"):
+        made = subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, check=False)
+        assert not made.returncode, made.stderr
+        answers[how] = made.stdout.splitlines()
+    assert answers["with"] == ["[7, 2800]", "as usual"]
+    assert answers["without"][0] == "[7, 2800]"
+    assert answers["without"][1].startswith("row by row")
