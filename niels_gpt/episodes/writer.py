@@ -376,8 +376,7 @@ class _ShardFiles:
 
 
 class _MetadataFile:
-    """`episodes.parquet` under construction. Its row groups have a fixed size, so that its bytes do not depend on how
-    many rows come at a time."""
+    """Writes `episodes.parquet`, in row groups of a fixed size, so that its bytes do not depend on sizes of writes."""
 
     def __init__(self, path: Path) -> None:
         check_library("pyarrow")

@@ -144,8 +144,10 @@ def padded(rows: Rows, multiple: int, pad_id: int) -> Rows:
 
 
 def cut(rows: Rows, width: int, policy: str) -> Rows:
-    """Truncate rows to at most `width` tokens: the first (`head`), the last (`tail`), or the first without loss on a
-    turn that is cut (`drop_partial_turn`).
+    """Truncate rows to at most `width` tokens.
+
+    The policy `head` keeps the first, `tail` the last, `drop_partial_turn` the first without loss on a turn that is
+    cut.
 
     ::
 

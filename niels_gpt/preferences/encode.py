@@ -168,8 +168,10 @@ class PreferenceTask:
 
 
 def _doubts(row: Preference, completions: Sequence[EncodedCompletion]) -> Iterator[str]:
-    """What is doubtful about a row that can be used: completions of different ranks with the same ids, or scores that
-    say the opposite of the ranks (the best is first)."""
+    """The doubts about a usable row: completions of different ranks with the same ids, or scores that contradict ranks.
+
+    Completions are in the order of their ranks, the best first.
+    """
     ranks = [completion.rank for completion in row.completions]
     worse = [(a, b) for b in range(len(ranks)) for a in range(b) if ranks[a] != ranks[b]]
     if any(np.array_equal(completions[a].ids, completions[b].ids) for a, b in worse):

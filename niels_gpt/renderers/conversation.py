@@ -1,7 +1,7 @@
-"""What a grammar reads: the messages of a conversation, checked and in one shape, with its tools and its calls.
+"""The input of a grammar: the messages of a conversation, checked and in one form, with its tools and its calls.
 
 `ConversationView` is the argument of every hook of `Family`. `Tools` are the tools of a conversation, `Call` is one
-tool call. `check_roles` refuses what no grammar could write truly; `to_json` writes JSON as chat templates do.
+tool call. `check_roles` refuses messages that no grammar has a place for; `to_json` writes JSON as chat templates do.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ConversationView:
         MessageError: a message is malformed, or has no place in the format; as `normalise`, `check_roles`, `tools_of`.
 
     Attributes:
-        normalised: the messages in one shape; where none needs repair they are the caller's own.
+        normalised: the messages in one form; if none needs repair they are the caller's own objects.
         messages: the same, but an assistant's thinking parts are moved into `reasoning_content`.
         roles: the role of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
         has_generation_prompt: the generation prompt follows the last message.
-        as_produced: what came before the last message is as it was when that was produced; see `Family.as_produced`.
+        as_produced: write the messages before the last one as they were when it was produced; see `Family.as_produced`.
         is_extension: as `after_call`: earlier messages exist and are not among these.
     """
 
@@ -320,7 +320,8 @@ class Tools(list[dict[str, Any]]):
         return self._declarations[declare]
 
 
-# Most conversations of a dataset offer the same few tools. Keyed by value; `None`: seen once, not stored yet.
+# Most conversations of a dataset offer the same few tools. Keyed by value. `None` marks tools that were seen once; they
+# are stored the second time, since storing them takes a copy.
 _TOOLS_BY_VALUE: dict[Any, Tools | None] = {}
 _MOST_TOOLS = 1024
 

@@ -1,6 +1,6 @@
-"""`Emitter`: what a grammar writes on. It collects one conversation's pieces: texts, each with its facts.
+"""`Emitter`: collects the pieces of one conversation, texts with their facts. Grammars write on it.
 
-A piece is a run of characters with one origin. What the methods of `Emitter` write differs in three bits::
+A piece is a run of characters with one origin. The methods of `Emitter` differ in three bits of the pieces they write::
 
     method           written by        SAMPLED  CONTENT  SCAFFOLD    example
     scaffold         the template         0        0        1        <|im_start|>user
@@ -186,9 +186,11 @@ class Emitter:
         while not text.startswith(prefill[:shared]):
             shared -= 1
         opened = text.rfind("<", 0, shared)
-        if opened > text.rfind(">", 0, shared):  # where the texts part within a tag, the whole tag is the model's
+        # If the texts begin to differ inside a tag, the model writes the whole tag.
+        if opened > text.rfind(">", 0, shared):
             shared = opened
-        if shared == len(text):  # the text is used up: the next one is compared with the rest of the prefill
+        # The prefill may extend over several pieces: the next one is compared with the rest.
+        if shared == len(text):
             self.prefill = prefill[shared:]
         if shared:
             self.scaffold(text[:shared], msg)

@@ -178,7 +178,7 @@ def _media_of(
     if found != expected:
         raise MessageError(
             "placeholder_in_content",
-            f"a text spells the token that stands for images ({found} in all, {expected} of them images'), and "
+            f"a text spells the placeholder token of images ({found} in all, {expected} of them images'), and "
             "special_tokens_in_content='parse' makes tokens of such texts; remove it, or render with 'text'",
         )
     return MultiModalData(

@@ -96,6 +96,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         if isinstance(self.encoder, TokenizerAdapter):
             self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
         self._is_producing = False
+        # Now, because a tokenizer of another family would encode the missing control tokens as ordinary text.
         self._check_controls()
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
 
@@ -173,6 +174,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
             if role == "user":
                 self.user(view, index, out)
             elif role == "assistant":
+                # In training data too, what serving puts before a reply is scaffold and is not trained.
                 out.prefill = prefill
                 self.assistant(view, index, out)
                 out.prefill = ""
@@ -226,7 +228,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         reasoning (Kimi K2.5). `render` does so too, as their templates do; this renderer leaves both as they were when
         the last message was produced. Training samples of turns are made with it.
         """
-        made = copy.copy(self)
+        made = copy.copy(self)  # shallow, so that both share the encoder
         made._is_producing = True
         return made
 
@@ -243,7 +245,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What decides the ids, as datasets record it: hashes of the tokenizer, and of the grammar with its options."""
+        """Hashes of the tokenizer, and of the grammar with its options, as datasets record them."""
         grammar = json.dumps([self.name, self.version, self.config.model_dump(mode="json")], sort_keys=True)
         return {
             "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],
@@ -298,6 +300,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         before = trim_to_turn_close(
             previous_prompt_ids, previous_completion_ids, set(self._stop_ids), synthesize_close=self._truncation_stop_id
         )
+        # Shorter: ids follow the last stop, which a rendering of the turn would not have.
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
         if self.names_results:

@@ -35,7 +35,7 @@ _SURROGATES = "".join(map(chr, range(0xDC80, 0xDD00)))  # bytes that are not UTF
 
 @dataclass(frozen=True)
 class Trim:
-    """What a format adds at the edges of a content, which the content of a message does not hold.
+    """The characters that a format adds around a content, and that are removed when the content is read.
 
     Attributes:
         left, right: characters to remove at the two ends, as `str.lstrip` takes them: `None` for all white space.
@@ -63,10 +63,10 @@ class TrimmedText:
         self._trim, self._emit, self._suffix, self._separator = trim, emit, suffix, separator
         self._before_part = ""
         self.parts: list[str] = []
-        self._held: list[str] = []  # of `_size` characters: what may still be removed, or is half a run of bad bytes
+        self._held: list[str] = []  # `_size` characters at the end that may still be removed or joined to one character
         self._size = self._space = self._broken = 0
         self._last = ""  # the last characters, as many as `suffix` has
-        self._prefix = "" if trim.prefix else None  # the beginning, as long as it may be that of the prefix
+        self._prefix = "" if trim.prefix else None  # the text so far, while it may be the beginning of the prefix
 
     def add(self, text: str) -> None:
         """Append a text; bytes that are not UTF-8 are lone surrogates in it."""
@@ -133,7 +133,7 @@ class TrimmedText:
 
     def end(self) -> None:
         """Note that no more text will come, and emit what was held back."""
-        if self._prefix:  # half of the prefix is text
+        if self._prefix:  # only the beginning of the prefix came, so it is ordinary text
             held, self._prefix = self._prefix, None
             self.add(held)
         rest = "".join(self._held)
@@ -221,8 +221,8 @@ class ResponseBuilder:
 
     Attributes:
         completion: what is read.
-        is_observed: events are of interest, since the completion may still grow; else `result` alone.
-        events: those that have not been taken; see `take`.
+        is_observed: whether events are recorded: the completion may still grow. Otherwise only `result` is needed.
+        events: those that were not taken yet; see `take`.
         calls: the calls so far.
     """
 
@@ -248,7 +248,7 @@ class ResponseBuilder:
         self._thought = self._taken = 0  # the characters up to which reasoning and content have been taken
         self._after_block, self._gap = False, list[str]()
         self._argument, self._argued = TrimmedText(NOTHING, _ignore), 0
-        self._last_token = 0  # the first token that no call has
+        self._last_token = 0  # one past the last token of the calls so far
 
     # ---- reasoning and content
 
@@ -315,7 +315,7 @@ class ResponseBuilder:
     def begin_argument(self, at: int, parameter: str | None = None, *, trim: Trim = NOTHING, suffix: str = "") -> None:
         """Begin the open call's arguments, or the value of one of them, at this character; see `ArgumentDelta`.
 
-        Arguments are reported only, so there is nothing to do unless somebody listens.
+        Arguments are only reported as events, so nothing is done unless `is_observed`.
 
         Args:
             trim, suffix: what is removed around it.
@@ -323,10 +323,10 @@ class ResponseBuilder:
         if not self.is_observed:
             return
         index = len(self.calls) - 1
-        self._argument = TrimmedText(trim, lambda text: self._tell(ArgumentDelta(index, text, parameter)), suffix)
+        self._argument = TrimmedText(trim, lambda text: self._report(ArgumentDelta(index, text, parameter)), suffix)
         self._argued = at
         if parameter is not None:
-            self._tell(ArgumentDelta(index, "", parameter))
+            self._report(ArgumentDelta(index, "", parameter))
 
     def argument_to(self, stop: int) -> None:
         """Take everything up to this character as part of the argument that began last."""
@@ -346,7 +346,7 @@ class ResponseBuilder:
             self._argument.cut_suffix()
             self._argument.end()
 
-    def _tell(self, delta: ArgumentDelta) -> None:
+    def _report(self, delta: ArgumentDelta) -> None:
         if self.is_observed:
             self.calls[-1].add(delta)
             self.events.append(delta)
@@ -366,7 +366,7 @@ class ResponseBuilder:
         self.name(call.name)
         if call.arguments and not open_call.has_arguments:
             text = call.arguments if isinstance(call.arguments, str) else to_json(call.arguments)
-            self._tell(ArgumentDelta(open_call.index, text))
+            self._report(ArgumentDelta(open_call.index, text))
         open_call.call = call
         self.events.append(CallClosed(open_call.index, call))
         self.end_block(stop)

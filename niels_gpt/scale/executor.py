@@ -149,7 +149,7 @@ class _Watch:
         with self._lock:
             self._begun.pop(unit_task.number, None)
             self._consumed = unit_task.part.read
-        self._tell()
+        self._report()
 
     def __enter__(self) -> _Watch:
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -162,9 +162,9 @@ class _Watch:
 
     def _look(self) -> None:
         while not self._end.wait(LOOK_SECONDS):
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         with self._lock:
             begun, before = list(self._begun.values()), self._consumed
         done = before

@@ -42,10 +42,10 @@ class DuplicateOptions:
     """What counts as a duplicate.
 
     Attributes:
-        exact: rows with the same messages and tools.
-        near: rows whose word n-grams have at least this Jaccard similarity, 0.5 to 1; `None`: only exact ones.
-        words: of an n-gram.
-        roles: whose messages are compared for near duplicates; a system prompt that all rows share is not.
+        exact: whether rows with the same messages and tools are duplicates.
+        near: the Jaccard similarity of word n-grams, 0.5 to 1, from which rows are near duplicates; `None`: never.
+        words: how many words an n-gram has.
+        roles: whose messages are compared for near duplicates; without "system", since rows often share that prompt.
 
     Raises:
         UsageError: a number out of range, or nothing to look for.
@@ -126,7 +126,7 @@ def place_of(where: str, files: Sequence[str]) -> int:
     is_line = where.rpartition(":")[2].isdigit()
     file, _, number = where.rpartition(":" if is_line else " row ")
     if file not in files or not number.isdigit():
-        raise UsageError(f"{where}: not a row of {', '.join(files)}; duplicates are looked for in files only")
+        raise UsageError(f"{where}: not a row of {', '.join(files)}; duplicates are searched in files only")
     return files.index(file) << 40 | is_line << 39 | int(number)
 
 
@@ -242,10 +242,10 @@ def _hash_of(chat: Conversation) -> int:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found.
+    """The result of a search, and how it is written.
 
     Attributes:
-        names, files: of the sources, and of their files.
+        names, files: the names of the sources, and the addresses of the files of each.
     """
 
     names: list[str]

@@ -93,12 +93,10 @@ class HubDataset:
 
 
 def _closing(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows. If the consumer stops early (its budgets are full), wait until the library's reading threads have
-    ended.
+    """The rows. If the consumer stops early, wait until the library's reading threads have ended.
 
     Measured: a process that exits right after it stops reading a parquet stream is aborted by those threads in one of
-        ten
-    runs; with this pause in none of 80.
+    ten runs; with this pause in none of 80.
     """
     whole = False
     try:

@@ -102,7 +102,7 @@ class StoredRows(HubSource, ABC):
                 yield record if isinstance(record, Rejected) else self.row(record.value, self._where(number))
 
     def resolved(self) -> Self:
-        """See `Sliceable`: the hub is asked for the commit here, not by every worker."""
+        """See `Sliceable`: the commit is requested here, once, so that all workers read the same one."""
         _ = self.dataset.sha
         return self
 
@@ -111,8 +111,9 @@ class StoredRows(HubSource, ABC):
 
 
 def slices_of_rows(files: Sequence[RemoteFile], slice_bytes: int) -> Iterator[Slice] | None:
-    """The slices of parquet files in order, of which `before` counts the rows of earlier files too; their footers are
-    read. `None` if there are other files, which only the library can read, from their beginning.
+    """The slices of parquet files in order; `Slice.before` counts the rows of earlier files too.
+
+    Only footers are read. `None` if there are other files, which only the library can read, from their beginning.
     """
     if not files or any(file.suffix != ".parquet" for file in files):
         return None
@@ -202,9 +203,8 @@ class FineWebEdu(HubSource, TextSource):
 
 
 WINDOW_FILES: Final = 8  # their row groups are mixed; each has a footer to read before the first unit
-UNIT_BYTES: Final = (
-    4 << 20
-)  # of row groups, uncompressed: smaller ones share a unit. Fixed, because it decides the order
+# Uncompressed bytes of row groups; smaller ones share a unit. Not an option, because it decides the order of documents.
+UNIT_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -379,6 +379,7 @@ def _rows_in(file: RemoteFile, part: Slice) -> int:
 
 def articles(lines: Iterable[Document | Rejected], split: str) -> Iterator[Document | Rejected]:
     """Documents of whole articles from documents of lines; a title line (` = Title = `) begins a new one."""
+    # Blank lines before a title belong to the article of that title: they alone make no document.
     parts: list[str] = []
     where = ""
     for line in lines:

@@ -134,6 +134,7 @@ def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
     if not pattern:
         raise InputError("an input path is empty; expected a file, directory or pattern (is a shell variable unset?)")
+    # Existing paths before patterns, so that a file whose name contains [ or ? can be named.
     path = Path(pattern)
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
@@ -197,8 +198,9 @@ def size_of(file: AnyFile) -> int:
 
 
 def fingerprint(files: Iterable[AnyFile], progress: Progress = SILENT) -> list[dict[str, Any]]:
-    """Name, size in bytes and sha256 of each file, as manifests record inputs. Reads each file once, except for files
-    of a hub's commit, of which the hub has both on record.
+    """Name, size in bytes and sha256 of each file, as manifests record inputs.
+
+    Each file is read once, except for files of a hub's commit, whose size and hash the hub records.
     """
     listed = list(files)
     progress.begin("hashing the input", total=sum(map(size_of, listed)), unit="bytes")
@@ -280,7 +282,7 @@ def _is_compressed(path: AnyFile) -> bool:
 def _decompressed(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(file, "rb"))
-    if path.suffix == ".zst":
+    if path.suffix == ".zst":  # Python itself reads zstd from 3.14 on; parquet needs pyarrow anyway
         check_library("pyarrow")
         import pyarrow
 
@@ -331,7 +333,7 @@ def read_lines(
             while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
                 rest = file.readline(MAX_LINE_BYTES)
                 at += len(rest)
-            if number == 1:
+            if number == 1:  # editors on Windows begin UTF-8 files with a byte order mark, which is not JSON
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
                 yield f"{path}:{number}", line

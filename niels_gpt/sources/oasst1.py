@@ -33,8 +33,9 @@ COLUMNS = ("message_id", "parent_id", "message_tree_id", "role", "text", "lang",
 
 @dataclass(frozen=True)
 class OpenAssistant(HubSource, ChatSource):
-    """All root-to-leaf threads of the trees, tree by tree. The threads of a tree share a `group`, so they go to one
-    split.
+    """All root-to-leaf threads of the trees, tree by tree.
+
+    The threads of a tree have one `group`, so that all go to the same split: they share their first messages.
 
     Args:
         english_only: leave out threads with a message in another language.
@@ -70,8 +71,9 @@ class OpenAssistant(HubSource, ChatSource):
         return islice(found, start, None)
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: one slice, the split. A tree's messages may be anywhere in it, so every smaller slice would
-        read it whole.
+        """See `Sliceable`: one slice, the split.
+
+        The messages of a tree may be anywhere in the split, so every smaller slice would read all of it as well.
         """
         yield replace(WHOLE, path=self.name)
 

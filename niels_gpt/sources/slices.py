@@ -86,7 +86,7 @@ def slice_file(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]
     elif not path.name.endswith((".gz", ".zst")) and not is_array(path):
         yield from _lines(path, slice_bytes)
     else:
-        existing_file(path)
+        existing_file(path)  # raises now, in the process that the user sees, and not in a worker
         yield Slice("whole", 0, 0, 0, 1.0)
 
 
@@ -104,6 +104,7 @@ def slice_files(
     total, first = ends[-1] or 1, 0  # `first`: the first file that is in no slice yet
     for number, file in enumerate(files):
         parts = None if ends[number + 1] - ends[number] < whole_below else cut(file)
+        # A small whole file waits for its neighbours, so that thousands of notes do not become thousands of units.
         if parts is None and ends[number + 1] - ends[first] < slice_bytes:
             continue
         stop = number + (parts is None)  # a file that is cut does not join the whole files before it
@@ -159,6 +160,7 @@ def _cut(chunk: bytes, used: int, wanted: int) -> int | None:
 
 
 def _row_groups(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
+    """Slices of whole row groups, the smallest parts of a parquet file that can be read by themselves."""
     with open_parquet(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         sizes = [(group.total_byte_size, group.num_rows) for group in groups]

@@ -60,7 +60,7 @@ def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
 
 
 def call_value_at(completion: Completion, start: int) -> tuple[Any, int]:
-    """As `json_value_at`, but `None` in place of an object that has a key twice: which of the two is meant?
+    """As `json_value_at`, but `None` in place of an object with a key twice, which has no certain value.
 
     Raises:
         ValueError: see `strict_json`.

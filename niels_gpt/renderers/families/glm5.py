@@ -111,6 +111,7 @@ class GLM5Renderer(Family):
     def open_turn(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the opener of a turn. After an assistant's turn it is the token at which the model stops."""
         out.scaffold(opener, index)
+        # After other roles nothing was sampled, so there the opener is scaffold.
         is_stop = opener in self.stops and index > 0 and view.roles[index - 1] == "assistant"
         if self.config.sampled_openers and is_stop:
             out.mark_opener_sampled(index)

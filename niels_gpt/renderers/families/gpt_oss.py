@@ -63,7 +63,7 @@ class GptOssRenderer(Family):
     stops = ("<|return|>", "<|call|>")
     controls = (START, CHANNEL, MESSAGE, END)
     truncation_stop = END
-    version = 2  # samples keep the reasoning of the cycle before an answer
+    version = 2  # since then, samples retain the reasoning of the tool cycle before an answer
     calls = _DIALECT = HarmonyCalls()
     names_results = True
 

@@ -74,6 +74,8 @@ class Qwen3Renderer(ChatMLTurns):
             if self.default_system and not has_system:
                 out.scaffold(f"<|im_start|>system\n{self.default_system}<|im_end|>\n")
             return 0
+        # With a system message its turn also has the tools, so its scaffold is that message's; else it is nobody's
+        # (-1).
         owner = 0 if has_system else -1
         out.scaffold("<|im_start|>system\n", owner)
         if has_system:
@@ -91,6 +93,7 @@ class Qwen3Renderer(ChatMLTurns):
 
         The last message always has a think block, even an empty one; in history a turn without reasoning has none.
         """
+        # The last message, not `is_produced`: Qwen's template does the same whether or not a generation prompt follows.
         content, is_last, reasoning = view.text(index), index == len(view.roles) - 1, view.reasoning(index)
         if reasoning is None:
             reasoning, content = split_thinking(content)

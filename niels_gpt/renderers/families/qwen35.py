@@ -126,7 +126,7 @@ class Qwen35Renderer(QwenImages):
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str, str]:
         """The reasoning of an assistant message, "" for none, and its content."""
         content, reasoning = self.content(view, index), view.reasoning(index)
-        # Think tags in the content count where there is no field for reasoning.
+        # Without a field for reasoning, think tags in the content are read as reasoning, as the template does.
         return split_thinking(content) if reasoning is None else (reasoning, content)
 
     def _is_current(self, view: ConversationView, index: int) -> bool:

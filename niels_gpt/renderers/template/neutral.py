@@ -127,8 +127,10 @@ def _is_number(value: Any) -> bool:
 
 
 class Neutral:
-    """Makes the neutral conversation of a shape. It is the same for all texts, so that all renderings are compared with
-    the same control tokens. Equal names have equal neutral names: templates look up results by the name of their call.
+    """Makes the neutral conversation of a shape.
+
+    It is the same for all texts, so that all renderings are compared with the same control tokens. Equal names have
+    equal neutral names: templates look up results by the name of their call.
 
     Args:
         avoid: a text whose characters are not used.
