@@ -102,7 +102,7 @@ class Watch:
             _log.warning("[Doctor] the first batches were not judged, and training goes on: %s", self.failure)
             return
         if found is not None:
-            self._show(found)
+            self._conclude(found)
 
     @property
     def is_full(self) -> bool:
@@ -140,7 +140,7 @@ class Watch:
             InputError: no batch was seen. DataError: see `see`.
         """
         report = self._judged()
-        self._show(report)
+        self._conclude(report)
         return report
 
     def _judged(self) -> Report:
@@ -153,7 +153,8 @@ class Watch:
         self._rows = []
         return report
 
-    def _show(self, report: Report) -> None:
+    def _conclude(self, report: Report) -> None:
+        """Show a report, and stop the training if it has findings from the severity `stop_on` on."""
         self._show(report)
         if self._stop_on is not None and report.failed(self._stop_on):
             raise DataError(f"findings in the first batches: {', '.join(report.rules(self._stop_on))}; see the report")
