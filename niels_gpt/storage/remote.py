@@ -13,7 +13,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -103,8 +103,15 @@ class RemoteFile:
             return getattr(repeated(lambda: fs.info(path)).get("lfs"), "sha256", None)
 
 
+class ChangedWhileRead(StorageError):
+    """Another file came to an address while it was read: what was read before and what follows are of two files."""
+
+
 class PatientFile(io.RawIOBase):
     """A remote file that repeats a failed read from where it stopped (`repeated`).
+
+    A body shorter than the request may be the page of an error that came with status 200. It is not used. The next
+    request is for half as many bytes as the body had: such a page exceeds it, a body that broke off contains it.
 
     Args:
         fs, path: see `file_system`.
@@ -121,7 +128,8 @@ class PatientFile(io.RawIOBase):
         self._attempts = retries.attempts if retries else ATTEMPTS
         self._stall_seconds = retries.stall_seconds if retries else None
         self._file: Any = None
-        self._size: int = self._repeated(self._open_to_ask)
+        self._most = READ_BYTES  # bytes of the next request, less after a body that was too short
+        self._size, self._version = self._repeated(self._open_to_ask)
 
     def readable(self) -> bool:
         return True
@@ -166,22 +174,31 @@ class PatientFile(io.RawIOBase):
     def _repeated(self, call: Any) -> Any:
         return repeated(call, self._forget, attempts=self._attempts, name=self._url)
 
-    def _open_to_ask(self) -> int:
-        self._file = in_time(partial(_open, self._fs, self._path), self._stall_seconds)
+    def _open_to_ask(self) -> tuple[int, str | None]:
+        self._file, version = in_time(partial(_open, self._fs, self._path), self._stall_seconds)
         if self._file.size is None:
             raise StorageError(f"{self._url}: the server tells no size of this file; download it, and name the copy")
-        return int(self._file.size)
+        return int(self._file.size), version
 
     def _read(self, wanted: int) -> bytes:
-        """The next bytes, at most `wanted`. A response may have fewer; the next request reads on from there."""
-        if self._stall_seconds is not None:
-            wanted = min(wanted, READ_BYTES)
+        """The next bytes, at most `wanted`."""
+        if self._stall_seconds is not None or self._most < READ_BYTES:
+            wanted = min(wanted, self._most)
         read = partial(_read_at, self._file, self._fs, self._path, self._at, wanted)
         # After a timeout the stalled call may still use the file object in its thread. So `_forget` drops that object,
         # and the next attempt opens another.
-        self._file, data = in_time(read, self._stall_seconds)
-        if not 0 < len(data) <= wanted:
+        self._file, version, data = in_time(read, self._stall_seconds)
+        if version is not None and version != self._version:
+            raise ChangedWhileRead(
+                f"{self._url}: replaced while it was read ({self._version} is {version} now); leave files in place "
+                "while they are read, and run the same command again"
+            )
+        if len(data) != wanted:
+            if 0 < len(data) < wanted:
+                self._most = max(1, len(data) // 2)
             raise OSError(f"the body has {len(data):,} bytes at byte {self._at:,}; expected {wanted:,}")
+        # Three times as many: twice would be as many as the body had that was too short.
+        self._most = min(READ_BYTES, 3 * self._most)
         return data
 
     def _forget(self) -> None:
@@ -192,14 +209,23 @@ class PatientFile(io.RawIOBase):
                 file.close()
 
 
-def _open(fs: Any, path: str) -> Any:
-    return fs.open(path, "rb", cache_type="none")
+# What tells one content of a file from another, as file systems call it, the best first.
+_VERSIONS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated")
 
 
-def _read_at(file: Any, fs: Any, path: str, at: int, wanted: int) -> tuple[Any, bytes]:
-    file = _open(fs, path) if file is None else file
+def _open(fs: Any, path: str) -> tuple[Any, str | None]:
+    """The file, and what tells its content from another's; `None` if the store does not say."""
+    file = fs.open(path, "rb", cache_type="none")
+    details = getattr(file, "details", None)
+    known = details if isinstance(details, Mapping) else {}
+    return file, next((f"{name} {known[name]}" for name in _VERSIONS if known.get(name) is not None), None)
+
+
+def _read_at(file: Any, fs: Any, path: str, at: int, wanted: int) -> tuple[Any, str | None, bytes]:
+    """The file, its version if it was opened anew, and its bytes."""
+    file, version = _open(fs, path) if file is None else (file, None)
     file.seek(at)
-    return file, bytes(file.read(wanted))
+    return file, version, bytes(file.read(wanted))
 
 
 AnyFile = Path | RemoteFile
@@ -292,10 +318,11 @@ def download(url: str, size: int, digest: str, sink: Callable[[int, bytes], None
     """
     for _ in range(DAMAGED_READS):
         seen, at = sha256(), 0
-        for data in _chunks(url, size, retries):
-            sink(at, data)
-            seen.update(data)
-            at += len(data)
+        with suppress(ChangedWhileRead):  # its beginning is another one now, which the next turn reads
+            for data in _chunks(url, size, retries):
+                sink(at, data)
+                seen.update(data)
+                at += len(data)
         if at == size and seen.hexdigest() == digest:
             return
         _log.warning("[Store] %s: damaged on its way (sha256); reading it again", without_passwords(url))

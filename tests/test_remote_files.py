@@ -1,0 +1,147 @@
+"""Files at URLs whose store answers wrongly without an error: what is read is the file, or an error names it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.errors import StorageError
+from niels_gpt.storage import remote, retries
+from niels_gpt.storage.remote import ChangedWhileRead, PatientFile, download
+from niels_gpt.storage.retries import Retries
+from tests.hub import Fault, Hub, Repository
+
+DATA = bytes(range(256)) * 8
+PAGE = b"<html>Sign in to this network</html>"
+
+
+class Store:
+    """A file system with one file, whose answers are as `answers` say: one of `ANSWERS` for each request."""
+
+    def __init__(self, answers: list[str], data: bytes = DATA) -> None:
+        self.answers, self.data, self.version = iter(answers), data, 1
+
+    def open(self, path: str, mode: str, **options: Any) -> Opened:
+        return Opened(self)
+
+
+class Opened:
+    def __init__(self, store: Store) -> None:
+        self.store, self.at, self.size, self.details = store, 0, len(store.data), {"ETag": f"v{store.version}"}
+
+    def seek(self, at: int) -> None:
+        self.at = at
+
+    def read(self, n: int) -> bytes:
+        body = self.store.data[self.at : self.at + n]
+        return ANSWERS[next(self.store.answers, "right")](self.store, body)
+
+    def close(self) -> None:
+        pass
+
+
+def replace(store: Store, body: bytes) -> bytes:
+    """Another file comes while the request is under way, which fails for that."""
+    store.data, store.version = bytes(reversed(store.data)), store.version + 1
+    raise OSError("pre-conditions")
+
+
+ANSWERS: dict[str, Any] = {
+    "right": lambda store, body: body,
+    "page": lambda store, body: PAGE,
+    "half": lambda store, body: body[: len(body) // 2],
+    "nothing": lambda store, body: b"",
+    "everything": lambda store, body: store.data,
+    "replaced": replace,
+}
+WRONG = st.sampled_from(["right", "right", "page", "half", "nothing", "everything"])
+
+
+def read(store: Store, *, most: int, patience: Retries | None) -> bytes:
+    with PatientFile(store, "f", "s3://b/f", patience) as file:
+        return b"".join(iter(lambda: file.read_some(most), b""))
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries.time, "sleep", lambda seconds: None)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(WRONG, max_size=30), st.sampled_from([30, 700, 10_000]), st.booleans())
+def test_what_is_read_is_the_file_or_nothing(answers: list[str], most: int, patient: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retries.time, "sleep", lambda seconds: None)
+        try:
+            found = read(Store(answers), most=most, patience=Retries(stall_seconds=5) if patient else None)
+        except StorageError as error:
+            assert "s3://b/f: reading failed: the body has" in str(error)
+            assert "right" not in answers or len(answers) > 5
+        else:
+            assert found == DATA
+
+
+@pytest.mark.parametrize("answer", ["page", "nothing", "everything"])
+def test_an_answer_that_is_always_wrong_is_an_error(answer: str) -> None:
+    store = Store([answer] * 1000)
+    with pytest.raises(StorageError, match="reading failed: the body has .* bytes at byte 0; expected"):
+        read(store, most=700, patience=None)
+    assert len(list(store.answers)) > 900
+
+
+def test_bodies_that_always_break_off_are_read_in_parts() -> None:
+    """A proxy that sends at most 100 bytes a body, say."""
+    store = Store([])
+    ANSWERS["right"], right = lambda store, body: body[:100], ANSWERS["right"]
+    try:
+        assert read(store, most=10_000, patience=None) == DATA
+    finally:
+        ANSWERS["right"] = right
+
+
+def test_two_files_are_not_mixed() -> None:
+    with pytest.raises(ChangedWhileRead, match=r"s3://b/f: replaced while it was read \(ETag v1 is ETag v2 now\)"):
+        read(Store(["right", "replaced"]), most=100, patience=None)
+
+
+def test_a_download_begins_anew_where_the_file_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest says which of the two it must be."""
+    new, store = bytes(reversed(DATA)), Store(["right", "replaced"])
+    monkeypatch.setattr(remote, "READ_BYTES", 100)
+    monkeypatch.setattr(remote, "file_system", lambda url: (store, "f"))
+    got = bytearray(len(new))
+
+    def sink(at: int, data: bytes) -> None:
+        got[at : at + len(data)] = data
+
+    download("s3://b/f", len(new), hashlib.sha256(new).hexdigest(), sink, Retries())
+    assert bytes(got) == new
+
+
+SCRIPT = """
+import sys
+from niels_gpt.sources.inputs import read_jsonl
+from niels_gpt.storage.remote import RemoteFile
+print([record.value for record in read_jsonl(RemoteFile(sys.argv[1]))] == [{"n": n} for n in range(300)])
+"""
+
+
+def test_a_page_in_place_of_a_file_of_the_hub(tmp_path: Path) -> None:
+    """With status 200, as a proxy or a hotel's network sends it; its text became the beginning of the file."""
+    rows = "".join(json.dumps({"n": n}) + "\n" for n in range(300)).encode()
+    repository = Repository({"a.jsonl": rows})
+    with Hub({"o/n": repository}) as hub:
+        hub.faults.append(Fault("GET */resolve/*", status=200, at=[1]))
+        command = [sys.executable, "-c", SCRIPT, f"hf://datasets/o/n@{repository.shas[-1]}/a.jsonl"]
+        done = subprocess.run(
+            command, env=hub.environment(tmp_path, longest_sleep=0.05), capture_output=True, text=True, check=False
+        )
+    assert done.stdout == "True\n", done.stderr
