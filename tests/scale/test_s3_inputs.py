@@ -93,7 +93,7 @@ def test_episodes_from_a_bucket_to_a_bucket_to_batches(s3: str, tmp_path: Path, 
 
 
 def test_an_object_that_is_replaced_while_it_is_read(s3: str) -> None:
-    """The store refuses the next range by the object's ETag; a file that is opened anew is compared with the old one."""
+    """The store refuses the next range by the object's ETag; one that is opened anew is compared."""
     fs, url = fsspec.filesystem("s3"), f"{s3}/replaced.bin"
     for broken, said in ((False, "Etag .* no longer exists"), (True, r"replaced while it was read \(ETag .* is ETag ")):
         fs.pipe_file(url, b"a" * 1000)
