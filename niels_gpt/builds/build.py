@@ -157,7 +157,7 @@ def already_built(
 
     Raises:
         Mismatch: it holds a build of another recipe; the message names what differs.
-        OutputExists: the recipes agree, but no `source_config` tells whether the rows are the same.
+        OutputExists: the recipes agree, but without `source_config` the rows may differ.
     """
     recover_interrupted(out)
     if not (out / manifest).is_file():

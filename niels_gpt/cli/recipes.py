@@ -96,7 +96,7 @@ def _planned(loaded: LoadedRecipe, locked: Lock | None, *, threads: int | None, 
         # Finding duplicates takes a pass over all rows, which a plan that only samples them should not wait for.
         opened = open_recipe(loaded, threads=threads, duplicates=False, allow_code=allow_code)
         if loaded.recipe.duplicates is not None:
-            progress.note("duplicates are looked for by the build; this plan still counts them")
+            progress.note("the build finds duplicates and leaves them out; this plan still counts them")
         elif locked is not None:
             locked.check_inputs(opened.configs, opened.encoder.describe())
         return plan_recipe(opened, progress)
@@ -110,11 +110,11 @@ def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
     out().print(_rows(plan, workers))
     for each in plan.sources:
         for reason, count in each.left_out.items():
-            line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} rows looked at"
+            line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} sampled rows"
             print_line(line, "yellow")
         if each.stops:
             line = (
-                f"{each.name}: the build would stop: {each.bad_rows:,} of {each.sampled:,} rows looked at are unusable "
+                f"{each.name}: the build would stop: {each.bad_rows:,} of {each.sampled:,} sampled rows are unusable "
                 f"(rows.max_bad_rows is {plan.max_bad_rows}); raise it to leave such rows out"
             )
             print_line(line, "red")

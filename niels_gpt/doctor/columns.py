@@ -54,7 +54,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
     """Columns from rows as objects; a row with a column that is not a list of numbers is a problem."""
     columns: dict[str, Column] = {}
     problems: list[Problem] = []
-    # Unknown columns may hold anything, and are never looked at.
+    # Unknown columns may hold anything, and are never read.
     names = [name for name in KNOWN if any(row.get(name) is not None for row in rows)]
     for name in names:
         lists: list[Sequence[Any]] = []

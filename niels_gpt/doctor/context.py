@@ -202,7 +202,7 @@ class Context:
         # Later entries of `|=` replace earlier ones, so the most specific reason comes last.
         unmet: dict[Need, str] = {}
         if sampled:
-            unmet["everything"] = "only a sample was looked at"
+            unmet["everything"] = "only a sample of the rows was read"
         if self.encoder is None and not self.sentinels:  # with sentinels, serving stops at eot
             unmet |= {"tokenizer": NO_TOKENIZER, "renderer": NO_TOKENIZER, "stops": NO_TOKENIZER}
         elif self.encoder is not None and self.renderer is None:

@@ -308,7 +308,7 @@ def _decoded_run(found: re.Match[str]) -> str:
         return run
     try:
         return bytes(_BYTES.get(character, ord(character)) for character in run).decode("utf-8")
-    except ValueError:  # no UTF-8: characters that are meant stand beside the damage
+    except ValueError:  # not UTF-8: correct characters are beside the damaged ones
         return run
 
 

@@ -116,7 +116,7 @@ def build_episodes(
     conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
-    # Samples of one conversation share their beginning; only a mask tells which of them trains it.
+    # Samples of one conversation share their beginning; only a mask says which of them trains it.
     shared = isinstance(conversation_encoder, SampleEncoder)
     if shared and mask_dtype is None:
         raise UsageError("several samples of a conversation need a mask; choose mask_dtype uint8 or float32")

@@ -265,7 +265,7 @@ def refuse_lost_manifest(dataset: Path) -> None:
             if found := next((folder / name for folder in folders if (folder / name).is_file()), None):
                 raise CacheError(
                     f"{dataset / MANIFEST_NAME}: no such file, beside {found}; expected the manifest of a dataset of "
-                    f"{kind}, without which nothing tells whether the files are whole. Copy the whole directory again"
+                    f"{kind}, without which it is unknown whether the files are whole. Copy the whole directory again"
                 )
 
 

@@ -19,7 +19,7 @@ from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-_ANY = rb".{0,16}"  # a character, in whatever way JSON writes it; `.` is no line end, so that a match lies in one row
+_ANY = rb".{0,16}"  # a character, in whatever way JSON writes it; `.` is no line end, so that a match is within one row
 _NON_ASCII = rb"[\x80-\xff]{1,4}|(?:\\+u[0-9a-f]{4}){1,2}"
 _CATEGORIES = {codes.CATEGORY_DIGIT: b"[0-9]|" + _NON_ASCII, codes.CATEGORY_WORD: b"[0-9a-z_]|" + _NON_ASCII}
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)

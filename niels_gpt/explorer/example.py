@@ -117,7 +117,7 @@ class TokenColumns(Sequence[TokenView]):
         ids, targets = self.ids[here].tolist(), self.targets[here].tolist()
         segments = [0] * n if self.segments is None else self.segments[here].tolist()
         target_texts = [text(target) for target in targets]
-        # The last token has no successor; 0 stands in its column, and its text must not be shown.
+        # The last token has no successor; 0 is in its column, and its text must not be shown.
         if self.no_target and stop == len(self):
             target_texts[-1] = ""
         return map(

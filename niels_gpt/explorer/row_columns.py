@@ -160,7 +160,7 @@ class RowColumns:
         done = max(start, min(stop, self.done))
         known = self._table[start:done]
         unusable = (known["traits"] & TRAITS["unusable"]) > 0
-        if wanted.has == {"unusable"}:  # these have nothing else that could be asked for
+        if wanted.has == {"unusable"}:  # rows without roles and sizes pass only filters for these traits
             passes = unusable
         else:
             asked = sum(TRAITS.get(name, 0) for name in wanted.has)

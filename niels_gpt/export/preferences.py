@@ -276,7 +276,7 @@ def _reward(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
 def _kto(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
     del options
     labelled = [(side, int(side.record["label"])) for side in sides]
-    if len(sides) > 1:  # the best is desirable, the worst is not, and what lies between is neither
+    if len(sides) > 1:  # the best is desirable, the worst is not, and those between them are neither
         labelled = [] if sides[0].record["rank"] == sides[-1].record["rank"] else [(sides[0], 1), (sides[-1], 0)]
     for side, label in labelled:
         if label < 0:

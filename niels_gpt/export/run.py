@@ -158,7 +158,24 @@ def _finish(
     """Write README and manifest, the manifest last: a directory with export.json is complete."""
     use = chosen.use if isinstance(chosen, PreferenceFormat) else chosen.use(settings, facts)
     files[README_NAME] = write_atomic(staged.path / README_NAME, _readme(chosen.title, use, counts).encode())
-    manifest = with_manifest_hash(_manifest(chosen, use, settings, how, facts, counts, files))
+    one = next(iter(facts.values()))  # vocabulary, tokenizer and kind are the dataset's, equal in all splits
+    manifest = with_manifest_hash(
+        {
+            "format_version": FORMAT_VERSION,
+            "kind": "export",
+            **_recorded(chosen, how, settings),
+            "source": {
+                "kind": one.kind,
+                "fingerprints": {name: each.fingerprint for name, each in facts.items()},
+                "tokenizer_sha256": one.tokenizer_sha256,
+                "vocab_size": one.vocab_size,
+                "special_token_ids": one.special_token_ids,
+            },
+            "use": use,
+            "splits": counts,
+            "files": {name: record.to_json() for name, record in sorted(files.items())},
+        }
+    )
     write_atomic(staged.path / MANIFEST_NAME, json_bytes(manifest))
     staged.commit()
     return manifest
@@ -260,34 +277,6 @@ def _with_weights_of(chosen: Format, portions: Iterator[Rows], binary: bool, fac
             yield Rows(rows.ids, rows.lengths, rows.begins, rows.trained.astype(np.uint8))
         # Rows are numbered through all portions, for the message.
         number += len(rows)
-
-
-def _manifest(
-    chosen: Format | PreferenceFormat,
-    use: list[str],
-    settings: Settings,
-    how: Arrangement,
-    facts: dict[str, Facts],
-    counts: dict[str, dict[str, int]],
-    files: dict[str, FileRecord],
-) -> dict[str, Any]:
-    # Vocabulary, tokenizer and kind are those of the dataset, equal for its splits.
-    one = next(iter(facts.values()))
-    return {
-        "format_version": FORMAT_VERSION,
-        "kind": "export",
-        **_recorded(chosen, how, settings),
-        "source": {
-            "kind": one.kind,
-            "fingerprints": {name: each.fingerprint for name, each in facts.items()},
-            "tokenizer_sha256": one.tokenizer_sha256,
-            "vocab_size": one.vocab_size,
-            "special_token_ids": one.special_token_ids,
-        },
-        "use": use,
-        "splits": counts,
-        "files": {name: record.to_json() for name, record in sorted(files.items())},
-    }
 
 
 def _readme(title: str, use: list[str], counts: dict[str, dict[str, int]]) -> str:

@@ -79,7 +79,7 @@ def _hard_window(ids: npt.NDArray[Any], room: int, answer_start: int, eot_id: in
 
 
 def beside_runs(window: slice, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> slice:
-    """A window made smaller until neither end lies within a run that must stay whole, such as an image's tokens.
+    """A window made smaller until neither end is inside a run that must stay whole, such as an image's tokens.
 
     ::
 

@@ -32,7 +32,7 @@ from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
 
-SAMPLED: Final = 100  # rows that are looked at to detect a format
+SAMPLED: Final = 100  # rows that are read to detect a format
 LABELS: Final = ("label", "kto_tag")  # of KTO: whether a completion is desirable
 ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 

@@ -265,7 +265,7 @@ class FineWebEduUnits(HubSource, TextSource):
         return islice(chain.from_iterable(map(self.read, self.slices(UNIT_BYTES))), start, None)
 
     def resolved(self) -> Self:
-        """See `Sliceable`: the hub is asked for the commit once."""
+        """See `Sliceable`: the commit is requested once."""
         _ = self.dataset.sha
         return self
 

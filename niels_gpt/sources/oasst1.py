@@ -82,7 +82,7 @@ class OpenAssistant(HubSource, ChatSource):
         return self.iterate()
 
     def resolved(self) -> Self:
-        """See `Sliceable`: the hub is asked for the commit once."""
+        """See `Sliceable`: the commit is requested once."""
         _ = self.dataset.sha
         return self
 

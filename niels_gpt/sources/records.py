@@ -116,7 +116,7 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
 
 
 def _check_end(path: AnyFile, file: IO[bytes], rest: str, number: int) -> None:
-    """Refuse a file that goes on behind its array, as two that were joined do: those rows would be lost."""
+    """Refuse a file that goes on after its array, as two joined files do: those rows would be lost."""
     while not rest.strip():
         chunk = file.read(_CHUNK_CHARACTERS)
         if not chunk:
@@ -124,7 +124,7 @@ def _check_end(path: AnyFile, file: IO[bytes], rest: str, number: int) -> None:
         rest = chunk.decode(errors="replace")
     found = rest.strip()[:40]
     raise InputError(
-        f"{path}: after the array, which ends behind {number:,} rows, the file goes on with {found!r}; expected one "
+        f"{path}: after the array, which ends after {number:,} rows, the file goes on with {found!r}; expected one "
         "array. If files were joined, name each of them"
     )
 

@@ -177,7 +177,7 @@ class PatientFile(io.RawIOBase):
     def _open_to_ask(self) -> tuple[int, str | None]:
         self._file, version = in_time(partial(_open, self._fs, self._path), self._stall_seconds)
         if self._file.size is None:
-            raise StorageError(f"{self._url}: the server tells no size of this file; download it, and name the copy")
+            raise StorageError(f"{self._url}: the server gives no size of this file; download it, and name the copy")
         return int(self._file.size), version
 
     def _read(self, wanted: int) -> bytes:
@@ -209,12 +209,12 @@ class PatientFile(io.RawIOBase):
                 file.close()
 
 
-# What tells one content of a file from another, as file systems call it, the best first.
+# The names by which file systems report a version of a file's contents, the best first.
 _VERSIONS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated")
 
 
 def _open(fs: Any, path: str) -> tuple[Any, str | None]:
-    """The file, and what tells its content from another's; `None` if the store does not say."""
+    """The file, and the version of its contents; `None` if the store reports none."""
     file = fs.open(path, "rb", cache_type="none")
     details = getattr(file, "details", None)
     known = details if isinstance(details, Mapping) else {}

@@ -56,7 +56,7 @@ from niels_gpt.tokenizer.pieces import (
     lengths_of,
 )
 
-_OFFSETS_NEEDED = "this tokenizer's ids do not tell how much text they stand for, and only tokenizers has offsets"
+_OFFSETS_NEEDED = "the number of bytes of this tokenizer's ids depends on the text, and only tokenizers has offsets"
 
 
 class TokenizerAdapter(FromParts):

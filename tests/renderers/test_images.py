@@ -652,7 +652,7 @@ def test_templates_show_images_and_make_no_ids_of_them() -> None:
     chat = asked(words("a"), part(picture()))
     assert renderer.text(chat) == "a<|image_pad|><|im_end|>"
     for render in (renderer.render, renderer.render_ids, lambda chat: renderer.render_many([chat])):
-        with pytest.raises(MessageError, match=r"message 0: content\.1 is an image; a template tells where"):
+        with pytest.raises(MessageError, match=r"message 0: content\.1 is an image; a template says where"):
             render(chat)
     assert renderer.bridge_to_next_turn([1], [2], chat) is None
 

@@ -323,7 +323,7 @@ def test_a_file_that_goes_on_behind_its_array(
         if fits:
             assert [row.value for row in read_records(file)] == json.loads(text)
         else:
-            with pytest.raises(InputError, match=r"a\.json: after the array, which ends behind 1 rows"):
+            with pytest.raises(InputError, match=r"a\.json: after the array, which ends after 1 rows"):
                 list(read_records(file))
 
 

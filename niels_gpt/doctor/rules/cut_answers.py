@@ -1,9 +1,9 @@
 """How answers end: with a sentence, in the middle of one because of a token limit, or without a full stop by habit.
 
-Whoever writes informally leaves out the last full stop, so an open end alone proves nothing. Two things tell a token
+Informal writing often leaves out the last full stop, so an open end alone proves nothing. Two things show a token
 limit from that habit, and `finish` needs one of them:
 
-* Words. A limit cuts anywhere, and about every fifth place is before a word that must follow: behind `the`, `and`, a
+* Words. A limit cuts anywhere, and about every fifth place is before a word that must follow: after `the`, `and`, a
   comma, in an open bracket. Nobody ends a message there.
 * Lengths. A limit cuts the longest answers, all at about the same length, and no answer is longer::
 
@@ -28,7 +28,7 @@ LAST_WORDS: Final = 8  # of a paragraph: a token limit leaves more than a few wo
 ENDED: Final = "answer-cut: long answers that end with a sentence"
 OPEN: Final = "answer-cut: long answers without a full stop"
 MID_SENTENCE: Final = "answer-cut: long answers that end where a word must follow"
-# Words behind which no message ends, whatever the language in which they are read. Left out are those that end messages
+# Words after which no message ends, whatever the language in which they are read. Left out are those that end messages
 # elsewhere: English "of" ("kind of") and "from", German "das", Spanish "dos", Dutch "het".
 _WORDS_BY_LANGUAGE: Final = {
     "en": "the a an and or nor my your their our its than as because if whether while whose every between among upon",

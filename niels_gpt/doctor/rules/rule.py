@@ -27,7 +27,7 @@ Need = Literal[
     "everything",  # all rows, not a sample of them
     "similarity",  # the library that finds similar texts
     "validation",  # validation data whose rows can be compared
-    "language",  # the library that tells languages
+    "language",  # the library that detects languages
 ]
 
 

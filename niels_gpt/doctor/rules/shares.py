@@ -73,7 +73,7 @@ REFUSAL: Final = re.compile(
 
 # ---- languages
 
-LETTERS: Final = 40  # of a text; fewer do not tell its language reliably
+LETTERS: Final = 40  # of a text; of fewer the language is not detected reliably
 READ: Final = 400  # characters of a text
 # The first rows, and then each 20th: telling the language of a text takes as long as all other rules together.
 FIRST_ROWS: Final = 500

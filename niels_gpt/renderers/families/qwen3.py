@@ -74,7 +74,8 @@ class Qwen3Renderer(ChatMLTurns):
             if self.default_system and not has_system:
                 out.scaffold(f"<|im_start|>system\n{self.default_system}<|im_end|>\n")
             return 0
-        # With a system message its turn also has the tools, so its scaffold is that message's; else it is nobody's
+        # With a system message its turn also has the tools, so its scaffold is that message's; else it belongs to no
+        # message
         # (-1).
         owner = 0 if has_system else -1
         out.scaffold("<|im_start|>system\n", owner)

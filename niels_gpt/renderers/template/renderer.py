@@ -53,7 +53,7 @@ _CONTENT_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 _MESSAGE_FIELDS = _CONTENT_FIELDS | {"role", "name", "tool_call_id", "train", "weight"}
 
 _NO_IMAGES = (
-    "a template tells where an image is, and not how many tokens it takes. Name a family with images, or use text(), "
+    "a template says where an image is, and not how many tokens it takes. Name a family with images, or use text(), "
     "which shows what the template writes"
 )
 
