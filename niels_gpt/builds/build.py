@@ -4,12 +4,13 @@
 
     with new_build(out, recipe, ...) as build:   None where out already holds a build of this recipe
         build.path                               the staging directory
-        build.add(writer)                        its files are deleted after an error
+        build.add(writer)                        registers a writer, whose files are deleted after an error
         build.rejections                         receives unusable rows
         build.close_writers()
         build.finish(totals, splits)             manifest last, then the directory gets its name
 
-A *recipe* is the part of the manifest that is known before the build: all that decides the bytes except the rows.
+A *recipe* is the part of the manifest that is known before the build: everything that decides the bytes, except the
+rows.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ NOT_WRITTEN: Final = "_not_written"  # suffix of a change's code: `reasoning_con
 
 
 def unknown_fraction() -> float | None:
-    """The default of `fraction_read`: how much of the input has been read is not known."""
+    """The default of `fraction_read`: `None`, which means that the share of the input is not known."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """How a build runs and what its manifest records of the source: what all build functions share.
+    """The options that all build functions share: how a build runs, and what its manifest records about the source.
 
     Example: `build_episodes(rows, "out", encoder=renderer, options=BuildOptions(max_bad_rows=10, overwrite=True))`
 
-    None of these changes the ids of a row. The seed does decide the bytes, so it stays an argument of each function.
+    None of these changes the ids of a row. The seed decides the bytes, so it is an argument of each build function.
 
     Attributes:
         source_name, source_config: recorded. A dataset of the same `source_config` is not built twice.
@@ -166,7 +167,8 @@ def already_built(
     replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"
     if differing := differences({key: found.get(key) for key in wanted}, wanted):
         raise Mismatch(f"{out}: holds a cache built from other inputs: {differing}. {replace}")
-    if wanted["dataset_config"] is None:  # the rows may be others, so "already built" cannot be claimed
+    # Equal recipes say nothing about the rows of a program, which may have changed since.
+    if wanted["dataset_config"] is None:
         raise OutputExists(f"{out}: holds a finished cache. {replace}")
     check(out)  # a file may have been deleted since
     progress.note(f"{out}: already built from the same inputs, nothing to do")
@@ -233,7 +235,7 @@ def new_build(
         Mismatch, OutputExists: see `already_built`. StorageError: see `StagedDirectory`.
     """
     if not options.overwrite and already_built(out, recipe, options.progress, manifest=manifest, check=check):
-        options.executor.build_finished(out)
+        options.executor.build_finished(out)  # deletes units that a killed process left beside the finished build
         yield None
         return
     build = Build(out, recipe, max_bad_rows=options.max_bad_rows, overwrite=options.overwrite, manifest=manifest)
@@ -269,6 +271,7 @@ class Build:
 
     def __enter__(self) -> Build:
         self._stack.enter_context(self._staged)
+        # After the directory, because the stack undoes its entries in reverse: files are closed, then it is deleted.
         self.add(self.rejections)
         return self
 
@@ -307,7 +310,8 @@ class Build:
             splits: counts by split.
         """
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
-        # Two readings of the cache format exist: totals as an object, or as top-level keys. Both find them.
+        # The description of the cache format can be read in two ways, totals as an object or as top-level keys. Readers
+        # of either kind find them.
         counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
         if self.rejections.bad_rows:
             counts["bad_rows"] = {"left_out": self.rejections.bad_rows, "of": self.rejections.rows}

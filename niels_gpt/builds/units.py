@@ -107,11 +107,12 @@ def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]
     known, size = _read_listing(path)
     yield from known
     with storage_errors("writing", path), path.open("ab") as file:
-        # A killed run may have left half a line, after which nothing could be appended.
+        # A killed run may have left an incomplete last line. It is cut off, or the next line would be appended to it.
         file.truncate(size)
         recording = True
         for part in islice(source.slices(slice_bytes), len(known), None):
-            # No file is to hold a password of an address.
+            # Addresses may contain passwords, which must not be written to a file. From such a slice on nothing is
+            # listed.
             recording = recording and _recorded(part)["path"] == part.path
             if recording:
                 file.write(_listing_line(part))
@@ -158,7 +159,7 @@ def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) ->
 def retain_or_delete(out: Path, folder: Path, progress: Progress) -> None:
     """After a failed build: retain the folder if it has finished units, else delete it.
 
-    A single unit is not worth a directory that has to be explained.
+    With a single unit, starting again costs less than a directory beside the output that a user has to understand.
     """
     if (finished := _count(folder)) > 1:
         progress.note(f"{out}: {finished:,} finished units stay in {folder}; the same command continues from there")
@@ -225,7 +226,7 @@ def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:
     """
     if is_finished(unit_task):
         return
-    # Two attempts may be under way at once, perhaps on two machines.
+    # Two attempts at one unit may run at once, perhaps on two machines, so each has a directory of its own.
     aside = unit_task.attempts_path / uuid.uuid4().hex
     with storage_errors("creating the directory", aside):
         aside.mkdir(parents=True)
@@ -256,7 +257,7 @@ def _commit(aside: Path, unit_task: UnitTask) -> None:
         except OSError:
             if is_finished(unit_task):  # another attempt was first; its bytes are the same
                 return
-            # A damaged unit.
+            # The unit is damaged or made from another slice.
             shutil.rmtree(unit_task.path, ignore_errors=True)
             aside.rename(unit_task.path)
         sync_directory(unit_task.folder)
@@ -293,7 +294,7 @@ def _report_share(source: Sliceable, unit_task: UnitTask, reported: float) -> fl
     fraction = source.fraction_read() if isinstance(source, Source) and now - reported >= REPORT_SECONDS else None
     if fraction is None:
         return reported
-    with suppress(OSError):  # the build does not depend on it
+    with suppress(OSError):  # it is only for the progress
         unit_task.share_path.write_text(f"{fraction:.4f}")
     return now
 
@@ -335,7 +336,8 @@ class _UnitWriter:
         self.rows += len(chunk.lengths)
 
     def _write_groups(self, groups: Sequence[str | None]) -> None:
-        # Most sources have no groups. The file begins with the first group, with a null for each row before.
+        # Most sources have no groups, so the file is only created with the first one, with a null for each row before
+        # it.
         if self._groups is None and any(group is not None for group in groups):
             self._groups = HashedWriter(self._groups_path)
             self._groups.write(_lines([None] * self.rows))
@@ -430,7 +432,7 @@ class _Rows:
 def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
     if path.stat().st_size == 0:  # cannot be mapped
         return np.zeros(0, dtype=dtype)
-    # A plain array: each part of a `memmap` is one, too, and making those takes longer than copying a document.
+    # As a plain array: slices of a `memmap` are `memmap`s too, and creating one takes longer than copying a document.
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 

@@ -1,7 +1,7 @@
 """`RolloutBatch`: rollouts as a step of policy optimisation takes them; `RolloutSource` makes them.
 
-A source is a pure function from a place to the batch there. All of a target is shifted by `gather.targets_of`, as
-the targets are::
+A source is a pure function from a place to the batch there. Values of tokens are shifted by `gather.targets_of`, as the
+ids are, so that they belong to targets::
 
     tokens      P  P  a  b  E        logprobs    nan  nan  -1  -2  -3
     x           P  P  a  b
@@ -116,7 +116,7 @@ class RolloutSource(Batches[RolloutBatch]):
     ) -> None:
         super().__init__(dataset.episodes, options, schedule)
         self.dataset, self.parts, self._advantages = dataset, parts, advantages
-        # T inputs and their targets are T + 1 tokens.
+        # A row of T inputs has T + 1 tokens, the last of which is a target only.
         width = options.block_size + 1
         self._locator = SpanLocator(dataset.episodes, parts.plan, width, too_long="head")
         self._reader = EpisodeReader(
@@ -175,15 +175,15 @@ class RolloutSource(Batches[RolloutBatch]):
 
     def _of_targets(self, spans: RowSpans, trained: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
         """The values that belong to the targets besides their ids, each of shape (B, T)."""
-        # The rollout of every token, row by row, then shifted as targets are. Rows of 5 tokens with rollouts of 3 2 |
-        # 5:
+        # The rollout of every token, row by row, then shifted as targets are. Rows of 5 tokens, rollouts of 3 2 | 5
+        # tokens:
         #    tokens  0 0 0 1 1 | 2 2 2 2 2      shifted  0 0 1 1 | 2 2 2 2
         # `reach` lets the last rollout of a row cover its padding, which `fill_rest` then sets to -1.
         tokens = np.full((spans.B, spans.width), -1)
         tokens[: spans.filled] = np.arange(len(spans.row)).repeat(spans.reach).reshape(spans.filled, spans.width)
         spans.fill_rest(tokens, -1)
         rollout = np.ascontiguousarray(targets_of(tokens))
-        # One more value for padding, which -1 finds.
+        # -1, the rollout of padding, reads the appended last value.
         advantages = np.append(self._advantages[spans.episode], 0.0)[rollout]
         if self._versions is None:
             versions = np.append(self.dataset.versions[spans.episode], NO_VERSION)[rollout]

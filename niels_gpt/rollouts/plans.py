@@ -147,7 +147,7 @@ class RowParts:
         return found
 
     def describe(self) -> list[Any]:
-        """What decides the rows, as JSON values."""
+        """Everything that decides the rows, as JSON values, for the fingerprint."""
         begins = None if self.begins is None else self.begins.tolist()
         return [self.plan.digest(), self.rows if begins else None, begins]
 

@@ -1,9 +1,10 @@
-"""`RolloutWriter`: what an inference engine sampled -> a dataset of episodes with log-probabilities and rewards.
+"""`RolloutWriter`: writes what an inference engine sampled as episodes with log-probabilities and rewards.
 
-The ids are stored as they are given. Files are written in a staging directory that gets its name when all is written:
-a writer that is killed leaves no half dataset, and the next writer of the same path removes what it left.
+The ids are stored as they are passed. Files are written in a staging directory, which is renamed when all is written: a
+writer that is killed leaves no incomplete dataset, and the next writer of the same path deletes what it left.
 
-`import_rollouts` writes what another program wrote as lines of JSON. A line holds one rollout, in one turn or several::
+`import_rollouts` reads rollouts that another program wrote as lines of JSON. A line has one rollout, of one turn or
+more::
 
     {"prompt_ids": [1, 2], "completion_ids": [3, 4], "logprobs": [-0.5, -1.2], "reward": 1.0, "group_id": "task 7"}
     {"turns": [{"prompt_ids": [...], "completion_ids": [...], "logprobs": [...]}, ...], "reward": 0.0}
@@ -45,7 +46,7 @@ from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
 from niels_gpt.values import check_keywords
 
-WAITING_TOKENS: Final = 1 << 18  # tokens that are written together
+WAITING_TOKENS: Final = 1 << 18  # tokens that are collected before they are written, since single rollouts are small
 MOST: Final = float(np.finfo(np.float32).max)
 
 # Keys of an imported line.
@@ -160,7 +161,7 @@ class RolloutWriter:
             "prompt_length": row.prompt_length,
         }
         line = _line(group_id, metadata)
-        # Last, so that a rollout that is refused begins no group.
+        # After all checks, so that a refused rollout does not begin a group.
         record["group"] = self._groups.setdefault(group_id, len(self._groups))
         self._waiting.append((row, record, line))
         self._waiting_tokens += len(row.ids)
@@ -211,7 +212,7 @@ class RolloutWriter:
 
 
 class _RolloutFiles:
-    """The files beside those of the episodes."""
+    """Writes the files of rollouts that episodes do not have: records, lines, log-probabilities and versions."""
 
     def __init__(self, root: Path, logprobs: bool, versions: bool) -> None:
         self.files: dict[str, FileRecord] = {}
@@ -249,7 +250,7 @@ class _RolloutFiles:
 
 def _finite(name: str, value: Any) -> float:
     try:
-        if isinstance(value, str | bytes):  # float() reads texts, too
+        if isinstance(value, str | bytes):  # float() would read "1.5", and text is more likely a mistake
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
