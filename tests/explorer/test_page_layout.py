@@ -196,6 +196,23 @@ def test_on_a_telephone_a_chosen_row_is_in_sight(address: str, visit: Visit) -> 
     assert page.locator(".detail .who").evaluate_all(CUT) == []
 
 
+def test_long_findings_fit_a_telephone(tokenizer_dir: Path, tmp_path: Path, visit: Visit) -> None:
+    note = "message 0: content.0 is of type 'image_url'; expected a text part {'type': 'text', 'text': ...}, " * 2
+    place = {"row": 0, "where": "a/long/path/" * 9, "message": 1, "token": 5, "note": note, "window": [], "mark": 0}
+    finding = {"rule": "x", "severity": "error", "title": "contents contain the text of control tokens", "count": 2}
+    finding |= {"rows": 1, "summary": note, "cause": note, "fix": "unbroken" * 20, "thread": "o/r#1"}
+    report = {"version": 1, "rows": 1, "findings": [{**finding, "evidence": [place]}] * 2}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    renderers = RendererList([str(tokenizer_dir)])
+    dataset = open_dataset(chat_file(tmp_path / "chats.jsonl", [turns(2)]), renderers)
+    with serving(Explorer(renderers, dataset, read_findings(tmp_path / "report.json"))) as found:
+        page = visit(f"{found}/#findings").page
+        page.set_viewport_size(NARROW)
+        page.wait_for_selector(".finding")
+        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+        page.close()
+
+
 def test_characters_have_no_bar_beside_tokens(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#formats").page
     page.wait_for_selector('[data-renderer="chatml@"] .t')
@@ -304,6 +321,9 @@ def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Pa
         until(lambda: page.locator(".images img").count() == len(sources))
         sizes = page.locator(".images img")
         until(lambda: sizes.evaluate_all("(all) => all.map((i) => i.naturalWidth)")[:2] == [30, 12])
+        # The family takes no images; the row is shown as JSON, without the bytes of its image.
+        assert "characters)" in page.locator("pre.json").inner_text()
+        assert uri not in page.locator("pre.json").inner_text()
         page.close()
 
 

@@ -25,7 +25,7 @@ export function histogram(title, held, shown) {
   const summary = `median ${shown(middle)}, 5 % below ${shown(low)}, 5 % above ${shown(top)}, longest ${shown(held.most)}`.replace(title.startsWith("Length") ? "" : /, longest .*/, "");
   const beyond = held.most > held.edges.at(-1) ? `${shown(held.edges.at(-1))} … ${shown(held.most)}` : shown(held.edges.at(-1));
   return h("figure", { class: "chart" }, h("figcaption", {}, title),
-    s("svg", { viewBox: `0 0 ${wide} ${high + 14}`, role: "img", "aria-label": `${title}: ${summary}` }, ...bars, mark,
-      s("text", { x: 0, y: high + 12 }, shown(held.edges[0])), s("text", { x: wide, y: high + 12, "text-anchor": "end" }, beyond)),
+    s("svg", { viewBox: `0 0 ${wide} ${high + 16}`, role: "img", "aria-label": `${title}: ${summary}` }, ...bars, mark,
+      s("text", { x: 0, y: high + 13 }, shown(held.edges[0])), s("text", { x: wide, y: high + 13, "text-anchor": "end" }, beyond)),
     h("p", { class: "note" }, summary));
 }

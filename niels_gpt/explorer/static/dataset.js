@@ -249,7 +249,7 @@ export class DatasetView {
       parts.push(this.panel.element);
       this.detail.replaceChildren(...parts);
       if (at >= 0) this.panel.tokens.moveTo(at, true, "center");
-    } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, null, 2)) : "");
+    } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, shortened, 2)) : "");
     // Where the row is above the list, not beside it, its beginning is shown.
     if (matchMedia("(max-width: 900px)").matches && !(evidence.token ?? evidence.message)) this.detail.scrollIntoView({ block: "start" });
   }
@@ -296,4 +296,10 @@ function images({ row, conversation }) {
   return (conversation?.messages ?? []).flatMap((message, at) => (Array.isArray(message.content) ? message.content : []).flatMap((part, number) =>
     kinds.includes(part?.type) || part?.image || part?.image_url
       ? [h("figure", {}, h("img", { src: `/api/image?${new URLSearchParams({ row, message: at, part: number })}`, alt: `image ${number} of message ${at}`, loading: "lazy" }), h("figcaption", { class: "note" }, `message ${at}`))] : []));
+}
+
+// Strings of a conversation as JSON: an image in the row itself would fill the page.
+function shortened(_, value) {
+  const most = typeof value === "string" && value.startsWith("data:") ? 60 : 20_000;
+  return typeof value === "string" && value.length > most ? `${value.slice(0, most)}… (${number(value.length)} characters)` : value;
 }
