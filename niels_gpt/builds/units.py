@@ -54,6 +54,7 @@ from niels_gpt.storage.manifests import (
     read_manifest,
     with_manifest_hash,
 )
+from niels_gpt.storage.regular import is_regular, map_regular, open_regular, read_regular
 from niels_gpt.storage.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
@@ -129,7 +130,7 @@ def _read_listing(path: Path) -> tuple[list[Slice], int]:
     """The slices up to the first line that is damaged or incomplete, and the size of their lines in bytes."""
     known: list[Slice] = []
     size = 0
-    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+    for line in read_regular(path).splitlines(keepends=True) if is_regular(path) else ():
         try:
             part = Slice(**json.loads(line[9:]))
         except (ValueError, TypeError):
@@ -241,7 +242,7 @@ def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:
 def is_finished(unit_task: UnitTask) -> bool:
     """Whether the unit exists and is made from this slice. Its bytes are checked when it is read."""
     try:
-        manifest = json.loads((unit_task.path / MANIFEST_NAME).read_bytes())
+        manifest = json.loads(read_regular(unit_task.path / MANIFEST_NAME))
     except (OSError, ValueError, RecursionError):
         return False
     if not isinstance(manifest, dict):
@@ -430,15 +431,12 @@ class _Rows:
 
 
 def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
-    if path.stat().st_size == 0:  # cannot be mapped
-        return np.zeros(0, dtype=dtype)
-    # As a plain array: slices of a `memmap` are `memmap`s too, and creating one takes longer than copying a document.
-    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+    return map_regular(path, dtype)
 
 
 def _json_lines(path: Path, files: ExitStack) -> Iterator[bytes]:
     """The lines of a JSON-lines file; none if it does not exist."""
-    return files.enter_context(path.open("rb")) if path.is_file() else iter(())
+    return files.enter_context(open_regular(path)) if is_regular(path) else iter(())
 
 
 def _values(lines: Iterator[bytes], n: int) -> list[Any]:

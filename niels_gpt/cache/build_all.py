@@ -57,6 +57,7 @@ from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.slices import Sliceable
 from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.regular import is_regular, read_regular
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
@@ -399,10 +400,10 @@ def _reported(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: the file is not a report.
     """
-    if not path.is_file():
+    if not is_regular(path):
         return []
     try:
-        sources = json.loads(path.read_bytes())["sources"]
+        sources = json.loads(read_regular(path))["sources"]
         return [{"name": str(source["name"]), "status": str(source["status"]), **source} for source in sources]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(

@@ -21,6 +21,7 @@ from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
 from niels_gpt.storage.manifests import REPAIR
+from niels_gpt.storage.regular import is_regular, open_regular
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")
@@ -194,9 +195,9 @@ def index_header(path: Path) -> tuple[int, int]:
     Raises:
         CacheError: the file is not a one-dimensional int64 `.npy`, or its size differs from its header.
     """
-    if not path.is_file():
+    if not is_regular(path):
         raise CacheError(f"{path}: no such file; expected an index of example offsets")
-    with storage_errors("reading", path), path.open("rb") as file:
+    with storage_errors("reading", path), open_regular(path) as file:
         begin = file.read(8)
         length_bytes = 2 if begin[6:7] == b"\x01" else 4
         length = int.from_bytes(file.read(length_bytes), "little")

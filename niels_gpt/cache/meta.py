@@ -52,6 +52,7 @@ from niels_gpt.storage.manifests import (
     read_manifest,
     tokenizer_sha256,
 )
+from niels_gpt.storage.regular import is_regular, map_regular, open_regular
 
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")
@@ -205,24 +206,24 @@ def completed(folder: Path, meta: Meta) -> Meta:
 def _sft_names(folder: Path, split: str) -> list[Path]:
     """The two files of a split; none if the split is absent."""
     tokens, index = folder / tokens_name(split), folder / index_name(split)
-    return [tokens, index] if tokens.is_file() or index.is_file() else []
+    return [tokens, index] if is_regular(tokens) or is_regular(index) else []
 
 
 def _ends_with_the_file(path: Path, n: int, start: int, counts: Mapping[str, int]) -> bool:
     """Whether the index also holds the end of the last example, which programs may write or leave out."""
     if n == 0:
         return False
-    last = np.fromfile(path, dtype="<i8", count=1, offset=start + 8 * (n - 1))
+    last = map_regular(path, "<i8", offset=start + 8 * (n - 1), shape=(1,))
     return bool(last[0] == counts["tokens"])
 
 
 def _sampled(path: Path) -> dict[str, Any]:
     """The record of a file without reading all of it: its size, and the hash of 64 evenly spaced samples."""
-    if not path.is_file():
+    if not is_regular(path):
         raise CacheError(f"{path}: no such file; expected tokens and index side by side. Copy the missing one")
     size = path.stat().st_size
     seen = hashlib.sha256(str(size).encode())
-    with storage_errors("reading", path), path.open("rb") as file:
+    with storage_errors("reading", path), open_regular(path) as file:
         for block in range(SAMPLES):
             # Block 0 is at the start and block 63 ends with the file. A file below 4 kB is read 64 times, from its
             # start.
@@ -253,7 +254,7 @@ def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:
         CacheError: as `open_meta`; or there is no meta.json although a tokenizer is passed.
         Mismatch: the cache was built with another tokenizer.
     """
-    if not (folder / META_NAME).is_file():
+    if not is_regular(folder / META_NAME):
         if tokenizer is not None:
             raise CacheError(
                 f"{folder / META_NAME}: does not exist, so the tokenizer cannot be checked; leave tokenizer out"

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_header, index_name, mask_name, tokens_name
 from niels_gpt.cache.meta import Meta, has_checksums, open_meta
-from niels_gpt.errors import CacheError, storage_errors
+from niels_gpt.errors import CacheError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.manifests import REPAIR, verify_files
+from niels_gpt.storage.regular import is_regular, map_regular
 
 INDEX_PROBES = 1 << 16  # entries of an index that are checked when it is opened
 VERIFY_TOKENS = 1 << 22  # tokens per step of a verification
@@ -33,17 +34,14 @@ def map_tokens(path: Path, dtype: str) -> Tokens:
         CacheError: missing, or its size is not a multiple of the token size.
         StorageError: the file system refused.
     """
-    if not path.is_file():
+    if not is_regular(path):
         raise CacheError(f"{path}: no such file; expected a file of tokens")
     size, width = path.stat().st_size, np.dtype(dtype).itemsize
     if size % width:
         raise CacheError(
             f"{path}: {size:,} bytes is not a multiple of {width} bytes per token; the file is truncated or foreign"
         )
-    if size == 0:  # an empty file cannot be mapped
-        return np.empty(0, dtype=dtype)
-    with storage_errors("mapping", path):
-        return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+    return map_regular(path, dtype)
 
 
 def release(values: npt.NDArray[Any]) -> None:
@@ -123,8 +121,7 @@ def _load_npy(path: Path) -> Int64s:
     n, start = index_header(path)
     if n == 0:  # an empty array cannot be mapped
         return np.empty(0, dtype=np.int64)
-    with storage_errors("mapping", path):
-        return np.memmap(path, dtype="<i8", mode="r", offset=start, shape=(n,)).view(np.ndarray)
+    return map_regular(path, "<i8", offset=start, shape=(n,))
 
 
 def windows(tokens: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:

@@ -18,6 +18,7 @@ from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.storage.files import write_atomic
+from niels_gpt.storage.regular import is_regular, read_regular
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
@@ -35,7 +36,7 @@ def files_of(encoder: DocumentEncoder) -> dict[str, bytes]:
     """
     tokenizer = encoder.tokenizer
     if isinstance(tokenizer, SentencePieceTokenizer):
-        return {MODEL_NAME: Path(tokenizer.model_path).read_bytes()}
+        return {MODEL_NAME: read_regular(Path(tokenizer.model_path))}
     if isinstance(tokenizer, TokenizerAdapter):
         return saved_files(tokenizer.parts)
     raise UsageError(
@@ -50,7 +51,7 @@ def is_copied(tokenizer: DocumentEncoder, folder: Path, *, overwrite: bool) -> b
     Raises:
         Mismatch: another one is there, and it is not to be overwritten.
     """
-    if not (folder / META_NAME).is_file():
+    if not is_regular(folder / META_NAME):
         return False
     names = (folder / name for name in (TOKENIZER_NAME, MODEL_NAME))
     model = next((path for path in names if path.is_file()), folder / MODEL_NAME)

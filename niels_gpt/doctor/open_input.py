@@ -36,6 +36,7 @@ from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_fi
 from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.preference_rows import FORMS, detect_form
 from niels_gpt.sources.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
+from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.remote import AnyFile, RemoteFile
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
@@ -213,7 +214,7 @@ def is_tokenizer(path: Path) -> bool:
     """Whether a path is a directory (or file) with a tokenizer and no data."""
     if path.is_file():
         return path.name == TOKENIZER_NAME or path.suffix == ".model"
-    return path.is_dir() and any((path / name).is_file() for name in (TOKENIZER_NAME, MODEL_NAME))
+    return path.is_dir() and any(is_regular(path / name) for name in (TOKENIZER_NAME, MODEL_NAME))
 
 
 def _of_url(url: str) -> Opened:
@@ -239,7 +240,7 @@ def _form(path: AnyFile) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    return is_episode_indexed_dataset(path) or (path / META_NAME).is_file()
+    return is_episode_indexed_dataset(path) or is_regular(path / META_NAME)
 
 
 def _of_directory(path: Path, split: str | None) -> Opened:

@@ -20,6 +20,7 @@ from niels_gpt.imports.arrays import HEADER_BYTES, NO_ID, array_of, has_array_he
 from niels_gpt.imports.formats import ImportOptions, SplitFiles
 from niels_gpt.imports.run import FORMATS
 from niels_gpt.imports.samples import read_index
+from niels_gpt.storage.regular import is_regular, open_regular
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
 WINDOW = 4096
@@ -163,7 +164,7 @@ class TokenFiles:
 def _first_file(path: Path) -> Path | None:
     """The file, or the first one of a directory that is not empty."""
     files = [path] if path.is_file() else sorted(file for pattern in ("*.bin", "*.npy") for file in path.rglob(pattern))
-    return next((file for file in files if file.stat().st_size), None)
+    return next((file for file in files if is_regular(file) and file.stat().st_size), None)
 
 
 def _dtype_of(path: Path) -> str:
@@ -174,7 +175,8 @@ def _dtype_of(path: Path) -> str:
     file = _first_file(path)
     if file is None or file.stat().st_size % 4:
         return "uint16"
-    upper = np.fromfile(file, dtype="<u2", count=SNIFFED)[1::2]
+    with open_regular(file) as opened:
+        upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]
     return "uint32" if float((upper < UPPER).mean()) > MOST else "uint16"
 
 

@@ -37,7 +37,6 @@ from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.storage.manifests import (
     COUNTS,
     IDS,
-    REPAIR,
     TEXT,
     VOCAB_SIZE,
     Manifest,
@@ -51,6 +50,7 @@ from niels_gpt.storage.manifests import (
     one_of,
     read_manifest,
 )
+from niels_gpt.storage.regular import is_regular, open_regular
 
 FORMAT_VERSION: Final = 1
 CONTEXT_VERSION: Final = 2  # of datasets with `prefixes.idx` or `images.idx`, which earlier versions would ignore
@@ -143,7 +143,7 @@ def require_episodes(dataset: Path) -> None:
 
 
 def _holds_episodes(folder: Path) -> bool:
-    return (folder / TOKENS_NAME).is_file() and (folder / INDEX_NAME).is_file()
+    return is_regular(folder / TOKENS_NAME) and is_regular(folder / INDEX_NAME)
 
 
 def _candidates(split: Path) -> list[Path]:
@@ -161,7 +161,7 @@ def shard_folders(split: Path) -> list[Path]:
         # A folder named as a shard must be one. The split's own folder may hold neither file.
         if folder in shards or (folder / TOKENS_NAME).exists() or (folder / INDEX_NAME).exists():
             for name in (TOKENS_NAME, INDEX_NAME):
-                if not (folder / name).is_file():
+                if not is_regular(folder / name):
                     raise CacheError(
                         f"{folder / name}: no such file; expected {TOKENS_NAME} and {INDEX_NAME} side by side. "
                         "Copy the missing one, or build the dataset again"
@@ -194,10 +194,11 @@ def index_chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, Recor
 
     They are read, not mapped: after a scan, mapped pages of a long index would count as the process' memory.
     """
-    with storage_errors("reading", path):
+    with storage_errors("reading", path), open_regular(path) as file:
         for at in range(start, stop, INDEX_CHUNK):
             n = min(stop - at, INDEX_CHUNK)
-            found = np.fromfile(path, dtype="<u8", count=2 * n, offset=RECORD_BYTES * at)
+            file.seek(RECORD_BYTES * at)
+            found = np.fromfile(file, dtype="<u8", count=2 * n)
             if len(found) < 2 * n:
                 raise CacheError(f"{path}: shorter than when it was opened; do not rebuild a dataset in use")
             yield at, found.reshape(-1, 2)
@@ -211,9 +212,7 @@ def open_manifest(dataset: Path) -> Manifest | None:
             another size.
     """
     path = dataset / MANIFEST_NAME
-    if not path.is_file():
-        if path.is_symlink() or path.exists():
-            raise CacheError(f"{path}: a directory, a dead link or a device; expected the manifest. {REPAIR}")
+    if not is_regular(path):
         return None
     manifest = checked_manifest(path)
     check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
@@ -246,7 +245,7 @@ def kind_of(names: object) -> str | None:
     if isinstance(names, Iterable) and not isinstance(names, str):
         names = next(iter(names), None)
     path = Path(names) / MANIFEST_NAME if isinstance(names, str | Path) else None
-    return checked_manifest(path)["kind"] if path is not None and path.is_file() else None
+    return checked_manifest(path)["kind"] if path is not None and is_regular(path) else None
 
 
 _NOT_PLAIN: Final = {
@@ -289,7 +288,7 @@ def _data_patterns() -> list[str]:
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
     """The mapped mask, or `None` and the reason. Without a manifest, the file's size decides its dtype."""
     path = folder / MASK_NAME
-    if not path.is_file():
+    if not is_regular(path):
         return None, f"{path}: no such file"
     # With a manifest only the recorded dtype counts: another size is damage.
     dtypes = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest and manifest["mask_dtype"] else MASK_DTYPES.values()

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.episodes.format import IMAGE, IMAGE_PATHS_NAME, IMAGES_NAME
 from niels_gpt.errors import CacheError
+from niels_gpt.storage.regular import is_regular, map_regular
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -105,17 +105,17 @@ def open_images(folder: Path, episodes: int) -> ImageIndex | None:
         CacheError: the two files do not belong together, or to these episodes.
     """
     path, names = folder / IMAGES_NAME, folder / IMAGE_PATHS_NAME
-    if not path.is_file():
+    if not is_regular(path):
         return None
     size = path.stat().st_size
-    if size % IMAGE.itemsize or not names.is_file():
-        state = "found" if names.is_file() else "missing"
+    if size % IMAGE.itemsize or not is_regular(names):
+        state = "found" if is_regular(names) else "missing"
         raise CacheError(
             f"{path}: {size:,} bytes, and {IMAGE_PATHS_NAME} is {state}; expected both, and records of "
             f"{IMAGE.itemsize} bytes. Copy or build the dataset again"
         )
-    records = np.zeros(0, IMAGE) if not size else np.memmap(path, dtype=IMAGE, mode="r")
-    paths = np.zeros(0, np.uint8) if not names.stat().st_size else map_tokens(names, "u1")
+    records = map_regular(path, IMAGE)
+    paths = map_regular(names, "u1")
     # The rest of the records is read when their episodes are.
     last = records[-1:]
     if (last["episode"] >= episodes).any() or (last["path_start"] + last["path_length"] > len(paths)).any():

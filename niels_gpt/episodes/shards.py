@@ -37,6 +37,7 @@ from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.episodes.shared_prefixes import SharedItems
 from niels_gpt.errors import CacheError
 from niels_gpt.storage.manifests import Manifest
+from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache
 
 
@@ -183,7 +184,7 @@ def with_items(shard: Shard, width: int) -> Shard:
 
 def _open_prefixes(folder: Path, episodes: int) -> Records | None:
     path = folder / PREFIXES_NAME
-    if not path.is_file():
+    if not is_regular(path):
         return None
     prefixes = read_index(path)
     if len(prefixes) != episodes:
@@ -226,7 +227,7 @@ def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | N
 
 def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
     path = folder / SEGMENTS_NAME
-    if not path.is_file():
+    if not is_regular(path):
         return None
     size = path.stat().st_size
     for dtype in SEGMENT_DTYPES.values():

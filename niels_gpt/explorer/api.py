@@ -26,6 +26,7 @@ from niels_gpt.renderers.template.probe_results import report_on
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.records import data_files
+from niels_gpt.storage.regular import is_regular
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def open_dataset(path: Path | None, renderers: RendererList) -> Dataset | None:
 
 def _has_chats(directory: Path) -> bool:
     """Whether this is a folder of chat files, as of the hub or of `save_to_disk`, and not a dataset of ours."""
-    if (directory / META_NAME).is_file() or is_episode_indexed_dataset(directory):
+    if is_regular(directory / META_NAME) or is_episode_indexed_dataset(directory):
         return False
     try:
         return ChatFile(data_files(directory)[0]).detected_dialect() is not None

@@ -18,6 +18,7 @@ from niels_gpt.explorer.dataset import About, Filter, Page, RowDetail, RowSummar
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import Choice
 from niels_gpt.explorer.token_columns import LossMode, table_of_row
+from niels_gpt.storage.regular import is_regular
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48
@@ -36,7 +37,7 @@ class StoredRows:
     """
 
     def __init__(self, directory: Path, tokenizers: list[str]) -> None:
-        if not is_episode_indexed_dataset(directory) and not (directory / META_NAME).is_file():
+        if not is_episode_indexed_dataset(directory) and not is_regular(directory / META_NAME):
             raise InputError(
                 f"{directory}: expected a chat file, a folder of chat files, a cache with {META_NAME}, or episodes "
                 "with train/tokens.bin and train/episodes.idx. Tokens of other trainers are imported first: niels-gpt "

@@ -18,6 +18,7 @@ from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export.llmc import HEADER, MAGIC_AND_VERSION
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
+from niels_gpt.storage.regular import is_regular, map_regular, open_regular
 
 PORTION_TOKENS = 1 << 20
 NO_ID = 1 << 32  # not in any file
@@ -37,6 +38,7 @@ def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
 def _ids_in(file: Path) -> int:
     """How many ids a file holds; 0 for one that is no array, which is reported when it is read."""
     try:
+        is_regular(file)
         return int(np.load(file, mmap_mode="r", allow_pickle=False).size)
     except Exception:  # see `array_of`
         return 0
@@ -60,6 +62,7 @@ def array_of(file: Path) -> npt.NDArray[Any]:
     Raises:
         InputError: not an array of integers of 0 and more, of one or two dimensions.
     """
+    is_regular(file)
     try:
         ids = np.load(file, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header raises what its parser raises
@@ -86,13 +89,13 @@ def required(eos_id: int | None, file: Path) -> int:
 
 def has_array_header(file: Path) -> bool:
     """Whether the file begins as `numpy.save` writes arrays."""
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         return opened.read(6) == b"\x93NUMPY"
 
 
 def is_token_file(file: Path) -> bool:
     """Whether the file begins as llm.c's token files do."""
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         return int.from_bytes(opened.read(4), "little") in DTYPES
 
 
@@ -112,20 +115,22 @@ def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFile
 
 def token_dtype_of(file: Path) -> str:
     """The dtype of the ids of a token file of llm.c; uint16 for other files."""
-    magic = np.fromfile(file, dtype="<i4", count=1)
+    with open_regular(file) as opened:
+        magic = np.fromfile(opened, dtype="<i4", count=1)
     return DTYPES.get(int(magic[0]) if len(magic) else 0, "<u2")
 
 
 def _read_token_files(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
     for file in files:
-        header = np.fromfile(file, dtype="<i4", count=HEADER)
+        with open_regular(file) as opened:
+            header = np.fromfile(opened, dtype="<i4", count=HEADER)
         if len(header) < HEADER or int(header[0]) not in DTYPES:
             raise InputError(f"{file}: does not begin as a token file of llm.c; check the format")
         dtype, count = DTYPES[int(header[0])], int(header[2])
         size = file.stat().st_size
         if HEADER_BYTES + count * np.dtype(dtype).itemsize != size:
             raise InputError(f"{file}: {size:,} bytes, but its header announces {count:,} tokens; it is cut")
-        tokens = np.memmap(file, dtype, "r", HEADER_BYTES, (count,)).view(np.ndarray) if count else np.empty(0, dtype)
+        tokens = map_regular(file, dtype, offset=HEADER_BYTES)
         yield from documents_of(tokens, required(eos_id, file))
 
 

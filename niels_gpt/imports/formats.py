@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.datasets import gather
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.export.source import portions_of
+from niels_gpt.storage.regular import map_regular
 
 # Names of splits in other tools, in file and folder names. Files of a test split are not imported.
 SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": None}
@@ -139,10 +140,10 @@ def map_file(path: Path, dtype: str) -> npt.NDArray[Any]:
     Raises:
         InputError: its size is not a multiple of the item size.
     """
-    size, width = path.stat().st_size, np.dtype(dtype).itemsize
+    with storage_errors("reading", path):
+        size, width = path.stat().st_size, np.dtype(dtype).itemsize
     if size % width:
         raise InputError(
             f"{path}: {size:,} bytes are not a whole number of {np.dtype(dtype).name}; it is cut, or of another kind"
         )
-    # An empty file cannot be mapped.
-    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray) if size else np.empty(0, dtype=dtype)
+    return map_regular(path, dtype)

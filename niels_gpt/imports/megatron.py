@@ -18,6 +18,7 @@ from niels_gpt.errors import InputError
 from niels_gpt.export.megatron import MAGIC, VERSION
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require, rows_from
+from niels_gpt.storage.regular import is_regular, map_regular, open_regular
 
 # Megatron's codes of integer dtypes.
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
@@ -37,17 +38,17 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     for split, files in require(path if found else passed, found, ".idx file").items():
         masks = [file.with_name(f"{file.stem}_mask.idx") for file in files]
         # A mask counts only where every file has one: an episode without a mask would be trained whole.
-        has_mask = all(mask.is_file() for mask in masks)
+        has_mask = all(is_regular(mask) for mask in masks)
         splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask), sum(map(_tokens_of, files)))
     return splits
 
 
 def _tokens_of(index: Path) -> int:
     """How many tokens a file has; 0 where it is damaged, which is reported when it is read."""
-    with index.open("rb") as file:
+    with open_regular(index) as file:
         data, tokens = file.read(HEADER_BYTES), index.with_suffix(".bin")
     code = data[len(MAGIC) + 8] if len(data) == HEADER_BYTES else 0
-    return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and tokens.is_file() else 0
+    return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and is_regular(tokens) else 0
 
 
 def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
@@ -73,7 +74,7 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     Raises:
         InputError: another kind of file, a newer version, or a file that is cut.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(HEADER_BYTES)
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
         raise InputError(f"{path}: does not begin as a Megatron index; expected the .idx of an IndexedDataset")
@@ -83,9 +84,9 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     size = HEADER_BYTES + 12 * n + 8 * entries
     if path.stat().st_size < size:
         raise InputError(f"{path}: {path.stat().st_size:,} bytes, but its header requires {size:,}; it is cut")
-    lengths = np.memmap(path, "<i4", "r", HEADER_BYTES, (n,)).astype(np.int64)
-    pointers = np.memmap(path, "<i8", "r", HEADER_BYTES + 4 * n, (n,)).astype(np.int64)
-    documents = np.memmap(path, "<i8", "r", HEADER_BYTES + 12 * n, (entries,)).astype(np.int64)
+    lengths = map_regular(path, "<i4", offset=HEADER_BYTES, shape=(n,)).astype(np.int64)
+    pointers = map_regular(path, "<i8", offset=HEADER_BYTES + 4 * n, shape=(n,)).astype(np.int64)
+    documents = map_regular(path, "<i8", offset=HEADER_BYTES + 12 * n, shape=(entries,)).astype(np.int64)
     if n == 0 or documents[0] != 0 or documents[-1] != n or (np.diff(documents) < 1).any():
         raise InputError(f"{path}: its documents do not cover its {n:,} sequences; the index is damaged")
     starts = pointers // np.dtype(DTYPES[code]).itemsize

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows
 from niels_gpt.imports.arrays import LLMC, NANOGPT, NPY
+from niels_gpt.imports.exported import exported
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
 from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
@@ -21,7 +21,7 @@ from niels_gpt.imports.olmo import OLMO
 from niels_gpt.imports.samples import LITDATA, MDS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.inputs import fingerprint
-from niels_gpt.storage.manifests import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields, check_manifest_hash, read_manifest
+from niels_gpt.storage.manifests import read_manifest
 
 FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, NANOGPT, OLMO, LLMC, NPY, MDS, LITDATA)}
 
@@ -36,14 +36,6 @@ def format_named(name: str) -> ImportFormat:
         raise UsageError(f"{name!r} cannot be imported; {', '.join(FORMATS)} can{did_you_mean(name, FORMATS)}")
     return FORMATS[name]
 
-
-# What `niels-gpt export` records about its source, in `export.json`.
-EXPORT_MANIFEST = "export.json"
-SOURCE_FIELDS = {
-    "vocab_size": VOCAB_SIZE.or_null(),
-    "tokenizer_sha256": TEXT.or_null(),
-    "special_token_ids": IDS.or_null(),
-}
 
 _NO_ROWS = {"episodes": 0, "tokens": 0, "trained_tokens": 0}
 
@@ -63,7 +55,7 @@ def import_episodes(
     """Write episodes from a token dataset of another program, and return their manifest.
 
     Each text of a packed row is an episode. From a directory that `niels-gpt export` wrote, the vocabulary size, the
-    tokenizer's hash and the ids of special tokens are copied.
+    tokenizer's hash and the ids of special tokens are copied, and its files are compared with their checksums first.
 
     Args:
         path: a directory or file (for megatron also a path without its suffix).
@@ -76,19 +68,23 @@ def import_episodes(
 
     Raises:
         UsageError: an unknown format, or a missing option that the files require; OutputExists: `out` exists already.
-        InputError: files that are missing, cut or of another kind, or labels that are shifted.
+        InputError: files that are missing, cut or of another kind, labels that are shifted, or files of an export that
+            differ from what was written.
         StorageError: writing failed; `out` is then as it was before.
     """
     ranges.TOKEN_ID.check(eos_id, "eos_id")
     ranges.VOCAB_SIZE.check(vocab_size)
     ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
     place, chosen = Path(path), format_named(form)
+    export = exported(place)
+    if export is not None:
+        export.check(place, progress)
     splits = chosen.open(place, ImportOptions(eos_id, token_dtype))
-    recorded = _recorded_source(place)
+    recorded = {} if export is None else export.source
     # What the user passes wins over the record of an export.
     size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
     mask_dtype = _mask_dtype(splits, place)
-    recipe = _recipe(place, chosen, splits, eos_id, mask_dtype, shard_bytes, recorded | {"vocab_size": size})
+    recipe = _recipe(place, chosen, splits, eos_id, mask_dtype, shard_bytes, {**recorded, "vocab_size": size})
     with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
         counts = dict.fromkeys(("train", "val"), _NO_ROWS)
         for name, found in splits.items():
@@ -118,7 +114,7 @@ def _recipe(
     """What decides the dataset's bytes, as the manifest records it, in the manifest's order.
 
     Args:
-        source: what is known of the tokenizer: `SOURCE_FIELDS`.
+        source: what is known of the tokenizer: `exported.SOURCE_FIELDS`.
     """
     inputs = {name: fingerprint(found.files) for name, found in splits.items()}
     return {
@@ -135,26 +131,6 @@ def _recipe(
         "template_sha256": None,
         "special_token_ids": source.get("special_token_ids") or {},
     }
-
-
-def _recorded_source(place: Path) -> dict[str, Any]:
-    """`source` of the export.json in the directory or the one above; empty if there is none."""
-    # The user may pass the data directory inside an export.
-    for folder in (place, place.parent):
-        path = folder / EXPORT_MANIFEST
-        if path.is_file():
-            try:
-                manifest = json.loads(path.read_bytes())
-            # Deeply nested JSON raises RecursionError.
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}: not valid JSON ({error}); copy the export again") from error
-            source = manifest.get("source") if isinstance(manifest, dict) else None
-            if isinstance(manifest, dict):
-                check_manifest_hash(path, manifest)
-            check_fields(path, {"source": source}, {"source": OBJECT.or_null()})
-            check_fields(path, source or {}, SOURCE_FIELDS, "source.")
-            return dict(source or {})
-    return {}
 
 
 def _mask_dtype(splits: Mapping[str, SplitFiles], place: Path) -> str | None:

@@ -26,6 +26,7 @@ from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.format.masks import MASK_COLUMNS
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
+from niels_gpt.storage.regular import read_regular
 
 INDEX: Final = "index.json"
 IDS: Final = ("tokens", "input_ids")
@@ -167,7 +168,7 @@ def read_index(path: Path) -> Any:
         InputError: it is no JSON.
     """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_regular(path))
     except ValueError as error:
         raise InputError(f"{path}: {error}; expected the index of a dataset") from error
 

@@ -20,8 +20,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown, storage_errors
+from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown
 from niels_gpt.recipes.schema import Recipe, Table
+from niels_gpt.storage.regular import is_regular, read_regular
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
@@ -107,12 +108,11 @@ def check_recipe(
 def _read(file: Path) -> tuple[dict[str, Any], Lines]:
     if file.is_dir():
         raise InputError(f"{file}: a directory; expected a recipe: a .toml, .yaml or .lock.json file")
-    if not file.is_file():
+    if not is_regular(file):
         raise InputError(f"{file}: no such file; expected a recipe (niels-gpt init DATA writes one)")
     if not file.name.endswith((".toml", *YAML_SUFFIXES)):
         raise UsageError(f"{file}: expected a recipe in TOML (.toml) or YAML (.yaml, .yml), or a lock (.lock.json)")
-    with storage_errors("reading", file):
-        data = file.read_bytes()
+    data = read_regular(file)
     try:
         text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:

@@ -41,10 +41,12 @@ from niels_gpt.storage.manifests import (
     OBJECT,
     check_fields,
     check_file_records,
+    check_files,
     check_keys,
     check_manifest_hash,
     read_manifest,
 )
+from niels_gpt.storage.regular import is_regular
 
 EXPORT_MANIFEST = "export.json"
 
@@ -202,7 +204,7 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
         Mismatch: the directory holds an export of other episodes, or with other options. CacheError: its manifest is
             damaged.
     """
-    if not (folder / EXPORT_MANIFEST).is_file():
+    if not is_regular(folder / EXPORT_MANIFEST):
         return None
     path = folder / EXPORT_MANIFEST
     found = read_manifest(path)
@@ -211,6 +213,7 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
     check_fields(path, found, {"splits": OBJECT, "source": OBJECT})
     check_fields(path, found["source"], {"fingerprints": OBJECT}, "source.")
     check_file_records(path, found)
+    check_files(folder, found["files"], manifest=EXPORT_MANIFEST, patterns=())
     splits = checked_split(table.split) or splits_of(source)
     prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in splits}
     wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}

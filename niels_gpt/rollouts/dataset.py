@@ -44,6 +44,7 @@ from niels_gpt.rollouts.format import (
     open_records,
     open_values,
 )
+from niels_gpt.storage.regular import open_regular
 
 FORMULAS: Final = ("grpo", "mean")
 ADVANTAGES: Final = ("stored", *FORMULAS)
@@ -247,7 +248,7 @@ class RolloutDataset:
         path = self.episodes.shards[shard].folder / LINES_NAME
         first = sum(map(len, self._records[:shard]))
         record = self._records[shard][number - first]
-        with storage_errors("reading", path), path.open("rb") as file:
+        with storage_errors("reading", path), open_regular(path) as file:
             file.seek(int(record["line"]))
             text = file.read(int(record["line_bytes"]))
         try:

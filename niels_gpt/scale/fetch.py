@@ -36,7 +36,7 @@ from niels_gpt.storage.manifests import (
     check_manifest_hash,
     read_manifest,
 )
-from niels_gpt.storage.remote import READ_BYTES, PatientFile, file_system, remote_errors, size_at
+from niels_gpt.storage.remote import READ_BYTES, PatientFile, file_system, opened, remote_errors, size_at
 from niels_gpt.storage.retries import is_missing
 from niels_gpt.storage.staging import rename_and_delete
 
@@ -153,7 +153,7 @@ def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
                 "Do not trust this dataset"
             )
         if size is not None:
-            with remote_errors("reading", f"{url}/{name}"), fs.open(f"{root}/{name}", "rb", cache_type="none") as file:
+            with remote_errors("reading", f"{url}/{name}"), opened(fs, f"{root}/{name}") as file:
                 return name, bytes(file.read(MOST_MANIFEST_BYTES))
     raise CacheError(
         f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"

@@ -39,12 +39,12 @@ from niels_gpt.scale.uploads import (
     StreamUploader,
     Uploader,
     create_small,
-    is_local,
     put_small,
 )
 from niels_gpt.storage.files import json_bytes
 from niels_gpt.storage.manifests import Manifest, bytes_of
-from niels_gpt.storage.remote import READ_BYTES, file_system, remote_errors, size_at
+from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.storage.remote import READ_BYTES, file_system, is_local, opened, remote_errors, size_at
 
 MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
 LOCK_NAME: Final = ".publishing.json"
@@ -93,7 +93,7 @@ def publish(
     """
     folder = Path(folder)
     name, manifest = find_manifest(folder)
-    data = (folder / name).read_bytes()
+    data = read_regular(folder / name)
     fs, root = file_system(url)
     if has_file(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
         remove_dead_lock(fs, root)
@@ -132,7 +132,7 @@ def find_manifest(folder: Path) -> tuple[str, Manifest]:
     Raises:
         CacheError: there is none, or a file is missing.
     """
-    if (folder / META_NAME).is_file():
+    if is_regular(folder / META_NAME):
         meta = open_meta(folder)
         if not has_checksums(meta):
             raise CacheError(
@@ -190,7 +190,7 @@ def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SI
     if size_at(fs, path) != size:
         return False
     seen = sha256()
-    with remote_errors("reading", path), fs.open(path, "rb", cache_type="none") as file:
+    with remote_errors("reading", path), opened(fs, path) as file:
         while chunk := file.read(READ_BYTES):
             seen.update(chunk)
             progress.advance(len(chunk))

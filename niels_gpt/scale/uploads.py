@@ -27,7 +27,8 @@ from typing import Any, Protocol
 from niels_gpt.errors import DataError, StorageError, storage_errors
 from niels_gpt.progress import Progress
 from niels_gpt.storage.files import create_exclusive, sync_directory, write_atomic
-from niels_gpt.storage.remote import READ_BYTES
+from niels_gpt.storage.regular import open_regular
+from niels_gpt.storage.remote import READ_BYTES, is_local
 
 PART_BYTES = 64 << 20
 MAX_PARTS = 10_000  # of a multipart upload, in S3 and compatible stores
@@ -52,7 +53,7 @@ class OutgoingFile:
             DataError: at the end, if they differ from the manifest. StorageError: the disk refused.
         """
         seen = sha256()
-        with storage_errors("reading", self.file), self.file.open("rb") as source:
+        with storage_errors("reading", self.file), open_regular(self.file) as source:
             while chunk := source.read(size):
                 seen.update(chunk)
                 yield chunk
@@ -63,11 +64,6 @@ class OutgoingFile:
 def part_size(size: int, least: int) -> int:
     """Bytes per part: `least`, or more for a file that would have more than `MAX_PARTS` parts."""
     return max(least, -(-size // MAX_PARTS))
-
-
-def is_local(fs: Any) -> bool:
-    """Whether this is fsspec's file system of local paths."""
-    return "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
 
 
 def put_small(fs: Any, path: str, data: bytes) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import MessageError, UsageError, storage_errors
+from niels_gpt.errors import InputError, MessageError, UsageError, storage_errors
 from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS
@@ -31,6 +31,7 @@ from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.filters import Reason
 from niels_gpt.sources.ngrams import Groups, MinHashes, minhashes_of
 from niels_gpt.storage.files import HashedWriter
+from niels_gpt.storage.regular import open_regular
 
 ROWS_AT_ONCE: Final = 1024
 LIST_NAME: Final = "left_out.jsonl"
@@ -110,8 +111,13 @@ def table_path(folder: Path, source: str) -> Path:
 
 def _table(folder: Path, source: str) -> npt.NDArray[Any]:
     path = table_path(folder, source)
-    with storage_errors("reading", path):
-        table: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    with open_regular(path) as file:
+        try:
+            table: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        except Exception as error:  # a damaged header raises what its parser raises
+            raise InputError(
+                f"{path}: {type(error).__name__}: {error}; remove {folder}, and it is made again"
+            ) from error
     return table
 
 

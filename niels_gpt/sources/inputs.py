@@ -22,6 +22,7 @@ from niels_gpt.errors import InputError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
@@ -124,6 +125,7 @@ def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path
 
     Raises:
         InputError: a path does not exist, a pattern or directory matches nothing.
+        StorageError: below a directory, something with such a name is a pipe, a device or a dead link.
     """
     files: dict[Path, None] = {}
     for one in inputs:
@@ -137,7 +139,9 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
     # Existing paths before patterns, so that a file whose name contains [ or ? can be named.
     path = Path(pattern)
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
+        # A directory may have a name like a file's; a pipe or a dead link must not be left out without a word.
+        named = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes))
+        found = [file for file in named if not file.is_dir() and is_regular(file)]
         if not found:
             raise InputError(f"{pattern}: no file below this directory ends in {', '.join(suffixes)}; nothing to read")
         return found

@@ -17,6 +17,7 @@ from typing import IO, Any, Literal, Protocol
 
 from niels_gpt.errors import storage_errors
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.regular import open_regular
 
 BLOCK_BYTES = 256 * 1024  # eight hex digits per block make 32 bytes of manifest per MiB of data
 COPY_BYTES = 1 << 20
@@ -76,6 +77,10 @@ class Readable(Protocol):
     def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
 
 
+def _opened(path: Readable) -> IO[bytes]:
+    return open_regular(path) if isinstance(path, Path) else path.open("rb")
+
+
 def file_record(path: Readable, progress: Progress = SILENT) -> FileRecord:
     """Read a whole file and return its record.
 
@@ -86,7 +91,7 @@ def file_record(path: Readable, progress: Progress = SILENT) -> FileRecord:
         StorageError: the file cannot be read.
     """
     checksums = Checksums()
-    with storage_errors("reading", str(path)), path.open("rb") as file:
+    with storage_errors("reading", str(path)), _opened(path) as file:
         while chunk := file.read(COPY_BYTES):
             checksums.update(memoryview(chunk))
             progress.advance(len(chunk))
@@ -114,7 +119,7 @@ def find_damage(path: Path, crc32_blocks: str) -> Iterator[Damage]:
     Raises:
         StorageError: the file cannot be read.
     """
-    with storage_errors("reading", path), path.open("rb") as file:
+    with storage_errors("reading", path), open_regular(path) as file:
         for number in range(len(crc32_blocks) // 8):
             block = file.read(BLOCK_BYTES)
             difference = zlib.crc32(block) ^ int(crc32_blocks[8 * number : 8 * number + 8], 16)

@@ -28,9 +28,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
+from niels_gpt.errors import CacheError, UsageError, shown
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import BLOCK_BYTES, file_record, find_damage
+from niels_gpt.storage.regular import is_regular, read_regular
 
 HASH_KEY: Final = "manifest_sha256"
 NO_HASH: Final = (
@@ -139,13 +140,12 @@ def read_manifest(path: Path) -> Manifest:
     """
     if not path.parent.exists():
         raise no_such_directory(path.parent, f"a dataset: a directory with {path.name}")
-    if not path.is_file():
+    if not is_regular(path):
         raise CacheError(
             f"{path}: does not exist, so this is not a finished cache; expected a directory that a build completed. "
             "Run the build (again)"
         )
-    with storage_errors("reading", path):
-        data = path.read_bytes()
+    data = read_regular(path)
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -255,7 +255,7 @@ def check_files(folder: Path, files: FileRecords, *, manifest: str, patterns: Se
             raise CacheError(f"{path}: not listed in {manifest}; this file is not part of the cache, remove it")
     for name, record in files.items():
         path = folder / name
-        if not path.is_file():
+        if not is_regular(path):
             raise CacheError(
                 f"{path}: missing although {manifest} lists it; restore the file, or build again with --overwrite"
             )

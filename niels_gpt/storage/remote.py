@@ -31,6 +31,7 @@ from niels_gpt.errors import (
     without_passwords,
 )
 from niels_gpt.extras import check_library
+from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, may_pass, repeated
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
@@ -175,7 +176,7 @@ class PatientFile(io.RawIOBase):
         return repeated(call, self._forget, attempts=self._attempts, name=self._url)
 
     def _open_to_ask(self) -> tuple[int, str | None]:
-        self._file, version = in_time(partial(_open, self._fs, self._path), self._stall_seconds)
+        self._file, version = in_time(partial(_open_version, self._fs, self._path), self._stall_seconds)
         if self._file.size is None:
             raise StorageError(f"{self._url}: the server gives no size of this file; download it, and name the copy")
         return int(self._file.size), version
@@ -209,13 +210,29 @@ class PatientFile(io.RawIOBase):
                 file.close()
 
 
+def opened(fs: Any, path: str) -> Any:
+    """An open file of a file system; on this machine's, only a regular one.
+
+    Raises:
+        StorageError: a pipe or the like, which would be waited for.
+    """
+    if is_local(fs):
+        is_regular(Path(path))
+    return fs.open(path, "rb", cache_type="none")
+
+
+def is_local(fs: Any) -> bool:
+    """Whether a file system is this machine's own."""
+    return "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+
+
 # The names by which file systems report a version of a file's contents, the best first.
 _VERSIONS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated")
 
 
-def _open(fs: Any, path: str) -> tuple[Any, str | None]:
+def _open_version(fs: Any, path: str) -> tuple[Any, str | None]:
     """The file, and the version of its contents; `None` if the store reports none."""
-    file = fs.open(path, "rb", cache_type="none")
+    file = opened(fs, path)
     details = getattr(file, "details", None)
     known = details if isinstance(details, Mapping) else {}
     return file, next((f"{name} {known[name]}" for name in _VERSIONS if known.get(name) is not None), None)
@@ -223,7 +240,7 @@ def _open(fs: Any, path: str) -> tuple[Any, str | None]:
 
 def _read_at(file: Any, fs: Any, path: str, at: int, wanted: int) -> tuple[Any, str | None, bytes]:
     """The file, its version if it was opened anew, and its bytes."""
-    file, version = _open(fs, path) if file is None else (file, None)
+    file, version = _open_version(fs, path) if file is None else (file, None)
     file.seek(at)
     return file, version, bytes(file.read(wanted))
 

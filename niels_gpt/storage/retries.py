@@ -5,6 +5,7 @@ All readers of stores and hubs use it: builds from URLs, loaders of remote shard
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import threading
@@ -24,6 +25,8 @@ LONGEST_RETRY_AFTER: Final = 600.0  # seconds; if a store's Retry-After is longe
 T = TypeVar("T")
 
 _PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)
+# Of this machine's file system: a path that leads in circles, to a socket, or is too long.
+_FINAL: Final = (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 _log = logging.getLogger("niels_gpt.storage")
 
 
@@ -138,6 +141,8 @@ def may_pass(error: BaseException) -> bool:
         return status in _PASSING_STATUS
     if isinstance(error, FileNotFoundError):
         return not is_missing(error)
+    if isinstance(error, OSError) and error.errno in _FINAL:
+        return False
     # Permissions and wrong kinds of paths do not change by waiting. The others are mistakes in a program, not of a
     # network.
     final = NielsError | PermissionError | IsADirectoryError | NotADirectoryError | ValueError | TypeError

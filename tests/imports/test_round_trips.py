@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,9 @@ def test_foreign_rows_that_are_wrong(tmp_path: Path, columns: dict[str, Any], me
 
 def test_files_that_are_cut(tmp_path: Path) -> None:
     source = episodes(tmp_path / "in", random_rows(20))
-    export(source, "megatron", tmp_path / "megatron")
-    export(source, "olmo", tmp_path / "olmo")
+    for form in ("megatron", "olmo"):
+        export(source, form, tmp_path / form)
+        (tmp_path / form / "export.json").unlink()  # as from another program, whose files have no checksums
     for form, name, message in (
         ("megatron", "train.idx", r"train.idx: .* it is cut"),
         ("megatron", "train.bin", r"the files do not belong together"),
@@ -139,6 +141,43 @@ def test_files_that_are_cut(tmp_path: Path) -> None:
         import_episodes(tmp_path / "nowhere", "hf", tmp_path / "back")
     with pytest.raises(UsageError, match=r"did you mean 'megatron'"):
         import_episodes(tmp_path / "olmo", "megatorn", tmp_path / "back")
+
+
+@pytest.mark.parametrize("form", ["megatron", "olmo", "nanogpt", "llmc", "litdata", "mds", "hf"])
+def test_damage_of_an_export_is_found_before_it_is_imported(tmp_path: Path, form: str) -> None:
+    """Without checksums a changed id, or a mask that was lost, would be imported without a word."""
+    export(episodes(tmp_path / "in", random_rows(20)), form, tmp_path / "out")
+    options: dict[str, Any] = {"eos_id": 0} if form in ("nanogpt", "llmc") else {}
+    data = sorted(path for path in (tmp_path / "out").rglob("*") if path.suffix not in (".json", ".md", ""))
+    file = data[0]
+    whole, at = file.read_bytes(), file.stat().st_size // 2
+    for damaged, said in (
+        (whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], rf"offset {at} is 0x\w\w, was 0x{whole[at]:02x}"),
+        (whole[:-1], f"{len(whole) - 1:,} bytes, but export.json records {len(whole):,}"),
+        (None, "missing, although export.json lists it"),
+    ):
+        file.unlink()
+        if damaged is not None:
+            file.write_bytes(damaged)
+        with pytest.raises(InputError, match=f"^{re.escape(str(file))}: .*{said}.*remove export.json"):
+            import_episodes(tmp_path / "out", form, tmp_path / "back", **options)
+        assert not (tmp_path / "back").exists()
+    file.write_bytes(whole)
+    import_episodes(tmp_path / "out", form, tmp_path / "back", **options)
+
+
+def test_a_part_of_an_export_is_compared_alone(tmp_path: Path) -> None:
+    """A prefix of Megatron's, or one folder: what is not imported may be missing."""
+    source = episodes(tmp_path / "in", random_rows(20))
+    for form, part in (("megatron", "train"), ("olmo", "train"), ("hf", "data")):
+        out = tmp_path / form
+        export(source, form, out)
+        (out / "README.md").unlink()
+        import_episodes(out / part, form, tmp_path / f"back_{form}")
+        named = next(path for path in out.rglob("*") if path.is_file() and "train" in str(path.relative_to(out)))
+        named.write_bytes(b"x" * named.stat().st_size)
+        with pytest.raises(InputError, match=f"{named.name}: damaged between bytes"):
+            import_episodes(out / part, form, tmp_path / "not")
 
 
 def test_the_loader_reads_what_was_imported(tmp_path: Path) -> None:
@@ -204,6 +243,7 @@ def test_columns_of_another_kind(tmp_path: Path, columns: dict[str, Any], messag
 @pytest.mark.parametrize("damage", ["cut", "flipped", "letters", "not gzip", "empty line"])
 def test_damaged_documents_of_olmo_name_the_file(tmp_path: Path, damage: str) -> None:
     export(episodes(tmp_path / "in", random_rows(80)), "olmo", tmp_path / "out")
+    (tmp_path / "out" / "export.json").unlink()  # as from another program, whose files have no checksums
     path = next((tmp_path / "out").rglob("*.csv.gz"))
     packed, lines = path.read_bytes(), gzip.decompress(path.read_bytes())
     first = lines.index(b"\n") + 1

@@ -1,0 +1,103 @@
+"""What `export.json` says about files that `niels-gpt export` wrote, and whether they are still as they were written.
+
+Most formats have no checksums of their own, so a changed id or a mask that was lost would be imported without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.errors import InputError
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.manifests import (
+    IDS,
+    OBJECT,
+    REPAIR,
+    TEXT,
+    VOCAB_SIZE,
+    check_fields,
+    check_file_records,
+    check_manifest_hash,
+    read_manifest,
+    verify_files,
+)
+from niels_gpt.storage.regular import is_regular
+
+EXPORT_MANIFEST: Final = "export.json"
+SOURCE_FIELDS: Final = {
+    "vocab_size": VOCAB_SIZE.or_null(),
+    "tokenizer_sha256": TEXT.or_null(),
+    "special_token_ids": IDS.or_null(),
+}
+_DOCUMENTATION: Final = "README.md"  # is not imported
+_AS_IT_IS: Final = f"Copy the export again, or remove {EXPORT_MANIFEST} to import the files as they are"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The record of an export.
+
+    Attributes:
+        folder: of the export.
+        source: what is known of the dataset that was exported: `SOURCE_FIELDS`.
+        files: the records of its files, by their path in `folder`.
+    """
+
+    folder: Path
+    source: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+
+    def check(self, place: Path, progress: Progress = SILENT) -> None:
+        """Read the files that `place` names, and compare them with their checksums.
+
+        Args:
+            place: the folder of the export, one in it, a file, or a file without its suffix.
+
+        Raises:
+            InputError: a file is missing, or differs from what was written; the message names the first difference.
+        """
+        wanted = {name: record for name, record in self.files.items() if self._is_meant(name, place)}
+        for name, record in wanted.items():
+            path = self.folder / name
+            if not is_regular(path):
+                raise InputError(f"{path}: missing, although {EXPORT_MANIFEST} lists it. {_AS_IT_IS}")
+            if (size := path.stat().st_size) != record["bytes"]:
+                raise InputError(
+                    f"{path}: {size:,} bytes, but {EXPORT_MANIFEST} records {record['bytes']:,}. {_AS_IT_IS}"
+                )
+        for line in verify_files(self.folder, wanted, progress):
+            raise InputError(f"{line.removesuffix(REPAIR)}{_AS_IT_IS}")
+
+    def _is_meant(self, name: str, place: Path) -> bool:
+        """Whether a file of the export is at `place`, below it, or beside it with a longer name (train_mask.idx)."""
+        path = self.folder / name
+        if name == _DOCUMENTATION:
+            return False
+        if place.is_dir():
+            return place == self.folder or place in path.parents
+        return path.parent == place.parent and path.name.startswith(place.name.partition(".")[0])
+
+
+def exported(place: Path) -> Exported | None:
+    """The record of the export in a directory or the one above; `None` if there is none.
+
+    Raises:
+        InputError: it is not valid JSON. CacheError: it was edited or damaged.
+    """
+    # The user may pass the data directory inside an export.
+    for folder in (place, place.parent):
+        path = folder / EXPORT_MANIFEST
+        if is_regular(path):
+            manifest = read_manifest(path)
+            check_manifest_hash(path, manifest)
+            check_fields(path, {"source": manifest.get("source")}, {"source": OBJECT.or_null()})
+            source = dict(manifest.get("source") or {})
+            check_fields(path, source, SOURCE_FIELDS, "source.")
+            if manifest.get("kind") != "export" or "files" not in manifest:  # of another program, or an earlier version
+                return Exported(folder, source, {})
+            check_file_records(path, manifest)
+            return Exported(folder, source, manifest["files"])
+    return None
