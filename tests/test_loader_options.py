@@ -16,7 +16,7 @@ pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.episodes.sampling import Sampling
 from niels_gpt.episodes.verify import verify_dataset
-from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.errors import CacheError, StorageError, UsageError
 from niels_gpt.export.run import export
 from niels_gpt.preferences import PreferenceLoader
 from niels_gpt.rollouts import RolloutLoader
@@ -116,7 +116,7 @@ def test_a_manifest_that_is_no_file_is_not_an_absent_one(datasets: dict[str, Pat
         lambda path: list(verify_dataset(path)),
         lambda path: ng.loader(path, batch_size=2, sequence_length=64),
     ):
-        with pytest.raises(CacheError, match="a directory, a dead link or a device; expected the manifest"):
+        with pytest.raises(StorageError, match=r"episodes.json: a (directory|link to nothing); expected a file"):
             read(manifest.parent)
 
 
