@@ -1,4 +1,5 @@
-"""Ctrl-C at many moments of real commands, while Python imports too: one line, exit code 130, nothing half-written."""
+"""Ctrl-C and SIGTERM at many moments of real commands, while Python imports too: one line, exit code 130 or 143, and
+nothing half-written."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,19 +24,21 @@ from tests.conftest import REPOSITORY
 from tests.scale.builds import write_chats
 
 LINE = "interrupted; nothing half-written remains\n"
+TERMINATED = "terminated; nothing half-written remains\n"
+ENDS = {signal.SIGINT: (130, LINE), signal.SIGTERM: (143, TERMINATED), signal.SIGHUP: (129, TERMINATED)}
 
 AT_A_STEP = """
 import atexit, os, signal, sys
 from niels_gpt.cli.entry import main
 
-point, steps, log = int(sys.argv.pop(1)), 0, sys.argv.pop(1)
+point, steps, log, number = int(sys.argv.pop(1)), 0, sys.argv.pop(1), int(sys.argv.pop(1))
 
 def hook(event, given):
     global steps
     if event in ("import", "open", "os.rename", "os.mkdir", "subprocess.Popen", "socket.bind"):
         steps += 1
         if steps == point:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
 def count():
     with open(log, "w") as file:
@@ -97,10 +101,12 @@ def given(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def at_step(given: Path, log: Path, command: str, point: int) -> subprocess.CompletedProcess[str]:
-    """The command, in a process that sends itself SIGINT at its `point`-th import, opening or renaming (0: never)."""
+def at_step(
+    given: Path, log: Path, command: str, point: int, number: int = signal.SIGINT
+) -> subprocess.CompletedProcess[str]:
+    """The command, in a process that sends itself a signal at its `point`-th import, opening or renaming (0: never)."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
-    line = [sys.executable, "-c", AT_A_STEP, str(point), str(log), *COMMANDS[command].split()]
+    line = [sys.executable, "-c", AT_A_STEP, str(point), str(log), str(int(number)), *COMMANDS[command].split()]
     return subprocess.run(line, cwd=given, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -116,11 +122,14 @@ def test_interrupted_at_any_step(given: Path, tmp_path: Path, command: str, numb
     assert steps > 50, "imports are counted"
     made = {path.name for path in (given / "out").glob("*")}
     shutil.rmtree(given / "out", ignore_errors=True)
-    for point in [1, steps - 3, *random.Random(command).sample(range(2, steps - 3), number - 2)]:
-        done = at_step(given, log, command, point)
-        assert done.returncode == 130, f"step {point} of {steps}: {done.stderr}"
-        assert done.stderr.endswith(LINE), f"step {point} of {steps}: {done.stderr}"
-        assert done.stderr.count(LINE) == 1
+    points = [1, steps - 3, *random.Random(command).sample(range(2, steps - 3), number - 2)]
+    for turn, point in enumerate(points):
+        sent = (signal.SIGINT, signal.SIGTERM, signal.SIGINT if turn % 2 else signal.SIGTERM)[min(turn, 2)]
+        done = at_step(given, log, command, point, sent)
+        code, line = ENDS[sent]
+        assert done.returncode == code, f"step {point} of {steps}: {done.stderr}"
+        assert done.stderr.endswith(line), f"step {point} of {steps}: {done.stderr}"
+        assert done.stderr.count("remains") == 1
         assert "Traceback" not in done.stderr, f"step {point} of {steps}: {done.stderr}"
         left = {path.name for path in (given / "out").glob("*")}
         assert left <= made | {f".{name}.units" for name in made}, f"step {point} of {steps}"  # units are whole
@@ -160,9 +169,14 @@ def many(given: Path) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("seconds", [0.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.5, 2.5)), 1.2])
-@pytest.mark.parametrize("command", WITH_WORKERS)
-def test_interrupted_with_worker_processes(many: Path, tmp_path: Path, command: str, seconds: float) -> None:
-    """As a terminal does it: the signal goes to the whole group, workers too, also while these import."""
+@pytest.mark.parametrize(("command", "number"), [*product(WITH_WORKERS, [signal.SIGINT]), ("episodes build", 15)])
+def test_interrupted_with_worker_processes(
+    many: Path, tmp_path: Path, command: str, number: int, seconds: float
+) -> None:
+    """As a terminal does it: the signal goes to the whole group, workers too, also while these import.
+
+    SIGTERM is sent to the parent alone, as by `kill` and by containers.
+    """
     script = tmp_path / "script.py"
     script.write_text(AT_A_TIME)
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
@@ -173,15 +187,16 @@ def test_interrupted_with_worker_processes(many: Path, tmp_path: Path, command: 
     assert process.stdout is not None
     assert process.stdout.read(5) == "begun"
     time.sleep(0.05 + seconds)
-    os.killpg(process.pid, signal.SIGINT)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, err = process.communicate(timeout=120)
     assert "Traceback" not in err, err
     out = many / "out" / "e"
     if process.returncode == 0:  # it was quicker
         assert command == "doctor" or list(verify_dataset(out)) == []
     else:
-        assert process.returncode == 130, err
-        assert err.endswith(LINE)
+        code, line = ENDS[signal.Signals(number)]
+        assert process.returncode == code, err
+        assert err.endswith(line)
         assert not out.exists()
     shutil.rmtree(many / "out", ignore_errors=True)
     ends = time.monotonic() + 20  # multiprocessing's resource tracker ends by itself, a moment after its parent
@@ -231,6 +246,30 @@ def test_what_an_interrupt_became_is_an_interrupt(capfd: pytest.CaptureFixture[s
             interruptible(command)
         assert left.value.code == 130, command
         assert capfd.readouterr().err == LINE
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_each_signal_has_its_line_and_its_code(capfd: pytest.CaptureFixture[str], number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as left:
+        interruptible(lambda: os.kill(os.getpid(), number))
+    assert (left.value.code, capfd.readouterr().err) == ENDS[number]
+    assert signal.getsignal(number) is before
+
+
+def test_a_forked_worker_dies_of_sigterm() -> None:
+    """As `multiprocessing` ends its workers: the handler is the parent's, which clears away."""
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os._exit(0)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+
+    interruptible(fork)
 
 
 @pytest.mark.usefixtures("handler")

@@ -241,7 +241,7 @@ app = App(
     name="niels-gpt",
     help="From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo",
     epilog="Exit codes: 0 done, 1 findings of the doctor, 2 the call is wrong, 3 the data is wrong, 4 rules that were "
-    "not judged (doctor --strict), 130 interrupted.",
+    "not judged (doctor --strict), 130 interrupted, 143 terminated.",
     no_args_is_help=True,
     cls=_Commands,
 )
