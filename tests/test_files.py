@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
+from niels_gpt.storage import staging
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import HashedWriter, create_exclusive, json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted, staging_path
@@ -333,6 +334,51 @@ def test_a_failed_commit_leaves_the_earlier_build(tmp_path: Path, monkeypatch: p
     with pytest.raises(StorageError, match="out: moving the finished build into place failed: broken"):
         build(tmp_path / "out", "new", overwrite=True)
     assert tree(tmp_path) == built("old")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupted_replacement_leaves_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Ctrl-C before or after any step of `commit`: the earlier or the new directory, and nothing beside it."""
+    seen = point = 0
+
+    def interrupted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            own = seen
+            if own == point and not after:
+                raise KeyboardInterrupt
+            found = real(*given, **named)
+            if own == point:
+                raise KeyboardInterrupt
+            return found
+
+        return call
+
+    left = set()
+    for number in range(1, 30):
+        out = tmp_path / f"{number}" / "out"
+        build(out, "old")
+        with monkeypatch.context() as patch:
+            for place, name in ((Path, "rename"), (shutil, "rmtree"), (staging, "sync_directory")):
+                patch.setattr(place, name, interrupted(getattr(place, name)))
+            with StagedDirectory(out, manifest=MANIFEST, overwrite=True) as staged:
+                (staged.path / "sub").mkdir()
+                (staged.path / "sub" / "data").write_text("new")
+                (staged.path / MANIFEST).write_text("new")
+                seen, point = 0, number
+                try:
+                    staged.commit()
+                except KeyboardInterrupt:
+                    point = 0
+                else:
+                    break
+        left.add(str(tree(out.parent)))
+        assert tree(out.parent) in (built("old"), built("new"))
+    assert number > 6
+    assert len(left) == 2
 
 
 def test_leaving_the_block_after_commit_spares_the_next_builder(tmp_path: Path) -> None:

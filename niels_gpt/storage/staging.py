@@ -183,11 +183,16 @@ class StagedDirectory:
             # directory itself is flushed.
             for folder in _folders(self.path):
                 sync_directory(folder)
-            with _moved_away(self.target):
-                self.path.rename(self.target)
-            self._unlock()  # from here on another process may use the staging path
-            sync_directory(self.path.parent)
-            _discard(self.target)
+            try:
+                with _moved_away(self.target):
+                    self.path.rename(self.target)
+                self._unlock()  # from here on another process may use the staging path
+                sync_directory(self.path.parent)
+                _discard(self.target)
+            except BaseException:  # Ctrl-C after the renames must not leave the earlier directory beside the new one
+                if self.target.exists():
+                    _discard(self.target)
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -262,11 +267,12 @@ def _moved_away(target: Path) -> Iterator[None]:
         yield
         return
     aside = _aside(target)
-    target.rename(aside)
     try:
+        target.rename(aside)
         yield
-    except BaseException:  # Ctrl-C too must not lose the earlier directory
-        aside.rename(target)
+    except BaseException:  # Ctrl-C too must not lose the earlier directory, also right after a rename
+        if aside.exists() and not target.exists():
+            aside.rename(target)
         raise
 
 
