@@ -76,7 +76,7 @@ class ImageFolder:
     processor: Any = None
 
     def describe(self) -> dict[str, Any]:
-        """What decides the number of tokens: the processor's class, and a hash of its settings if they can be read."""
+        """The processor's class and a hash of its settings, if readable: these decide the number of tokens."""
         inner = getattr(self.processor, "image_processor", self.processor)
         settings = inner.to_dict() if hasattr(inner, "to_dict") else None
         text = None if settings is None else json.dumps(settings, sort_keys=True, default=str)

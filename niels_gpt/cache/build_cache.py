@@ -357,7 +357,7 @@ def _sft_encoder(
 
 
 def _encoder_options(encoder: ConversationEncoder) -> dict[str, Any]:
-    """What `meta.json` records about the encoder, except the tokenizer's hash, which `recipe` adds."""
+    """The encoder's options as `meta.json` records them; `recipe` adds the tokenizer's hash."""
     described = encoder.describe()
     if isinstance(encoder, SentinelEncoder):
         return {name: described[name] for name in ("default_system_text", "max_message_bytes")}
@@ -365,7 +365,7 @@ def _encoder_options(encoder: ConversationEncoder) -> dict[str, Any]:
 
 
 def _split_rule(fraction: float, rows: str) -> str:
-    """How rows were split, as `meta.json` says it."""
+    """The rule by which rows were split, as `meta.json` records it."""
     if not fraction:
         return f"all {rows} to train"
     # Recorded in meta.json and compared when a build is repeated: the wording must not change.

@@ -161,7 +161,7 @@ def _option_message(error: Any, ctx: Any, help_page: str) -> str:
 
 
 def _causes(error: Any) -> list[dict[str, Any]]:
-    """What pydantic says about a value that it could not convert; empty if it was not pydantic."""
+    """Pydantic's messages about a value that it could not convert; empty if the error is not pydantic's."""
     causes = getattr(error.__cause__, "errors", None)
     found: list[dict[str, Any]] = causes() if callable(causes) else []
     return found

@@ -208,7 +208,7 @@ def _attributes(config: type[BaseModel]) -> dict[str, str]:
 
 
 def _type_name(annotation: Any) -> str:
-    """What VALUE may be: "true or false" for `bool | None`, "low or high" for `Literal["low", "high"]`."""
+    """The type of VALUE in words: "true or false" for `bool | None`, "low or high" for `Literal["low", "high"]`."""
     if get_origin(annotation) is Literal:
         return " or ".join(map(str, get_args(annotation)))
     # None means that the option is not given, so it is no value that can be typed on a command line.

@@ -26,12 +26,12 @@ def of_names(known: Iterable[str]) -> Completer:
 
 
 def renderer_names(incomplete: str) -> list[str]:
-    """What `--renderer` takes."""
+    """The values of `--renderer`."""
     return [name for name in ("auto", *_listed()) if name.startswith(incomplete)]
 
 
 def listed_renderers(incomplete: str) -> list[str]:
-    """What `niels-gpt renderers` describes."""
+    """The names that `niels-gpt renderers` describes."""
     return [name for name in _listed() if name.startswith(incomplete)]
 
 

@@ -177,7 +177,7 @@ class RowFlags:
 
 @dataclass(frozen=True)
 class InputFlags:
-    """What is examined, and by which tokenizer and renderer."""
+    """The input to examine, and the tokenizer and renderer it is examined with."""
 
     source: Annotated[
         str | None,

@@ -266,7 +266,7 @@ def info(
 
 
 def _origin(manifest: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What a dataset was built from, as rows `(name, value)` of a table."""
+    """The source of a dataset, as rows `(name, value)` of a table."""
     if manifest is None:
         return [("manifest", "none: written by another program, so its tokenizer is unknown")]
     size = sum(record["bytes"] for record in manifest["files"].values())

@@ -435,7 +435,7 @@ def renderer_options(
 
 
 def _expected_option(renderer: str | None) -> str:
-    """What --renderer-option takes, for the message about a text without "="."""
+    """The expected form of --renderer-option, for the message about a text without "="."""
     from niels_gpt.renderers.registry import FAMILIES, config_from_name
 
     if renderer not in FAMILIES:

@@ -117,7 +117,7 @@ WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is reported in the la
 
 
 def left_out_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a build left out or changed, for JSON; manifests of earlier versions lack some counts."""
+    """Counts of the rows a build left out or changed, for JSON; manifests of earlier versions lack some of them."""
     return {
         "dropped": manifest.get("dropped", {}),
         "changed": manifest.get("changed", {}),

@@ -298,7 +298,7 @@ def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[i
 
 
 def _supplied(headers: Sequence[_Header], openers: Sequence[tuple[int, Ids]]) -> dict[int, tuple[Ids, ...]]:
-    """What follows each opener of assistants in the headers of their turns, by the opener's index."""
+    """The ids that follow each opener of assistants in the headers of their turns, by the opener's index."""
     return {
         which: tuple(
             sorted(

@@ -273,7 +273,7 @@ def _count(dataset: Dataset, split: str) -> int:
 
 
 def _with_kind(opened: Opened, form: str | None) -> Opened:
-    """What kind of rows these are, by the first that can be read."""
+    """The same input with its kind of rows, which the first readable ones decide."""
     if opened.kind == "tokens":
         return opened
     if opened.form in ("parquet", "arrow"):

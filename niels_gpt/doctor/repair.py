@@ -65,7 +65,7 @@ THINK_AS: Final = frozenset(("empty-think-trained", "mask-missing"))
 
 @dataclass
 class Repaired:
-    """What `repair` did.
+    """The result of `repair`.
 
     Attributes:
         path: the file that it wrote. rows: how many are in it.

@@ -163,7 +163,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
 
 
 def _copies(opened: Opened, examination: Examination, how: DiagnoseOptions) -> Copies:
-    """What finds copies and leaks, with the rows of the validation data in it."""
+    """The counter of copies and leaks; rows of the validation data are already in it."""
     if how.validation is None:
         return Copies(opened.name)
     validation = open_input(how.validation, split=how.split, form=how.form)

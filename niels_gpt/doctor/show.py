@@ -134,7 +134,7 @@ def is_masked_wrongly(finding: Finding, evidence: Evidence) -> bool:
 
 
 def _comparison(evidence: Evidence) -> Table:
-    """What the mask trains and what it should train, token by token."""
+    """The mask of a row beside the one expected by its format, token by token."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("token", "role", "mask", "should be"):
         table.add_column(name, no_wrap=True, overflow="ellipsis")

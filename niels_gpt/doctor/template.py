@@ -30,7 +30,7 @@ _LEGEND: tuple[Kind, ...] = ("sampled", "context", "scaffold")
 
 
 def summary(report: TemplateReport) -> Iterator[Text]:
-    """What is certified, proven, partial and refused, and by which rules sampled spans are known, line by line."""
+    """The report as text: what is certified, proven, partial and refused, and which rules found the sampled spans."""
     yield Text.assemble((_safe(report.name), "bold"), f": {len(report.results)} probe conversations")
     for status in STATUSES:
         found = report.of(status)

@@ -62,7 +62,7 @@ class AnyBatch(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What `load_state_dict` takes to continue after this batch."""
+        """The state that `load_state_dict` takes to continue after this batch."""
 
     def to(self, device: str | torch.device) -> Self:
         """The batch on another device."""

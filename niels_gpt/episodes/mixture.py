@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Proportions:
-    """What a mixture, or one phase of it, is to be.
+    """The shares of the parts of a mixture, or of one phase of it.
 
     Attributes:
         by: what the weights measure, one of `MEASURES`.

@@ -290,7 +290,7 @@ class PlanWriter:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What every episode adds to the counts of a batch.
+    """The trained tokens and mask sum of every episode, from which those of a batch are added up.
 
     Attributes:
         records: of `RECORD`, shape (n,), by position (after filtering), mapped from `path`.

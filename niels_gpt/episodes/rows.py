@@ -99,7 +99,7 @@ class TextStarts:
 
 
 class BatchSums(NamedTuple):
-    """What is counted of the rows of one batch.
+    """Counts over the rows of one batch.
 
     Attributes:
         trained: targets with a weight above 0.
@@ -117,7 +117,7 @@ class BatchSums(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What separates the texts of rows.
+    """The separation of texts within rows, in the forms that attention takes.
 
     Attributes:
         segment_ids, position_ids: int32 and int64, shape (B, T), see `packing.Layout`.
@@ -260,7 +260,7 @@ class EpisodeReader:
         return TrainingRows(x, y, weights.astype(np.float32, order="C"), sums, layout)
 
     def _layout(self, spans: RowSpans, texts: TextStarts, sums: list[BatchSums]) -> tuple[list[BatchSums], Layout]:
-        """What separates the texts of rows, and the sums with those of sequences."""
+        """The layout of the texts of rows, and the sums with those of sequences."""
         T = self._width - 1
         found = layout_of(texts.places, spans.used, T=T)
         starts, size = found.cu_seqlens, spans.B // len(sums) * T

@@ -255,7 +255,7 @@ class EpisodeWriter:
             self._open = None
 
     def counts(self) -> dict[str, int]:
-        """What was written, as manifests record it."""
+        """The counts of what was written, as manifests record them."""
         counts = {"episodes": self.episodes, "tokens": self.tokens, "trained_tokens": self.trained_tokens}
         if self._with_completions:
             counts["groups"] = self.groups

@@ -66,7 +66,7 @@ class Explorer:
             self.dataset.close()
 
     def session(self) -> dict[str, Any]:
-        """What the page needs at its start: renderers, tokenizers, loss modes, the dataset, findings."""
+        """The data with which the page starts: renderers, tokenizers, loss modes, the dataset, findings."""
         return {
             "version": __version__,
             "renderers": [dataclasses.asdict(listed) for listed in self.renderers.listed()],
@@ -117,7 +117,7 @@ class Explorer:
         return inverted(self.renderers, request.choice, request.given)
 
     def certificate(self, request: Certify) -> dict[str, Any]:
-        """What is proven of a chat template, without the probes themselves; takes seconds.
+        """The proof of a chat template, without the probes themselves; takes seconds.
 
         Raises:
             UsageError: the choice is no template.

@@ -55,7 +55,7 @@ class Filter:
 
     @property
     def expression(self) -> str:
-        """What is searched, as a regular expression; the case of letters does not count."""
+        """The text to search for, as a regular expression that ignores case."""
         return self.text if self.pattern else re.escape(self.text)
 
     @cached_property

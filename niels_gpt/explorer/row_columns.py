@@ -32,7 +32,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class RowFacts(NamedTuple):
-    """What filters ask of a row: its characters, the roles in it, traits of `TRAITS`, and names of tools."""
+    """The facts of a row that filters use: its characters, the roles in it, traits of `TRAITS`, and names of tools."""
 
     size: int
     roles: set[str]

@@ -113,7 +113,7 @@ def _separator(token: TokenView) -> str:
 
 
 class Seen:
-    """What the table and the legend need before the first row: kinds, column widths, and where padding begins."""
+    """Facts that the table and legend need before the first row: kinds, column widths, where padding begins."""
 
     def __init__(self, tokens: Sequence[TokenView]) -> None:
         few = tokens.different() if isinstance(tokens, TokenColumns) else tokens

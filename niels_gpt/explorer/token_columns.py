@@ -85,7 +85,7 @@ _SENTINEL_ROLES = {"sys": "system", "usr": "user", "asst": "assistant"}
 
 @dataclass(frozen=True)
 class Group:
-    """What a token belongs to: a message, or an episode of a packed row."""
+    """The message that a token belongs to, or the episode in a packed row."""
 
     label: str
     role: str
@@ -183,7 +183,7 @@ def edges(flags: Bools) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class TokenFacts:
-    """What is known of each token of a rendering; all arrays have the shape (tokens,).
+    """The known facts of each token of a rendering; all arrays have the shape (tokens,).
 
     Attributes:
         owners: the index of its message, -1 for none; int64.

@@ -23,7 +23,7 @@ PORTION_TOKENS = 1 << 20
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a split before it is read.
+    """Properties of a split that are known before it is read.
 
     Attributes:
         kind: "episodes", "sft" or "pretrain".

@@ -310,7 +310,7 @@ class SampleShards(ABC):
 
     @abstractmethod
     def encoded(self, columns: dict[str, Column]) -> list[Column]:
-        """What a sample consists of, in order; the columns have the dtypes of `kinds`."""
+        """The parts of a sample, in order; the columns have the dtypes of `kinds`."""
 
     @abstractmethod
     def file_name(self, number: int) -> str:
@@ -318,14 +318,14 @@ class SampleShards(ABC):
 
     @abstractmethod
     def entry(self, name: str, size: int, samples: int) -> dict[str, Any]:
-        """What the index says of a shard: its name, its size in bytes, its number of samples."""
+        """The entry of a shard in the index: its name, its size in bytes, its number of samples."""
 
     @abstractmethod
     def index(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """The index of all shards."""
 
     def head(self) -> bytes:
-        """What a shard holds before its samples."""
+        """The bytes of a shard before its samples."""
         return b""
 
     def write(self, rows: Rows) -> None:

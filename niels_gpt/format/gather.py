@@ -113,7 +113,7 @@ class Outputs(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What `training_rows` has filled; see `Outputs`."""
+    """The arrays that `training_rows` has filled; see `Outputs`."""
 
     x: Int64s
     y: Int64s

@@ -23,7 +23,7 @@ SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "va
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the files may not contain and the user passes.
+    """Facts that files of other formats may lack, passed by the user.
 
     Attributes:
         eos_id: the id that ends documents, where the files do not record where documents end.

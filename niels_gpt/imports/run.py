@@ -111,7 +111,7 @@ def _recipe(
     shard_bytes: int | None,
     source: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What decides the dataset's bytes, as the manifest records it, in the manifest's order.
+    """The settings that decide the dataset's bytes, in the order in which the manifest records them.
 
     Args:
         source: what is known of the tokenizer: `exported.SOURCE_FIELDS`.

@@ -162,7 +162,7 @@ def _samples(shard: _Shard) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
 
 
 def read_index(path: Path) -> Any:
-    """What an index.json holds.
+    """The contents of an index.json.
 
     Raises:
         InputError: it is no JSON.

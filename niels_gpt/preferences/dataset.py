@@ -32,7 +32,7 @@ NO_COMPLETION: Final = ("error", "skip")
 
 @dataclass(frozen=True)
 class Fitting:
-    """What becomes of completions that are too long, with their prompt, for a row.
+    """The treatment of completions that are too long, with their prompt, for a row.
 
     The prompt stays the same on all sides of a group, whatever is cut.
 
@@ -223,7 +223,7 @@ def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tupl
 
 
 def describe_completion(dataset: Path, split: str, number: int) -> str:
-    """What the records say of an episode, for people: `completion 1 of group 0, rank 1, score 2.5`."""
+    """The records of an episode, for people: `completion 1 of group 0, rank 1, score 2.5`."""
     # The policy drops groups from `filtered` alone, and refuses none; records and `begins` have all.
     opened = PreferenceSplit([dataset], split, Fitting(1, "skip"))
     record = opened.records(np.array([number]))[0]

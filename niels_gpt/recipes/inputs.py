@@ -224,7 +224,7 @@ def _duplicates(
 
 
 def _recorded(folder: Path) -> dict[str, Any]:
-    """What an earlier search recorded; empty if a file is missing or damaged, and then the search is repeated."""
+    """The results of an earlier search; empty if a file is missing or damaged, and then the search is repeated."""
     try:
         found = json.loads(read_regular(folder / LOOKED_FOR))
         whole = isinstance(found, dict) and found["tables"] == _hashes(folder, found["tables"])

@@ -53,7 +53,7 @@ EXPORT_MANIFEST = "export.json"
 
 @dataclass(frozen=True)
 class BuiltRecipe:
-    """What a build made.
+    """The result of building a recipe.
 
     Attributes:
         out: the directory.

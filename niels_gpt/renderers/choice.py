@@ -28,7 +28,7 @@ from niels_gpt.tokenizer.load import open_encoder
 
 @dataclass(frozen=True)
 class RendererOptions:
-    """Which renderer, and its options, as a command line sets them.
+    """A renderer's name and options, as a command line sets them.
 
     Attributes:
         name: "auto" (see `automatic_renderer`), "template", or the name of a family.

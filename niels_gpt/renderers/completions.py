@@ -52,7 +52,7 @@ class PromptEnd(enum.Enum):
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """How a format writes reasoning.
+    """The tags of a format's reasoning.
 
     Attributes:
         opening, closing: its tags.

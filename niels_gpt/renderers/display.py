@@ -28,7 +28,7 @@ from niels_gpt.token_display import CONTEXT, SAMPLED, SCAFFOLD, TRAINED, TokenRo
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """What is shown of a rendering; the arrays have one entry per token.
+    """The columns that are shown of a rendering; the arrays have one entry per token.
 
     Attributes:
         ids: int32.
@@ -115,7 +115,7 @@ class _Renders(Protocol):
 
 
 class ShowsExample:
-    """What renderers inherit to be shown in a terminal (`show()`) and a notebook."""
+    """Base of renderers, with which they are shown in a terminal (`show()`) and a notebook."""
 
     def show(self: _Renders) -> None:
         """Print the renderer, and how it writes a short conversation: trained, sampled, context and scaffold in colour.

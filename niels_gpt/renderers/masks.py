@@ -179,7 +179,7 @@ def build_training_samples(
 
 
 class Renders(Protocol):
-    """What renders messages, if it does nothing else."""
+    """The part of a renderer that masks need."""
 
     def render(self, messages: Any, *, tools: Any = None) -> Any:
         """Ids with attribution, as `RenderedTokens` has them."""
@@ -190,7 +190,7 @@ class RendersProduced(Protocol):
     """A renderer that can also render the last turn as it is produced; see `Family.as_produced`."""
 
     def as_produced(self) -> Renders:
-        """What renders conversations that end with the turn that is produced."""
+        """A renderer of conversations that end with the turn that is produced."""
 
 
 def as_produced(renderer: Renders) -> Renders:

@@ -345,7 +345,7 @@ def refuse_unknown_images(name: str) -> None:
 
 @dataclass(frozen=True)
 class AutomaticRenderer:
-    """What "auto" means for one tokenizer.
+    """The renderer that "auto" chooses for one tokenizer.
 
     Attributes:
         renderer: the name of a family, or "template".

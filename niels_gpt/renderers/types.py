@@ -216,7 +216,7 @@ class RenderedTokens:
         print(terminal_text(self._columns(self.weights(loss_on, allow_partial=True))), end="")
 
     def _columns(self, weights: npt.NDArray[np.float32] | None = None) -> TokenColumns:
-        """What is shown; default weights: those of `LossOn()`, where the messages are available."""
+        """The columns to show; default weights: those of `LossOn()`, where the messages are available."""
         n = len(self.token_ids)
         sampled = self._fact(self.sampled_mask) if self.message_indices else np.zeros(n, np.bool_)
         if weights is None:

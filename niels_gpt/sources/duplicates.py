@@ -40,7 +40,7 @@ NEAR, EXACT = "near_duplicate", "duplicate"
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateOptions:
-    """What counts as a duplicate.
+    """The definition of a duplicate.
 
     Attributes:
         exact: whether rows with the same messages and tools are duplicates.

@@ -85,7 +85,7 @@ class HubDataset:
             return [RemoteFile(str(file)) for file in found.get(split, ())]
 
     def describe(self) -> dict[str, Any]:
-        """What caches record: repository, configuration and the exact commit."""
+        """The origin that caches record: repository, configuration and the exact commit."""
         return {"repo": self.repo, "config": self.config, "revision": self.sha}
 
     def __str__(self) -> str:

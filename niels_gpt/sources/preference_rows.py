@@ -63,7 +63,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Preference:
-    """What a row says: completions of one prompt, and what is known of each.
+    """A row of preference data: completions of one prompt, with their rank, score or label.
 
     Attributes:
         form: one of `FORMS`.

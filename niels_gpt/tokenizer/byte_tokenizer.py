@@ -21,7 +21,7 @@ _LONGEST_HOLE = 65_536
 
 @runtime_checkable
 class TiktokenEncoding(Protocol):
-    """What is used of tiktoken's `Encoding`."""
+    """The attributes used of tiktoken's `Encoding`."""
 
     name: str
 
@@ -50,7 +50,7 @@ class NamedSpecials(Protocol):
 
 @runtime_checkable
 class Tekken(Protocol):
-    """What is used of mistral-common's `Tekkenizer`."""
+    """The attributes used of mistral-common's `Tekkenizer`."""
 
     @property
     def n_words(self) -> int: ...

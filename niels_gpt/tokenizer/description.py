@@ -86,7 +86,7 @@ def _decode_each(words: list[str], decode: Callable[[str], bytes]) -> tuple[byte
 
 @dataclass(frozen=True)
 class Description:
-    """What must be known of a tokenizer to encode text in pieces.
+    """The facts of a tokenizer that encoding in pieces needs.
 
     Attributes:
         vocab_size: largest id + 1.
@@ -133,7 +133,7 @@ class _Read(NamedTuple):
 
 
 def _read(parts: HFTokenizer, more_controls: Collection[str], data: dict[str, Any] | None) -> _Read:
-    """What `read_description` and `engine_json` have in common; for arguments and errors see `read_description`."""
+    """Common part of `read_description` and `engine_json`; for arguments and errors see `read_description`."""
     if data is None:
         data = parsed(parts.json_bytes, file_of(parts.name))
     added = added_tokens(data, parts.name)
@@ -276,7 +276,7 @@ def _whole_string_reason(
 
 
 def _form(normalizer: Any) -> tuple[str | None, str | None]:
-    """What a normalizer does, as `(kind, form)`.
+    """A normalizer as `(kind, form)`.
 
     "plain": nothing, or it applies the Unicode form `form`. "spaces": it replaces spaces by U+2581. `None`: unknown.
     """

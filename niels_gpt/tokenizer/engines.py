@@ -370,7 +370,7 @@ def cache_directory() -> Path | None:
 
 @cache
 def _environment() -> dict[str, object] | None:
-    """What a proof depends on besides the tokenizer: versions, machine, code. `None` if it cannot be determined."""
+    """Everything a proof depends on besides the tokenizer: versions, machine, code. `None` if it is not known."""
     try:
         code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _CODE)
         versions = {name: version(name) for name in _LIBRARIES}

@@ -246,7 +246,7 @@ class BatchLayout(NamedTuple):
 
 
 class Attribution(NamedTuple):
-    """What the ids of a `BatchLayout` prove.
+    """The facts that the ids of a `BatchLayout` prove.
 
     Attributes:
         counts: int64 of shape (pieces,): the tokens that start in each piece.
@@ -314,7 +314,7 @@ def encode_with_kernel(
 
 
 def _from_kernel(result: tuple[bytes, ...]) -> BatchLayout:
-    """What the kernel's `layout` returns as bytes, as arrays on the same memory."""
+    """The bytes that the kernel's `layout` returns, as arrays on the same memory."""
     data, edges, facts, pieces, control_at, control_ids, nfc_classes = result
     return BatchLayout(
         data,
@@ -328,7 +328,7 @@ def _from_kernel(result: tuple[bytes, ...]) -> BatchLayout:
 
 
 def _attribution(result: tuple[bytes, bytes, bytes, bool, bool]) -> Attribution:
-    """What the kernel's `attribute` returns as bytes, as arrays on the same memory."""
+    """The bytes that the kernel's `attribute` returns, as arrays on the same memory."""
     counts, own, proven, complete, all_proven = result
     return Attribution(
         np.frombuffer(counts, np.int64),

@@ -221,7 +221,7 @@ def _calls(chat: ChatRow) -> Iterator[tuple[int, str, Any]]:
 
 
 def _argument_fault(parameters: Mapping[str, Any], arguments: Any) -> str | None:
-    """What of these arguments a JSON schema of type object does not allow."""
+    """The first way in which arguments violate a JSON schema of type object, in words; `None` if they fit it."""
     properties, required = parameters.get("properties"), parameters.get("required")
     # Without properties a tool takes anything; JSON schema allows others where it says so.
     if not isinstance(properties, Mapping) or not properties or parameters.get("patternProperties"):

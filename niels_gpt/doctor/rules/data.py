@@ -233,7 +233,7 @@ def _without_oldest_turns(view: View, row: int, limit: int) -> int:
 
 
 def policy_losses(counters: Counters) -> dict[str, dict[str, int]]:
-    """What each policy would lose, by its name: numbers by what they count."""
+    """Counts of what each policy for long rows would drop, as `{policy: {what is counted: number}}`."""
     found: dict[str, dict[str, int]] = {}
     for name, number in sorted(counters.sums.items()):
         policy, _, what = name.partition(": ")

@@ -25,7 +25,7 @@ _KEY = re.compile(r'((?:(?!" string=").)*?)"(?: string="(true|false)")?>', re.DO
 
 @dataclass
 class _Read:
-    """What has been read of a call."""
+    """The parts of a call that have been read so far."""
 
     name: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -106,6 +106,7 @@ class DSML(CallDialect):
             if completion.text[end:stop].strip():
                 read.status = Status.MALFORMED_STRUCTURE
             if tag != parameter:
+                # A call without a name is reported as such only if nothing else is wrong with it.
                 read.status = read.status if read.name or read.status is not Status.OK else Status.MISSING_NAME
                 return tag, stop
             tag, stop = yield from self._scan_value(completion, stop + len(parameter), read, schema, out)
@@ -129,6 +130,7 @@ class DSML(CallDialect):
         if tag == self.parameter[1]:
             out.end_argument(stop)
             value, fits = _value(completion.decoded(head.end(), stop), head.group(2), schema.get(key))
+            # The first fault decides the status, but a key given twice outweighs a value of a wrong type.
             if key in read.arguments:
                 read.status = Status.MALFORMED_STRUCTURE
             elif not fits and read.status is Status.OK:
@@ -155,6 +157,7 @@ def _next_tag(
     at, rest = start, Window(completion, start)
     while True:
         before = Window(completion, at, (TOKEN,), by_id=True)
+        # A tag is found by its control token, which comes after `<` or `</`: those two characters are held back.
         yield from before.pass_on(lambda stop: take(stop - _half_tag(completion.text[max(start, stop - 2) : stop])))
         if not before.marker:
             take(before.stop)
@@ -174,7 +177,7 @@ def _half_tag(text: str) -> int:
 
 
 def _head(completion: Completion, at: int, pattern: re.Pattern[str]) -> Steps[re.Match[str] | None]:
-    """What a pattern matches at a character before the next tag."""
+    """The match of a pattern at a character, before the next tag; `None` if the text there does not match."""
     window = Window(completion, at, (TOKEN,), by_id=True)
     while (found := pattern.match(completion.text, at, window.stop)) is None and not window.closed:
         yield from window.grow()

@@ -121,6 +121,7 @@ class HarmonyCalls(CallDialect):
             begin(message.text_start)
             text = Window(completion, message.text_start, (END,))
             yield from text.pass_on(take)
+            # A marker is "" where the completion ended instead, which then has no more messages.
             start = text.stop + len(text.marker)
 
     def _scan_call(
@@ -139,6 +140,7 @@ class HarmonyCalls(CallDialect):
         else:
             yield from text.pass_on(hold)
         is_cut = not text.marker and not completion.stopped
+        # Read again to the end: without a full header, what the text is shows only there.
         whole = _read_message(completion, start, text.stop, truncated=is_cut)
         out.close_call(self._read_call(completion, whole, *(whole.recipient or (0, ""))), text.stop)
         return text.stop + len(text.marker)

@@ -52,6 +52,7 @@ class InklingCalls(CallDialect):
         """
         rest = Window(completion, start)
         while (yield from rest.has(start)):
+            # A completion begins after the generation prompt, so its first message has no `<|message_model|>`.
             head = start + len(MODEL) if completion.find(MODEL, start) == start else start
             header = Window(completion, head, _MARKERS)
             yield from header.pass_on(hold)
@@ -99,6 +100,7 @@ def _read_call(
         name, arguments, status = parse_call_object(strict_json(completion.decoded(at, body)), "args")
     except ValueError:
         status = Status.INVALID_JSON
+    # The header's name is enough, even where the object has none.
     if status is Status.MISSING_NAME and header:
         status = Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
     if not closed and not completion.stopped:

@@ -45,6 +45,7 @@ class _Listed(CallReader):
             at = yield from rest.skip(_BETWEEN, at)
             if not (yield from rest.has(at)):
                 break
+            # The brackets, commas and blanks before the call, with the list's tag before the first one.
             out.begin_block(markup)
             out.end_block(at)
             out.open_call(at)
@@ -64,7 +65,7 @@ class _Listed(CallReader):
         """Read and report the call that begins at a character."""
 
     def scan_malformed(self, completion: Completion, at: int, name: str | None, status: Status) -> Steps[Block]:
-        """What begins at a character is no call: it ends with the list."""
+        """The block of a text at a character that is not a well-formed call: it extends to the end of the list."""
         rest = Window(completion, at, (self.closing, self.opening))
         yield from rest.pass_on(hold)
         status = status if rest.marker == self.closing else Status.UNCLOSED_BLOCK
@@ -125,6 +126,7 @@ class PythonCalls(_Listed, CallDialect):
     def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
         """See `_Listed`."""
         head = Window(completion, at, (self.closing, self.opening))
+        # A line that ends before any bracket is prose, and no call with a long name.
         opened = yield from head.search(_NAME_END, at)
         if opened < 0 or completion.text[opened] != "(":
             return (yield from self.scan_malformed(completion, at, None, Status.MALFORMED_STRUCTURE))

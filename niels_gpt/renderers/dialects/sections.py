@@ -49,6 +49,7 @@ class Section:
             out.begin_block(section)
             out.end_block(at)
             while True:
+                # An opening tag ends a section too: a model that forgot to close one begins the next.
                 rest = Window(completion, at, (self.call, self.closing, self.opening))
                 yield from rest.pass_on(out.content_to)
                 if rest.marker != self.call:
@@ -122,9 +123,10 @@ class FencedJSON(CallDialect):
         return call_block(completion, (at, stop), (inner, inner_end), name, arguments, status)
 
     def _scan_head(self, limit: Window, inner: int) -> Steps[re.Match[str] | None]:
-        """What is before the arguments; `None` if that is malformed."""
+        """The match of the text before the arguments; `None` if that is malformed."""
         end = yield from limit.find(self.head_end, inner)
         if end >= 0:
+            # The fence may go on with "json", which the pattern takes only if it has arrived.
             yield from limit.has(end + len(self.head_end) + len("json"))
             head = self.head.match(limit.completion.text, inner, limit.stop)
             if head is not None:

@@ -29,7 +29,7 @@ CACHE_SIZE, CACHE_BYTES = 256, 1 << 30
 
 @dataclass(frozen=True)
 class ProcessedImage:
-    """What the processor made of one image.
+    """The processor's output for one image.
 
     Attributes:
         hash: see `image_hash`.
@@ -125,7 +125,7 @@ class Images:
         return self._inner
 
     def process(self, part: ImagePart) -> ProcessedImage:
-        """What the processor makes of an image; processed once while it is in the cache.
+        """The processor's output for an image; computed once while it is in the cache.
 
         Raises:
             MissingExtra: Pillow is not installed.
@@ -137,7 +137,7 @@ class Images:
         return self.cached(key, lambda: self._run_processor(image, key, part))
 
     def cached(self, key: str, make: Callable[[], ProcessedImage]) -> ProcessedImage:
-        """What is in the cache under this key; else what `make` returns, which is then in it."""
+        """The value in the cache under this key; if there is none, the result of `make`, which is then stored."""
         with self._lock:
             processed = self._cache.get(key)
             if processed is not None:

@@ -15,7 +15,7 @@ from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, ProcessedI
 
 
 class _Stored(Protocol):
-    """What `episodes.images.StoredImage` says of an image."""
+    """The attributes used of `episodes.images.StoredImage`, without importing episodes here."""
 
     @property
     def path(self) -> str: ...

@@ -236,7 +236,7 @@ def _shown(text: str, at: int) -> str:
 
 
 def features(messages: Sequence[Message], tools: Any) -> Features:
-    """What a template may branch on: the kinds of messages, and which roles follow each other."""
+    """Properties of conversations that a template may branch on: kinds of messages, and the order of their roles."""
     found = {"tools"} if tools else set()
     before = ""
     for message in messages:

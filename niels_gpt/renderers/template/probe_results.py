@@ -61,7 +61,7 @@ class ProbeResult:
 
     @property
     def kind(self) -> str:
-        """What the probe tests: its name without "system" and "tools"."""
+        """The kind of conversation that the probe tests: its name without "system" and "tools"."""
         return self.probe.name.removesuffix(", tools").removesuffix(", system")
 
     @property

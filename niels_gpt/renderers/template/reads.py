@@ -75,7 +75,7 @@ _COMPARING_FILTERS: Final = frozenset(["groupby", "max", "min", "sort", "unique"
 
 @dataclass
 class Reads:
-    """Which kinds of values a rendering read.
+    """The kinds of values that a rendering has read.
 
     Attributes:
         texts: a content, or a text of unknown origin, was read; or a label, in a way that shows more than whether it is
