@@ -85,6 +85,7 @@ def _checked_conversation(
     where = row.where if isinstance(row, Conversation) else f"example {number}"
     try:
         chat = as_conversation(number, row)
+        # Before the other checks: a row that is left out on purpose is no bad row, whatever else is wrong with it.
         if is_untrained(chat.messages):
             return Rejected(where, NOTHING_TRAINED, f"{where}: {_UNTRAINED}", expected=True)
         if chat.tools:

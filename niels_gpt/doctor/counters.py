@@ -101,6 +101,7 @@ class Counters:
             if len(hits.evidence) >= self.max_evidence:
                 break
             hits.evidence.append(piece)
+        # A rule with an entry counts as one that fired, so there is none without hits.
         if not hits.count:
             del self.hits[rule]
 
@@ -127,6 +128,7 @@ class Counters:
         """Offer rows to a sample. Which of them stay does not depend on how the input was cut into slices."""
         held = [*self.samples.get(name, ()), *rows]
         if len(held) > SAMPLED_ROWS:
+            # The lowest draws of the lowest draws of parts are those of the whole, so parts can be merged in any order.
             held = sorted(sorted(held, key=lambda row: row.draw)[:SAMPLED_ROWS], key=lambda row: row.number)
         self.samples[name] = held
 

@@ -200,6 +200,7 @@ def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> l
     shards = []
     for folder, remote in dataset.shards(split, manifest):
         sizes = {file.name: file.bytes for file in remote.files}
+        # The tokens themselves are not downloaded before a batch needs them.
         n = sizes[TOKENS_NAME] // np.dtype(TOKEN_DTYPE).itemsize
         masks = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest["mask_dtype"] else list(MASK_DTYPES.values())
         mask = _absent(sizes.get(MASK_NAME), n, masks)

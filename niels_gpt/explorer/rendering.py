@@ -117,6 +117,7 @@ def stops_of(
         message   0 0 1 1 1 1 2         sampled  . . . # # . .         last sampled  . . . . # . .
     """
     goes_on = np.zeros(len(ids), np.bool_)
+    # A token goes on where the next one is sampled, too, and of the same message.
     goes_on[:-1] = sampled[1:] & (owners[1:] == owners[:-1])
     control = np.isin(ids, list(encoder.control_ids.values()))
     found: Bools = np.isin(ids, stop_ids) | (control & sampled & ~goes_on)
@@ -133,6 +134,8 @@ def _piece_table(
 ) -> TokenTable:
     """Pieces as entries of a table; control tokens in scaffold become entries of their own."""
     cut = (
+        # The longest first, because `re` takes the first branch that fits; the group makes `split` return the tokens
+        # too.
         re.compile("(" + "|".join(map(re.escape, sorted(set(controls), key=len, reverse=True))) + ")")
         if controls
         else None

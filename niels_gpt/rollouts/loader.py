@@ -88,6 +88,7 @@ class RolloutLoader(SplitLoader[RolloutBatch]):
             check_flag(value, name)
         self.dataset = RolloutDataset(paths)
         self.pad_token_id = resolve_pad_id(pad_token_id, None, self.dataset.episodes.vocab_size)
+        # Before the selection: the mean of a group is that of all its rollouts, also of those that are left out.
         self._advantages = self.dataset.advantages(advantages)
         self._groups, self.left_out = selection.of(self.dataset)
         plan = group_rows if whole_groups else single_rows

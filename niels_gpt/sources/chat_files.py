@@ -102,6 +102,7 @@ class ChatFile(ChatSource):
         if len(dialects) < 2:
             return
         readings = {dialect: record_to_conversation(record, dialect, self.mapping) for dialect in dialects}
+        # A dialect that cannot read the row is no second reading of it.
         usable = {name: row for name, row in readings.items() if isinstance(row, Conversation)}
         if len({repr(row.messages) for row in usable.values()}) > 1:
             both = "; ".join(f"as {name}: {_reading(row)}" for name, row in usable.items())
@@ -215,6 +216,7 @@ def _from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None) -> Ite
     for number, row in enumerate(rows):
         if not is_named:
             refuse_labelled(row, f"row {number}")
+        # The first row decides for all: later rows may lack the column that shows the format.
         dialect = dialect or detect(row)
         yield record_to_conversation(Record(f"row {number}", row, arrow=True), dialect or "messages")
 

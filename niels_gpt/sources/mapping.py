@@ -131,6 +131,7 @@ class RowMapping:
             return dict(row)
         own = {name: path for name, path in columns.items() if name not in ("role", "content")}
         found = dict(row)
+        # A column that was renamed must not stay in the row under its old name, or it would become metadata too.
         for path in own.values():
             found = _without(found, [path] if path in row else _steps(path))
         found |= {name: value_at(row, name, path) for name, path in own.items()}
@@ -163,6 +164,7 @@ def _turn(turn: Any, index: int, role: str, content: str) -> Any:
             values[name] = value_at(turn, name, path)
         except MessageError as error:
             raise MessageError("missing_field", f"message {index}: {error}") from error
+    # All other fields of the message stay, such as its tool calls.
     used = {_steps(path)[0] for path in (role, content)}
     return values | {key: value for key, value in turn.items() if key not in used and key not in values}
 
@@ -269,6 +271,7 @@ class RowFunction:
         """
         file = module_file(check_dotted_name(name), folder)
         found = cls(name, str(folder), hashlib.sha256(file.read_bytes()).hexdigest())
+        # Loaded here although it is used later, so that an error in it is raised before the build begins.
         _ = found._function
         return found
 
@@ -305,6 +308,7 @@ class RowFunction:
         if not isinstance(row, Mapping):
             what = f"{self.name} returned a {type(row).__name__}; expected a dict, or None to leave the row out"
             return Rejected(where, "function_returned", f"{where}: {what}")
+        # Values that the function passes on still have the nulls that Arrow added.
         return Record(where, dict(row), arrow=record.arrow)
 
 

@@ -69,6 +69,7 @@ def _held(value: Any, *, plural: bool) -> int:
     if isinstance(value, str):
         return int(bool(value) and (plural or _is_file(value)))
     if isinstance(value, Mapping):
+        # Arrow gives every row an object with all keys; in a row without a file each of them is null.
         return int(any(value.get(key) is not None for key in _FILE))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return len([item for item in value if item is not None]) if plural else 0
@@ -77,6 +78,7 @@ def _held(value: Any, *, plural: bool) -> int:
 
 def _is_file(text: str) -> bool:
     """Whether a text is the path or address of a picture, sound or film, or the file itself as a data URI."""
+    # A signed address ends in its query, not in the suffix; the name of a local file may have a question mark.
     path = text.partition("?")[0] if "://" in text else text
     return path.lower().endswith(_SUFFIXES) or text.startswith(("data:image/", "data:audio/", "data:video/"))
 

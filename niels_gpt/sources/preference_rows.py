@@ -133,6 +133,7 @@ def _preference(row: Row) -> tuple[list[Message], list[Completion], float | None
         prompt = _checked(beside(row, prompt), "chosen")
     else:
         prompt, completions = _after_prompt(prompt, sides)
+    # The sides are in the order chosen, rejected, so their numbers are their ranks.
     scores = {name: _number(row, names) for name, names in _SCORES.items()}
     made = [
         Completion(messages, name, rank=rank, score=scores[name])

@@ -100,6 +100,7 @@ class PromptColumns:
             if not turns.strip():
                 raise MessageError("no_prompt", f"{prompt_path} is an empty text; expected a question")
             turns = [{"role": "user", "content": turns}]
+        # From here on a prompt is read like a conversation, so that both are rendered alike.
         whole = {"messages": turns, **{name: value for name, (_, value) in beside.items()}}
         messages = normalise(to_messages(whole, "messages"))
         if messages[-1]["role"] == "assistant":

@@ -260,6 +260,7 @@ class ControlFinder:
         found: list[tuple[int, int, int]] = []
         for start, stop in zip(pieces.scaffold_begin.tolist(), pieces.scaffold_end.tolist(), strict=True):
             text = pieces.joined[start:stop]
+            # The scaffold of a format is the same few strings in all rows, so nearly every stretch is in the cache.
             hits = self._cache.get(text)
             if hits is None:
                 hits = self.hits(text)

@@ -163,6 +163,7 @@ def _checked_sentinels(model: Any, path: str) -> dict[str, int]:
     ids = {}
     for name, token in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
         found = model.encode(token)
+        # A model without the sentinel may still encode it as one id: that of unknown text.
         if len(found) != 1 or found[0] == model.unk_id() or model.id_to_piece(found[0]) != token:
             raise TokenizerError(
                 f"{path}: the sentinel {token} encodes to {found}; expected one id of its own. This model was not "

@@ -156,6 +156,7 @@ class DeepSeekV4Renderer(Family):
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the first of adjacent results with all that follow it."""
         if view.is_first_of_run(index):
+            # All results are written at the first one's place, because their order may not be that of the messages.
             for place, number in enumerate(_in_order_of_calls(view, index), index):
                 self._open(view, place, number, out)
                 out.turn("<tool_result>", self.joined(view, number), "</tool_result>", number)
@@ -215,6 +216,7 @@ def _in_order_of_calls(view: ConversationView, index: int) -> list[int]:
     end = next((at for at in range(index, len(view.roles)) if view.roles[at] != "tool"), len(view.roles))
     order = {call.id: call.number for call in view.calls(index - 1)} if index else {}
     places = {at: order.get(view.messages[at].get("tool_call_id", "")) for at in range(index, end)}
+    # One result of an unknown call has no place among the others, so none is moved.
     if None in places.values():
         return list(places)
     return sorted(places, key=lambda at: (places[at], at))

@@ -66,6 +66,7 @@ class InklingRenderer(Family):
             out.scaffold(f"{_SYSTEM}tool_declare<|content_xml|>")
             out.untrusted_label(view.tools.declaration(_declare), -1)
             out.scaffold(END)
+        # As in the template: the effort comes after the leading system messages, and before any later one.
         first = next((i for i, role in enumerate(view.roles) if role != "system"), len(view.roles))
         for index in range(first):
             self.system(view, index, out)
@@ -96,6 +97,8 @@ class InklingRenderer(Family):
             out.scaffold(MODEL, index)
         for number, (kind, text) in enumerate(texts):
             out.model_block(MODEL + kind if number else kind, text, END, index)
+        # The header above is that of the first message. Every later one is the model's choice, so its header is
+        # trained.
         for number, call in enumerate(calls, len(texts)):
             if number:
                 out.model_markup(MODEL, index)
@@ -136,6 +139,7 @@ def _texts(view: ConversationView, index: int) -> list[str]:
 
 def _called(view: ConversationView, index: int, call_id: Any) -> str:
     """The function of the last call before message `index` that has this id; "" if there is none."""
+    # Newest first: ids such as call_0 may begin anew in every turn.
     calls = (call for i in range(index - 1, -1, -1) for call in reversed(view.calls(i)))
     return next((call.name for call in calls if call_id and call.id == call_id), "")
 

@@ -192,6 +192,7 @@ class MistralV13Renderer(MistralV11Renderer):
         first = index
         while first and view.roles[first - 1] == "tool":
             first -= 1
+        # Of call, result A, result B: for B, `first` is the place of A, and the message before it has the calls.
         calls = view.calls(first - 1) if first else []
         call_id, number = view.messages[index].get("tool_call_id", ""), index - first
         expected = calls[number].id if number < len(calls) else ""

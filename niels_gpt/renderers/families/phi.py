@@ -91,6 +91,7 @@ class Phi3Renderer(Family):
 
     def end(self, view: ConversationView, out: Emitter) -> None:
         """Write the end of text."""
+        # Not trained: the model has stopped at `<|end|>` before this token.
         out.scaffold("<|endoftext|>")
 
 

@@ -1,7 +1,7 @@
 """Families that are rendered through their own chat template: which parsers read them, and what is proven of them.
 
-Who trains one of these models much may want a grammar; the template needs none, and gives the same facts where they are
-proven. `certificate` says where: a conversation that is not proven is refused by training, with the reason.
+No grammar is written for these models. Where their template's facts are proven, they are those that a grammar would
+give; `certificate` counts where. A build refuses to train a conversation that is not proven, and names the reason.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class TemplateFamily:
     """A family without a grammar.
 
     Attributes:
-        title: what it is called.
+        title: its name in tables and help.
         models: exact hub names, for which "auto" chooses the template with these parsers.
         tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; `None`: the format has none.
-        template: the stored copy of the template that was judged, in the test assets; "": none is at hand.
+        template: the path of the judged template in the test assets; "": the tests have no copy of it.
         certificate: kind of conversation -> what is proven: "texts", "reasoning", "tools" (declared), "calls".
         stops: what ends the model's turns; "": the opener of the next turn, or ordinary text.
-        notes: what one should know, in a sentence or two.
+        notes: limits of the template, in a sentence or two.
     """
 
     title: str
@@ -96,7 +96,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         template="templates_wild/vllm--tool_chat_template_hunyuan_a13b",
         certificate=_certificate(Proven(28), Proven(8), Proven(27, 3), Proven(56)),
         stops=("<|eos|>", ""),
-        notes="The template with which vLLM serves it was judged. With tools it tells the time: give --date.",
+        notes="The template with which vLLM serves it was judged. With tools it writes the date: give --date.",
     ),
     "seed-oss": TemplateFamily(
         "Seed-OSS",
@@ -124,7 +124,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         certificate=_certificate(Proven(25, 2), Proven(8), Proven(23, 2), Proven(12, 44)),
         stops=("", "<|tools_suffix|>"),
         notes="Results and the answer after them are one turn of the assistant, so most conversations with calls are "
-        "not proven. The end of a turn belongs to the next one. The template tells the day: give --date.",
+        "not proven. The end of a turn belongs to the next one. The template writes the date: give --date.",
     ),
     "lfm2": TemplateFamily(
         "LFM2",

@@ -90,6 +90,8 @@ def _refusal(what: str) -> MessageError:
 
 def _written(out: Emitter, controls: ControlTokens) -> list[str]:
     """The control tokens of a rendering that become ids."""
+    # One flag for each character, since a control token may begin in one piece and end in the next: of pieces of 2 and
+    # 3 characters, of which the second is scaffold, the flags are . . # # #.
     own = np.repeat(np.array([bool(facts & SCAFFOLD) for facts in out.facts], np.bool_), list(map(len, out.texts)))
     text = "".join(out.texts)
     return [text[start:stop] for start, stop in controls.places(text) if own[start:stop].all()]
@@ -196,6 +198,7 @@ class Neutral:
         return [word for word in self._tested if word in text and not self.controls.first(word)]
 
     def _name(self, text: str) -> str:
+        # Templates compare names with each other, so equal names must stay equal.
         if text not in self._names:
             self._names[text] = self._text(text)
         return self._names[text]
@@ -204,6 +207,7 @@ class Neutral:
         """A text that shows nothing of this one but whether it is empty or white space."""
         if not text.strip():
             return text and " "
+        # Neighbouring texts get different letters: a template may compare two of them, and finds them different.
         self._made += 1
         return chr(self._letters[self._made % len(self._letters)]) * _LENGTH
 
