@@ -21,6 +21,7 @@ from niels_gpt.cli.options import (
     renderer_options,
 )
 from niels_gpt.cli.terminal import out
+from niels_gpt.errors import InputError
 
 
 def explore(
@@ -63,6 +64,8 @@ def explore(
     Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
     chosen = renderer_options(renderer, renderer_option, template, date)
+    if path is not None:
+        _refuse_ids(path)
     from niels_gpt.explorer.api import Explorer, open_dataset
     from niels_gpt.explorer.findings import read_findings
     from niels_gpt.explorer.renderer_list import RendererList
@@ -75,6 +78,23 @@ def explore(
     if listed.tokenizers:
         note_automatic(chosen, next(iter(listed.tokenizers.values())))
     serve(explorer, port=port, browser=browser, announce=_announce)
+
+
+def _refuse_ids(path: Path) -> None:
+    """Refuse rows of ids that the doctor reads and the page does not show, with the commands that help.
+
+    Raises:
+        InputError: token files of another program, or rows with a column of ids.
+    """
+    from niels_gpt.doctor.open_input import holds_ids
+
+    form = holds_ids(path)
+    if form is not None:
+        raise InputError(
+            f"{path}: token ids ({form}); the page shows conversations, and datasets of niels_gpt. Import them first: "
+            f"niels-gpt import {path} --from {form} --out DIR, then niels-gpt explore DIR; niels-gpt doctor reads them "
+            "as they are"
+        )
 
 
 def _announce(address: str) -> None:

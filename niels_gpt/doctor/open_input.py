@@ -26,7 +26,7 @@ from niels_gpt.doctor.slices import (
 from niels_gpt.doctor.stored import document_slices
 from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, NielsError, UsageError
 from niels_gpt.forks import cached_property
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
@@ -210,6 +210,19 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
 
 
+def holds_ids(path: Path) -> str | None:
+    """The import format of a file or directory of token ids that another program wrote; `None` for anything else."""
+    if _is_ours(path):
+        return None
+    form = format_of(path)
+    if form is not None:
+        return form
+    try:
+        return "hf" if open_input(path).kind == "tokens" else None
+    except NielsError:  # whoever opens it says what is wrong
+        return None
+
+
 def is_tokenizer(path: Path) -> bool:
     """Whether a path is a directory (or file) with a tokenizer and no data."""
     if path.is_file():
@@ -248,11 +261,8 @@ def _of_directory(path: Path, split: str | None) -> Opened:
         return _of_ours(path, split)
     data = data_files(path)
     forms = {_form(file) for file in data}
-    # Files of two kinds are often a dataset beside its own source.
-    if len(forms) != 1:
-        found = ", ".join(sorted(forms)) or "none"
-        raise InputError(f"{path}: data files of these kinds: {found}; expected files of one kind. Name one of them")
-    return Opened(str(path), forms.pop(), "chats", data)
+    # Files of several kinds are read row by row, in the order of their paths, as builds and the explorer do.
+    return Opened(str(path), forms.pop() if len(forms) == 1 else "records", "chats", data)
 
 
 def _of_ours(path: Path, split: str | None) -> Opened:

@@ -203,11 +203,23 @@ def test_an_input_that_is_none_says_what_was_expected(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(InputError, match="expected a name that ends in"):
         diagnose(tmp_path / "notes.txt")
-    (tmp_path / "mixed").mkdir()
-    as_jsonl(as_rows(chats(1)), tmp_path / "mixed")
-    as_parquet(as_rows(chats(1)), tmp_path / "mixed")
-    with pytest.raises(InputError, match="files of one kind"):
-        diagnose(tmp_path / "mixed")
+
+
+def test_a_folder_of_several_kinds_has_the_rows_and_numbers_of_the_explorer(tmp_path: Path) -> None:
+    from niels_gpt.explorer.chat_rows import ChatRows
+    from niels_gpt.explorer.renderer_list import RendererList
+
+    made = as_rows(chats(8))
+    made[6]["messages"][1]["content"] = made[2]["messages"][1]["content"] = "It is \ufffd."
+    one, other = (as_jsonl(made[:5], tmp_path), as_parquet(made[5:], tmp_path))
+    assert one.parent == other.parent
+    found = diagnose(tmp_path).finding("text-damaged")
+    assert found is not None
+    opened = ChatRows(tmp_path, RendererList(()))
+    assert opened.lines.wait(60)
+    seen = [row for row in range(len(opened.lines)) if "\ufffd" in str(opened.lines.record(row))]
+    opened.close()
+    assert [place.row for place in found.evidence] == seen == [2, 6]
 
 
 @pytest.mark.parametrize("form", [as_jsonl, as_json, as_parquet, lambda made, _: made])

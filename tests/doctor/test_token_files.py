@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from niels_gpt.doctor import diagnose
 from niels_gpt.doctor.token_files import TokenFiles
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
+from niels_gpt.imports.run import import_episodes
 from tests.conftest import run_cli
 from tests.doctor.made import samples
 from tests.export.sources import Row, episodes
@@ -68,6 +70,17 @@ def test_streams_are_cut_at_the_end_of_text(form: str, tmp_path: Path) -> None:
     assert report.source["form"] == form
     assert "mask-missing" in report.rules()
     assert diagnose(tmp_path / "out").rows == 2
+
+
+def test_masks_beside_ids_are_not_taken_for_ids(tmp_path: Path) -> None:
+    """Their bytes look like other ids than those of `token_ids_part`, and they come first by name."""
+    ids = np.arange(70_000, 70_040, dtype="<u4")
+    ids.tofile(tmp_path / "token_ids_part_0000.npy")
+    np.ones(len(ids), dtype=np.bool_).tofile(tmp_path / "labels_mask_part_0000.npy")
+    (tmp_path / "token_ids_part_0000.csv.gz").write_bytes(gzip.compress(b"0,40,0,a,0\n"))
+    files = TokenFiles(tmp_path, "olmo")
+    (read,) = (part for split in files.splits().values() for part in split.read())
+    assert read.ids.tolist() == ids.tolist()
 
 
 def test_arrays_of_rows(tmp_path: Path) -> None:
@@ -141,3 +154,13 @@ def test_a_stream_without_ends_is_read_in_portions(tmp_path: Path, monkeypatch: 
     assert max(len(rows.ids) for rows in files.read()) == 8192
     assert diagnose(tmp_path).to_json() == whole
     assert whole["rows"] == 5
+
+
+@pytest.mark.parametrize("form", ["mds", "litdata", "trl"])
+def test_the_explorer_names_the_commands_for_ids_of_other_programs(form: str, tmp_path: Path) -> None:
+    export(made(tmp_path / "in"), form, tmp_path / "out")
+    ended = run_cli("explore", str(tmp_path / "out"), "--no-browser")
+    assert ended.returncode == 3
+    read = {"trl": "hf"}.get(form, form)
+    assert f"niels-gpt import {tmp_path / 'out'} --from {read} --out DIR" in ended.stderr
+    assert import_episodes(tmp_path / "out", read, tmp_path / "imported")["train_episodes"] == 8
