@@ -172,6 +172,27 @@ def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_p
     assert tree(tmp_path) == {path.name: "slow", mine.name: "a person's own"}
 
 
+@pytest.mark.parametrize("write", [write_atomic, create_exclusive])
+@pytest.mark.parametrize("place", ["io.open", "fcntl.flock", "os.fstat"])
+def test_an_interrupt_right_after_the_temporary_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], Any], place: str
+) -> None:
+    module, name = place.split(".")
+    real = getattr(sys.modules[module], name)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        found = real(*given, **named)
+        if place == "io.open":
+            found.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "file", b"new")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_writers_of_one_file_at_once_all_succeed(tmp_path: Path) -> None:
     """Each looks for abandoned files while the others have just opened theirs."""
     path, writers = tmp_path / "file", 4

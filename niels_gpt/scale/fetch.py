@@ -177,8 +177,9 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
     with storage_errors("writing", file):
         file.parent.mkdir(parents=True, exist_ok=True)
         aside.unlink(missing_ok=True)
-    writer = HashedWriter(aside)
-    try:
+    writer = None
+    try:  # Ctrl-C may come as soon as the file is there
+        writer = HashedWriter(aside)
         with remote_errors("reading", path), _opened(fs, path) as source:
             for chunk in _at_most(source, record["bytes"], path):
                 writer.write(chunk)
@@ -189,7 +190,8 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
             aside.replace(file)
             sync_directory(file.parent)
     finally:
-        writer.abandon()
+        if writer is not None:
+            writer.abandon()
         aside.unlink(missing_ok=True)
 
 

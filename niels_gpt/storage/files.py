@@ -98,10 +98,11 @@ def create_exclusive(path: Path, data: bytes) -> bool:
     Raises:
         StorageError: the file system refused.
     """
+    aside = None
     with storage_errors("creating the file", path):
-        remove_abandoned(path)
-        aside, file = _open_aside(path)
         try:
+            remove_abandoned(path)
+            aside, file = _open_aside(path)
             with file:
                 file.write(data)
                 file.flush()
@@ -113,7 +114,8 @@ def create_exclusive(path: Path, data: bytes) -> bool:
                 raise
             return _create(path, data)
         finally:
-            aside.unlink(missing_ok=True)
+            if aside is not None:
+                aside.unlink(missing_ok=True)
     return True
 
 
@@ -138,11 +140,12 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         OutputExists: `path` is a device or a pipe.
         StorageError: the file system refused; `path` is then unchanged.
     """
-    with storage_errors("writing", path):
-        place = _replaceable_file(path)
-        remove_abandoned(place)
-        aside, file = _open_aside(place)
-    try:
+    aside = None
+    try:  # Ctrl-C may come as soon as the file is there
+        with storage_errors("writing", path):
+            place = _replaceable_file(path)
+            remove_abandoned(place)
+            aside, file = _open_aside(place)
         with storage_errors("writing", path), file:
             yield file
             file.flush()
@@ -150,20 +153,29 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             aside.replace(place)
             sync_directory(place.parent)
     finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
+        if aside is not None:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
 
 
 def _open_aside(path: Path) -> tuple[Path, IO[bytes]]:
     """A new temporary file beside `path`, locked while it is open; its name is never used again."""
     while True:
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
-        file = aside.open("xb+", buffering=COPY_BYTES)
-        with suppress(OSError):  # without locks, `remove_abandoned` gets none either, and deletes nothing
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:  # else another process deleted it as abandoned before it was locked
-            return aside, file
-        file.close()
+        file: IO[bytes] | None = None
+        try:
+            file = aside.open("xb+", buffering=COPY_BYTES)
+            with suppress(OSError):  # without locks, `remove_abandoned` gets none either, and deletes nothing
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:  # else another process deleted it as abandoned before it was locked
+                return aside, file
+            file.close()
+        except BaseException:  # Ctrl-C: the caller does not know of this file yet
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+                if file is not None:
+                    file.close()
+            raise
 
 
 def remove_abandoned(path: Path) -> None:
