@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -263,6 +264,8 @@ def test_creating_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.M
 
 def test_json_is_written_as_people_read_it() -> None:
     assert json_bytes({"b": 1, "a": "naïve"}) == '{\n  "b": 1,\n  "a": "naïve"\n}\n'.encode()
+    unpaired = {"\ud800": "a\udfffb"}
+    assert json.loads(json_bytes(unpaired)) == unpaired, "UTF-8 has no such character, JSON has"
 
 
 # --- StagedDirectory in one process

@@ -29,7 +29,7 @@ Row = TypeVar("Row")
 
 
 def checked_documents(texts: Iterable[str | Document | Rejected]) -> Iterator[Document | Rejected]:
-    """The documents in order, with `Rejected` in place of those that cannot be encoded or are empty."""
+    """The documents in order, with `Rejected` in place of those that cannot be encoded, or have nothing to read."""
     return (_checked_document(number, text) for number, text in enumerate(texts))
 
 
@@ -40,8 +40,9 @@ def _checked_document(number: int, row: str | Document | Rejected) -> Document |
     where, text = document.where, document.text
     if not isinstance(text, str):
         return Rejected(where, "wrong_type", f"{where}: a {type(text).__name__}; expected a string")
-    if not text:
-        # Expected: an empty text is counted, but is none of the bad rows, which have a limit.
+    if not text or text.isspace():
+        # Expected: an empty text, or one of nothing but white space, is counted, but is none of the bad rows, which
+        # have a limit.
         return Rejected(where, "empty", f"{where}: no text", expected=True)
     try:
         check_text(text)

@@ -33,7 +33,7 @@ from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
 
 SAMPLED: Final = 100  # rows that are read to detect a format
-LABELS: Final = ("label", "kto_tag")  # of KTO: whether a completion is desirable
+LABELS: Final = ("kto_tag", "label")  # of KTO: whether a completion is desirable
 ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 
 
@@ -142,17 +142,19 @@ class ChatFile(ChatSource):
 def refuse_labelled(row: Mapping[str, Any], where: str) -> None:
     """Refuse a row of KTO where no format is named: undesirable completions would be trained as all others.
 
+    TRL documents prompt, completion and a `label` for it; LLaMA-Factory a `kto_tag` beside conversations of any shape.
+    A `label` beside a whole conversation is metadata.
+
     Raises:
-        UsageError: it has a conversation, and a label that is true or false.
+        UsageError: it has a prompt, a completion and a label that is true or false, or a conversation and such a tag.
     """
     name = next((name for name in LABELS if isinstance(row.get(name), bool)), None)
     dialect = None if name is None else detect(row)
-    if dialect is None:
+    is_pair = dialect == "prompt_completion"
+    if dialect is None or (name == "label" and not is_pair):
         return
-    what = "a prompt, a completion" if dialect == "prompt_completion" else f"a conversation ({dialect})"
-    columns = (
-        "" if dialect == "prompt_completion" and name == "label" else ", from columns prompt, completion and label"
-    )
+    what = "a prompt, a completion" if is_pair else f"a conversation ({dialect})"
+    columns = "" if is_pair and name == "label" else ", from columns prompt, completion and label"
     raise UsageError(
         f"{where} has {what}, and a {name} that is true or false, as rows of KTO have. Build preferences from them "
         f'(niels-gpt preferences build --format unpaired; ng.build(format="unpaired")){columns}; or choose '

@@ -202,4 +202,5 @@ def _replaceable_file(path: Path) -> Path:
 
 def json_bytes(value: Any) -> bytes:
     """JSON as all manifests are written: indented, keys in the order of `value`, UTF-8, one final newline."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    # An unpaired surrogate, which UTF-8 does not have, becomes its escape in JSON.
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")

@@ -195,24 +195,34 @@ def test_completions_with_a_label_of_kto_are_no_conversations_unless_the_format_
     assert conversations(topics) == [[ASK, ANSWER]] * 2, "a label that is no truth value is metadata"
 
 
-@pytest.mark.parametrize(
-    ("row", "format_"),
-    [
-        ({"messages": [ASK, ANSWER], "label": False}, "messages"),
-        (
-            {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}], "label": True},
-            "sharegpt",
-        ),
-        ({"instruction": "2 + 2?", "input": "", "output": "4", "kto_tag": False}, "alpaca"),
-    ],
-)
-def test_whole_conversations_with_a_label_of_kto(tmp_path: Path, row: dict[str, Any], format_: str) -> None:
-    file = write(tmp_path / "kto.jsonl", row)
-    with pytest.raises(UsageError, match=rf"a conversation \({format_}\), and a \w+ that is .*--format {format_} "):
+SHAREGPT = {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]}
+WHOLE = [
+    ({"messages": [ASK, ANSWER]}, "messages"),
+    (SHAREGPT, "sharegpt"),
+    ({"instruction": "2 + 2?", "input": "", "output": "4"}, "alpaca"),
+]
+
+
+@pytest.mark.parametrize(("row", "format_"), WHOLE)
+def test_whole_conversations_with_a_tag_of_kto(tmp_path: Path, row: dict[str, Any], format_: str) -> None:
+    """LLaMA-Factory's column."""
+    tagged = {**row, "kto_tag": False}
+    file = write(tmp_path / "kto.jsonl", tagged)
+    with pytest.raises(UsageError, match=rf"a conversation \({format_}\), and a kto_tag that .*--format {format_} "):
         conversations(file)
     with pytest.raises(UsageError, match="columns prompt, completion and label"):
-        list(from_dataset([row]))
+        list(from_dataset([tagged]))
     assert conversations(file, format_) == [[ASK, ANSWER]]
+
+
+@pytest.mark.parametrize(("row", "format_"), WHOLE)
+def test_a_label_beside_a_whole_conversation_is_metadata(tmp_path: Path, row: dict[str, Any], format_: str) -> None:
+    """Such as of a classifier; rows of KTO have a prompt and a completion."""
+    labelled = {**row, "label": False}
+    (found,) = ChatFile(write(tmp_path / "labelled.jsonl", labelled)).iterate()
+    assert (found.messages, found.metadata["label"]) == ([ASK, ANSWER], False)
+    assert len(list(from_dataset([labelled]))) == 1
+    assert conversations(write(tmp_path / "labelled.jsonl", labelled), format_) == [[ASK, ANSWER]]
 
 
 def test_an_input_of_alpaca_that_is_no_text(tmp_path: Path) -> None:
