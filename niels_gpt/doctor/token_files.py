@@ -166,7 +166,7 @@ def _first_file(path: Path) -> Path | None:
     ids = sorted(path.rglob("token_ids_part_*.npy"))  # OLMo's, which has masks beside them
     others = () if ids or path.is_file() else (file for pattern in ("*.bin", "*.npy") for file in path.rglob(pattern))
     files = [path] if path.is_file() else ids or sorted(others)
-    return next((file for file in files if file.stat().st_size), None)
+    return next((file for file in files if is_regular(file) and file.stat().st_size), None)
 
 
 def _dtype_of(path: Path) -> str:
