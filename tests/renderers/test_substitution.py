@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.template.sampled_span import end_of_same
 from niels_gpt.renderers.template.substitution import (
+    Edge,
     Substituted,
     common_prefix,
     is_same_but_case,
@@ -33,7 +34,8 @@ def made(*contents: str, retained: str = "", letters_only: bool = False, everywh
 
 def leaves(found: Substituted, output: str, real: str, *, edges: bool = True) -> list[int]:
     own = np.zeros(len(real), np.bool_)
-    return leaves_of(found, found.find(output), real, own, edges=range(len(real)) if edges else ()).tolist()
+    ends = frozenset(Edge(leaf.message, leaf.text, end) for leaf in found.leaves for end in (False, True) if edges)
+    return leaves_of(found, found.find(output), real, own, edges=ends).tolist()
 
 
 @given(contents=st.lists(TEXTS, min_size=1, max_size=4), letters_only=st.booleans(), everywhere=st.booleans())

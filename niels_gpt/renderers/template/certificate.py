@@ -18,7 +18,7 @@ on other conversations with the same features as on the probes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal, Protocol
@@ -29,8 +29,8 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message, normalise, reasoning_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.isolation import IsolationError
-from niels_gpt.renderers.template.proof import Proof
-from niels_gpt.renderers.template.substitution import Unproven
+from niels_gpt.renderers.template.proof import Proof, may_hold
+from niels_gpt.renderers.template.substitution import NONE, Unproven
 from niels_gpt.renderers.types import CONTENT, SAMPLED
 
 Outcome = Literal["agrees", "differs", "unproven", "refused"]
@@ -208,6 +208,13 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
             what = "does not see" if body[at] else "takes more than"
             return f"tracing {what} the content of message {owner[at]} at {_shown(proof.text, at)}"
         return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
+    for at in _unheld(traced, proof, messages):
+        return f"tracing takes more than the content of message {owner[at]} at {_shown(proof.text, at)}"
+    if proof.added and owner[proof.added - 1] >= 0:
+        return f"tracing gives {_shown(proof.text, 0)}, which the template adds, to message {owner[proof.added - 1]}"
+    unseen = {*proof.owner.tolist()} - {*owner.tolist(), NONE}
+    if unseen:  # messages without data, in loops that tracing does not see
+        return f"tracing does not see message {min(unseen)}"
     for at in _headers(proof):
         if owner[at] != proof.owner[at] >= 0:
             return (
@@ -215,6 +222,16 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
                 f"it is of message {proof.owner[at]}"
             )
     return ""
+
+
+def _unheld(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> Iterator[int]:
+    """The first character of each traced content that no substitutes prove whole and that its message does not hold."""
+    at = 0
+    for text, fact in zip(traced.texts, traced.facts, strict=True):
+        is_content = (fact & CONTENT) and not (fact & SAMPLED)
+        if is_content and (proof.content[at : at + len(text)] < 0).any() and not may_hold(messages[fact >> 3], text):
+            yield at
+        at += len(text)
 
 
 def _headers(proof: Proof) -> list[int]:

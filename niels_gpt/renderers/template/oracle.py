@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, cast
 
 import numpy as np
@@ -41,8 +42,9 @@ from niels_gpt.renderers.template.proof import (
     Proof,
     SampledSpan,
 )
-from niels_gpt.renderers.template.renderings import Render, Rendering, Renderings
+from niels_gpt.renderers.template.renderings import Render
 from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
+from niels_gpt.renderers.template.stops import PROBE, Stops
 from niels_gpt.renderers.template.substitution import (
     NONE,
     Substituted,
@@ -53,8 +55,15 @@ from niels_gpt.renderers.template.substitution import (
     substitute,
 )
 
-_PROBE: Final = "probe"  # the content of messages that are rendered only to see what the template writes around it
-_ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # escapes in JSON strings
+# How contents are replaced, from all that can be to letters alone: (letters only, whole texts, also what JSON escapes).
+_MANNERS: Final = (
+    (False, True, True),
+    (False, True, False),
+    (False, False, False),
+    (True, True, False),
+    (True, False, False),
+)
+_ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # of JSON
 
 
 @dataclass
@@ -85,14 +94,11 @@ class Oracle:
         return _Turns(self, messages, real, made, output, gen=gen).proof()
 
     def _substituted(self, messages: list[Message], real: str, gen: bool) -> tuple[Substituted, str]:
-        """The messages with substitutes, and their output, which equals `real` once the substitutes are replaced back.
-
-        Raises:
-            Unproven: the template writes another text when letters are replaced.
-        """
-        # From the most substitutes to the fewest, since each one makes another character of the output attributable.
-        for letters_only, everywhere in ((False, True), (True, True), (True, False)):
-            made = substitute(messages, self.retained, self.source, letters_only=letters_only, everywhere=everywhere)
+        """The messages with substitutes, and their output, which is the real one but for the substitutes."""
+        for letters_only, everywhere, escaped in _MANNERS:
+            made = substitute(
+                messages, self.retained, self.source, letters_only=letters_only, everywhere=everywhere, escaped=escaped
+            )
             try:
                 output = made.unescaped(self.render(made.messages, gen))
             except MessageError:  # the template tests some of the replaced characters: replace fewer of them
@@ -102,8 +108,8 @@ class Oracle:
         raise Unproven("the template changes the contents: with other letters it writes another text")
 
 
-class _Turns(Renderings):
-    """The renderings of one conversation, and what they prove: where turns end, and which spans are sampled."""
+class _Turns(Stops):
+    """One conversation: where its turns end, and what the model emits of them."""
 
     def __init__(
         self, oracle: Oracle, messages: list[Message], real: str, made: Substituted, output: str, *, gen: bool
@@ -123,6 +129,9 @@ class _Turns(Renderings):
         ends = self.ends()
         owner = np.full(len(self.real), NONE, np.int64)
         start = self._first_turn(ends[0])
+        alone = self.real[start : ends[0]].strip()
+        if alone and alone == self.controls.first(alone) and not (self.own == 0).any():
+            start = ends[0]  # bos alone: the template leaves the message out
         for index, end in enumerate(ends):
             owner[start:end] = index
             start = end
@@ -138,9 +147,20 @@ class _Turns(Renderings):
                 stop += len(self.real[stop:]) - len(self.real[stop:].lstrip())
             owner[max(ends[span.message], span.start) : stop] = span.message
         self._give_contents(owner, roles, sampled)
+        letters = self.whole.substitutes >= 0
         return Proof(
-            self.real, self.content, self.whole.substitutes >= 0, self._own_characters(), owner, sampled, self.problems
+            self.real, self.content, letters, self._own_characters(), owner, sampled, self._added(owner), self.problems
         )
+
+    def _added(self, owner: Ints) -> int:
+        """Where the words of a turn end that the template adds before all messages; 0 if it adds none, or just bos."""
+        start = int(np.argmax(owner >= 0)) if (owner >= 0).any() else 0
+        at, end = 0, 0
+        for begin, stop in [*self.controls.places(self.real[:start]), (start, start)]:
+            words = self.real[at:begin]
+            end = at + len(words.rstrip()) if words.strip() else end
+            at = stop
+        return end
 
     def _own_characters(self) -> npt.NDArray[np.bool_]:
         """bool of shape (characters,): the template's own characters, which cannot be content.
@@ -202,20 +222,39 @@ class _Turns(Renderings):
         if aligned is None:  # the template drops all of this message later on, such as a turn of only reasoning
             return least + self._after_first_stop(self.real[least : self._next_data(least)])
         at, place = aligned
+        before = self.real[place:least]  # what the messages before wrote: this message may have no data
+        if part.text.startswith(before, at):
+            at, place = at + len(before), place + len(before)
         limit = self._next_data(place)
-        tail = part.text[at:]
+        tail, text = part.text[at:], self.real[place:limit]
         served = self.rendering(index + 1, True)
         if served is not None and served.text == part.text:
             tail = self._without_prompt(index, part.text[:at], tail)
-        if tail and (spaced := end_of_same(tail, self.real[place:limit])) is not None:
-            return place + spaced
-        shared = self.controls.before_split_token(tail, common_prefix(tail, self.real[place:limit]))
-        # The end may differ, but the stop is there in both. The stop after an assistant message is always its own; that
-        # after another message only if the next message has data, since otherwise it could be the stop of the next.
+        spaced = end_of_same(tail, text) if tail else 0
+        if spaced is not None:
+            has_stop = self.controls.is_stop(self.controls.at_end(self.real[: place + spaced].rstrip()))
+            return place + spaced + (0 if has_stop else self._later_end(index, text[spaced:]))
+        shared = self._before_split_token(tail, text, common_prefix(tail, text))
+        # The end may be written otherwise, but with a stop. A message without data that follows has a stop of its own.
         mine = self.messages[index]["role"] == "assistant" or bool((self.own == index + 1).any())
         if shared < len(tail) and mine and self._after_first_stop(tail):
-            shared = max(shared, self._after_first_stop(self.real[place:limit]))
+            shared = max(shared, self._after_first_stop(text))
         return place + shared
+
+    def _later_end(self, index: int, text: str) -> int:
+        """The length of a question's stop that is only written if something follows; 0 if there is none.
+
+        Args:
+            text: what follows the end of the message.
+        """
+        token = self.controls.first_at_start(text)
+        if not token or self.messages[index]["role"] == "assistant" or token != self._usual_stop("user"):
+            return 0
+        return self._after_first_stop(text)
+
+    def _before_split_token(self, one: str, other: str, end: int) -> int:
+        """`end`, moved back to where it cuts no control token of either text in two."""
+        return min(self.controls.before_split_token(one, end), self.controls.before_split_token(other, end))
 
     def _without_prompt(self, index: int, before: str, tail: str) -> str:
         """`tail` without the generation prompt, which some templates write even if it is not requested.
@@ -230,7 +269,7 @@ class _Turns(Renderings):
         if not stop and self.messages[index]["role"] == "assistant":
             stop = max((end for _, end in self.controls.places(tail)), default=len(tail))
         elif not stop:
-            probe: Any = {"role": "user", "content": _PROBE}
+            probe: Any = {"role": "user", "content": PROBE}
             try:
                 longer = self.render([*self.made.messages[: index + 1], probe], False)
             except MessageError:
@@ -255,17 +294,44 @@ class _Turns(Renderings):
         stops = [stop for start, stop in self.controls.places(lead) if self.controls.is_stop(lead[start:stop])]
         # A stop right before the content is an opener (GLM's `<|user|>`).
         stop = max((stop for stop in stops if lead[stop:].strip()), default=0)
+        if not stop and not least:
+            return self._added_block(lead)
         return max(least, stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0)
+
+    def _added_block(self, lead: str) -> int:
+        """How much of the text before the first content is a block that the template adds, where no stop ends it.
+
+        It is what a later message of this role does not have before its content::
+
+            lead    <s>[SYSTEM]Be kind.[/SYSTEM][INST]
+            later   ...four</s>[INST]                       the header is [INST]
+        """
+        role = self.messages[0]["role"]
+        places = list(self.controls.places(lead))
+        if role in ("system", "developer") or not any(lead[a[1] : b[0]].strip() for a, b in pairwise(places)):
+            return 0
+        for before in ("user", "assistant"), ("user",):
+            probe: Any = [{"role": one, "content": f"{PROBE} {n}"} for n, one in enumerate([*before, role])]
+            try:
+                text = self.render(probe, False)
+            except MessageError:
+                continue
+            gap = text.partition(f"{PROBE} {len(before) - 1}")[2].partition(f"{PROBE} {len(before)}")[0]
+            start = len(lead) - common_prefix(lead[::-1], gap[::-1])
+            start = max([start, *(stop for begin, stop in places if begin < start < stop)])
+            is_header = self.controls.first(lead[start:]) and len(lead) - start < len(gap)
+            return start if is_header and self.controls.at_end(lead[:start].rstrip()) else 0
+        return 0
 
     def _lead(self) -> str:
         """The text before the first message's content; for an empty message, the text before a probe in its place."""
         if not len(self.whole.known) or self.own[self.whole.known[0]] != 0:
-            filled = cast(Message, {**self.made.messages[0], "content": _PROBE})
+            filled = cast(Message, {**self.made.messages[0], "content": PROBE})
             try:
                 text = self.render([filled, *self.made.messages[1:]], False)
             except MessageError:
                 return ""
-            lead = text.partition(_PROBE)[0]
+            lead = text.partition(PROBE)[0]
             return lead if self.real.startswith(lead) else ""
         return self.real[: self._next_data(0)]
 
@@ -289,7 +355,9 @@ class _Turns(Renderings):
         after = others[others >= max(start, last)]
         limit = int(after[0]) if len(after) else len(self.real)
         stop = self._stop(index, max(start, last), end, limit)
-        stop = max(stop, start)
+        if stop <= start:
+            stop = start
+            self.problems.append(f"nothing of message {index} is sampled, so that its stop is not known")
         return SampledSpan(index, start, stop, rule, self.controls.at_end(self.real[start:stop]))
 
     def _start(self, index: int, begin: int, first: int, end: int) -> tuple[int, str]:
@@ -308,7 +376,8 @@ class _Turns(Renderings):
                 return place + stop, SPACES
             shared = self._shared(prompt, self.real[place:end])
             rest = prompt[shared:].lstrip()
-            if place + shared > begin and (not rest or rest.startswith("<")):
+            only_tag = rule == PREFIX and rest.startswith("<") and not self.controls.first(prompt)
+            if only_tag or (shared and place + shared > begin and (not rest or rest.startswith("<"))):
                 return place + shared, SHORTER
             if begin < first <= place + shared:
                 return first, HEADER
@@ -323,7 +392,7 @@ class _Turns(Renderings):
         """Candidates `(where the generation prompt should begin, the prompt, the rule it would prove)`, best first."""
         part = self.rendering(index, True)
         if part is not None:
-            yield from self._prompt_after_an_answer(index, begin)
+            yield from self._unwritten_prompt(index, begin)
             aligned = self._aligned(part)
             if aligned is not None:
                 at, place = aligned
@@ -342,17 +411,19 @@ class _Turns(Renderings):
                 begin = max(begin, self._lead().rfind(usual.split()[0]))
             yield begin, usual, USUAL
 
-    def _prompt_after_an_answer(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
-        """Candidates for templates that write no generation prompt after an assistant message, or only its stop.
+    def _unwritten_prompt(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
+        """The usual prompt, where the template writes none because nothing or an answer comes before, or just a stop.
 
         When such a template is served after an assistant message, the model continues that message. In a conversation,
         the next assistant message still has the header that it has elsewhere.
         """
         part, without = self.rendering(index, True), self.rendering(index, False)
-        if not index or self.messages[index - 1]["role"] != "assistant" or part is None or without is None:
+        if (index and self.messages[index - 1]["role"] != "assistant") or part is None or without is None:
             return
         usual, last = self._usual_prompt(), self.controls.at_end(part.text.rstrip())
-        if usual.strip() and (part.text == without.text or self.controls.is_stop(last)):
+        if not index and self.real.startswith(without.text):
+            begin = max(begin, len(without.text))
+        if usual.strip() and (part.text == without.text or (index and self.controls.is_stop(last))):
             gap = len(self.real[begin:]) - len(self.real[begin:].lstrip())
             yield begin, usual, USUAL
             if gap:
@@ -381,108 +452,3 @@ class _Turns(Renderings):
         if opened > prompt.rfind(">", 0, shared):
             shared = opened
         return self.controls.before_split_token(prompt, shared)
-
-    def _usual_prompt(self) -> str:
-        """The generation prompt after a single user message; empty if the template refuses that, too."""
-        probe: Any = [{"role": "user", "content": _PROBE}]
-        try:
-            return added_prompt(self.render(probe, True), self.render(probe, False), self.controls)
-        except MessageError:
-            return ""
-
-    def _stop(self, index: int, last: int, end: int, limit: int) -> int:
-        """The position after the stop token of a message.
-
-        Args:
-            last: where its content ends.
-            end: where its turn ends.
-            limit: where the data of the next message begins.
-        """
-        message = self.messages[index]
-        plain = bool(message["content"]) and "tool_calls" not in message
-        end = min(end, limit)
-        stop = self.controls.stop_after(self.real[:end], last, at_once=plain) if last <= end else None
-        if stop is not None:
-            if plain or self.controls.is_stop(self.controls.at_end(self.real[last:stop])):
-                return stop
-            # Without content the header's last token was found (gpt-oss: `<|message|>`); the stop may follow it.
-            following = self._next_texts(index, stop)
-            token = self._same_next({role: self.controls.first_at_start(text) for role, text in following.items()})
-            return stop + len(token) if self.real.startswith(token, stop, limit) else stop
-        footer = self.real[last:end]
-        text_end = last + len(footer.rstrip()) if footer.strip() else None
-        return self._stop_in_next_turn(index, max(last, end), limit, text_end)
-
-    def _stop_in_next_turn(self, index: int, end: int, limit: int, text_end: int | None) -> int:
-        """The position after a stop that the template writes at the start of the next turn.
-
-        A token there is a stop if it is the same whatever role comes next, or if a header follows it. A token that
-        depends on the next role is an opener (GLM's `<|user|>`): it ends the turn before but is not part of it. If
-        nothing ends the turn, that is added to `self.problems`.
-
-        Args:
-            text_end: where ordinary text after the content ends; if no control token follows, this text is the stop
-                (`</answer>`) or the end of a call's markup.
-        """
-        following = self._next_texts(index, end)
-        tokens = {role: self.controls.first_at_start(text) for role, text in following.items()}
-        part = self.rendering(index + 1, False)
-        last = self.controls.first_at_start((part and self._after(part, end)) or "")  # if this message is the last
-        stop = self._same_next(tokens) or self._before_header(following.get("user", ""))
-        text = self.real[end:limit]
-        if stop:
-            if self.controls.first_at_start(text) == stop:
-                return end + len(text) - len(text.lstrip()) + len(stop)
-            self.problems.append(f"message {index} ends without its stop {stop!r}")
-        elif last:
-            self.problems.append(f"message {index} ends without its stop {last!r}")
-        elif text_end is not None:
-            # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
-            usual = "" if following.get("user") else self._usual_stop()
-            if usual:
-                self.problems.append(f"message {index} ends without its stop {usual!r}")
-            return text_end
-        elif not tokens.get("user") and not tokens.get("tool"):
-            self.problems.append(f"no stop token follows message {index}")
-        return end
-
-    def _usual_stop(self) -> str:
-        """The stop token directly after an assistant message between two user messages; empty if there is none."""
-        probe: Any = [{"role": role, "content": f"{_PROBE} {role}"} for role in ("user", "assistant", "user")]
-        try:
-            text = self.render(probe, False)
-        except MessageError:
-            return ""
-        before, _, after = text.partition(f"{_PROBE} user")
-        token = self.controls.first_at_start(after.partition(f"{_PROBE} assistant")[2])
-        is_opener = token == self.controls.at_end(before.rstrip())  # of questions (GLM's `<|user|>`)
-        return token if self.controls.is_stop(token) and not is_opener else ""
-
-    def _same_next(self, tokens: dict[str, str]) -> str:
-        """The control token that follows whatever the next role is; "" if there is none or it opens model turns."""
-        same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
-        is_opener = not self.controls.is_stop(same) and same == self.controls.first(self._usual_prompt())
-        return "" if is_opener else same
-
-    def _before_header(self, text: str) -> str:
-        """The stop token at the start of the next turn, if a header follows it; "" for an opener (GLM)."""
-        token = self.controls.first_at_start(text)
-        header = text.partition(_PROBE)[0].partition(token)[2] if token else ""
-        return token if self.controls.is_stop(token) and self.controls.first(header) else ""
-
-    def _next_texts(self, index: int, end: int) -> dict[str, str]:
-        """Role of a next message -> the text from `end` on, when a probe message of that role follows `index`."""
-        texts = {}
-        user: Any = {"role": "user", "content": _PROBE}
-        for role in ("user", "tool", "assistant"):
-            probe: Any = {"role": role, "content": _PROBE}
-            for following in ([probe], [probe, user]):  # some templates refuse messages without a user message
-                try:
-                    text = self.render([*self.made.messages[: index + 1], *following], False)
-                except MessageError:
-                    continue
-                after = self._after(Rendering(text, self.made.find(text)), end)
-                if after is not None:
-                    texts[role] = after
-                    break
-        return texts

@@ -7,6 +7,7 @@ restore it, for characters that are neither content nor any other text of the ca
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class Proof:
         own: bool, the characters that are certainly the template's own: as content they would have been replaced.
         owner: the message that each character belongs to, -1 for none, int64.
         sampled: the spans that the model emits, ascending.
+        added: where the words of a turn end that the template adds before all messages, 0 without one.
         problems: what could not be proven; empty if everything is.
     """
 
@@ -83,6 +85,7 @@ class Proof:
     own: npt.NDArray[np.bool_]
     owner: Ints
     sampled: list[SampledSpan]
+    added: int
     problems: list[str]
 
 
@@ -93,13 +96,14 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
         spans: the same text with origins, as tracing has them.
     """
     literal = _per_character(spans, LITERAL)
-    content = _contents(proof, spans)
-    # `split('x') | join('x')` writes the template's own 'x' where the content had one: that is content.
+    content = _contents(proof, spans, messages)
+    # A template may write a string of its own where a content had the same (`split('x') | join('x')`): it is content.
     literal &= content < 0
     # Text before and after all loops over messages, such as bos, belongs to no message.
     outside = np.repeat(
         np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
     )
+    outside &= ~np.isin(proof.owner, _without_data(proof, spans))
     inside = np.flatnonzero(~outside)
     # Content that only tracing found belongs to its message. Everything else has its proven owner.
     owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
@@ -128,15 +132,28 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     return out
 
 
-def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
-    """The message whose content each character is, as proven; for characters without substitutes (`"`) as traced.
+def _without_data(proof: Proof, spans: Sequence[Span]) -> list[int]:
+    """The messages of which tracing has seen nothing, because they are empty and no loop writes their turns."""
+    return sorted({int(owner) for owner in np.unique(proof.owner)} - {span.message for span in spans} - {NO_MESSAGE})
+
+
+def may_hold(message: Message, text: str) -> bool:
+    """Whether a text is in a message's contents, as it is or as JSON writes it; of answers that does not matter."""
+    if message["role"] == "assistant":
+        return True
+    texts = list(_strings([value for field, value in message.items() if field in _CONTENT_FIELDS]))
+    return any(text.strip() in form for one in texts for form in (one, json.dumps(one, ensure_ascii=False)))
+
+
+def _contents(proof: Proof, spans: Sequence[Span], messages: Sequence[Message]) -> npt.NDArray[np.int64]:
+    """The message whose content each character is: as proven, and for what has no substitutes (`"`) as traced.
 
     A traced span is not used if it contains text of the template, as in `{'output': m.content} | tojson`.
     """
     content, at = proof.content.copy(), 0
     for span in spans:
         stop = at + len(span.text)
-        if span.origin >= 0 and not proof.own[at:stop].any():
+        if span.origin >= 0 and not proof.own[at:stop].any() and may_hold(messages[span.origin], span.text):
             missing = at + np.flatnonzero(content[at:stop] < 0)
             content[missing] = span.origin
         at = stop

@@ -37,7 +37,7 @@ from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
 from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.proof import Proof, compared_tokens, emit_proof, labels_of, with_proven_literals
-from niels_gpt.renderers.template.provenance import LABEL, LITERAL, NO_MESSAGE, MessageDict, track, tracked_text
+from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
@@ -352,18 +352,12 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         return emit_proof(proof, spans, messages)
 
     def _confirmed(self, proof: Proof, messages: list[Message], tools: Any, gen: bool) -> Emitter | None:
-        """The rendering by tracing if it agrees with the proof, else `None`.
-
-        It is preferred then, because tracing also attributes the scaffold of empty turns. It is not used if the proof
-        has turns that tracing lacks, such as those of messages without data in loops that tracing does not recognise.
-        """
+        """The facts of tracing if they are the proven ones; it may also know whose the scaffold of empty turns is."""
         try:
             traced = self.traced(messages, tools, gen)
         except TemplateError:  # tracing loses the origin of a control token
             return None
-        known = {fact >> 3 for fact in traced.facts}
-        unseen = set(proof.owner.tolist()) - known - {NO_MESSAGE}
-        return None if unseen or disagreement(traced, proof, messages) else traced
+        return None if disagreement(traced, proof, messages) else traced
 
     def _tracing(self, tools: Any, reads: Reads | None = None) -> Tracing:
         return Tracing(

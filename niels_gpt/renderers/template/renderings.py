@@ -10,8 +10,10 @@ A rendering is made when it is first needed, and then stored. `oracle.py` draws 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.proof import Ints
-from niels_gpt.renderers.template.substitution import NONE, Substituted, leaves_of, without_edges
+from niels_gpt.renderers.template.substitution import NONE, Edge, Edges, Substituted, leaves_of, without_edges
 
 Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
 
@@ -65,7 +67,7 @@ class Renderings:
         *,
         gen: bool,
     ) -> None:
-        self.controls, self.messages, self.real, self.made = controls, messages, real, made
+        self.controls, self.messages, self.real, self.made, self.gen = controls, messages, real, made, gen
         self.render: Render = lambda messages, gen: made.unescaped(render(messages, gen))
         self.whole = whole = Rendering(output, made.find(output))
         self._renderings: dict[tuple[int, bool], Rendering | None] = {(len(messages), gen): whole}
@@ -76,6 +78,7 @@ class Renderings:
             fixed[start:stop] = True
         leaf = leaves_of(made, whole.substitutes, real, fixed, edges=self._with_edges(gen))
         self.content = np.array([*(leaf.message for leaf in made.leaves), NONE], np.int64)[leaf]
+        self._add_blanks()
 
     def rendering(self, count: int, gen: bool) -> Rendering | None:
         """The output on the first `count` substituted messages; `None` if the template refuses them."""
@@ -88,25 +91,56 @@ class Renderings:
                 self._renderings[count, gen] = Rendering(text, self.made.find(text))
         return self._renderings[count, gen]
 
-    def _with_edges(self, gen: bool) -> frozenset[int]:
-        """The messages whose contents are not stripped: without the white space at their edges, the output differs.
+    def _with_edges(self, gen: bool) -> Edges:
+        """The ends of contents whose white space is in the output: without it, the output differs.
 
-        All messages are tried at once first. If the output differs, each is tried, since a template may strip the texts
-        of users but not the results of tools.
+        Asked end by end where it is so of any: a template may strip users' texts and not results of tools, or write the
+        parts of a content one behind another and strip the whole.
         """
-        messages = frozenset(leaf.message for leaf in self.made.leaves if leaf.text != leaf.text.strip())
-        if not messages or not self._needs_edges(messages, gen):
+        ends = [
+            Edge(leaf.message, leaf.text, at_end)
+            for leaf in self.made.leaves
+            for at_end, stripped in ((False, leaf.text.lstrip()), (True, leaf.text.rstrip()))
+            if stripped not in (leaf.text, "")
+        ]
+        if not ends or not self._needs_edges(ends, gen):
             return frozenset()
-        return frozenset(one for one in messages if len(messages) == 1 or self._needs_edges({one}, gen))
+        return frozenset(one for one in ends if len(ends) == 1 or self._needs_edges([one], gen))
 
-    def _needs_edges(self, indices: Collection[int], gen: bool) -> bool:
-        stripped = [without_edges(one) if at in indices else one for at, one in enumerate(self.messages)]
-        if len(indices) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
+    def _needs_edges(self, edges: Sequence[Edge], gen: bool) -> bool:
+        stripped = [without_edges(one, [e for e in edges if e.message == at]) for at, one in enumerate(self.messages)]
+        if len(edges) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
             return True
         try:
             return self.render(stripped, gen) != self.real
         except MessageError:
             return True
+
+    def _add_blanks(self) -> None:
+        """Find the contents of white space alone, by a letter in the place of each."""
+        for index, message in enumerate(self.messages):
+            content = message["content"]
+            texts = [content] if isinstance(content, str) else [part.get("text") for part in content]
+            for number, text in enumerate(texts):
+                if isinstance(text, str) and text.isspace():
+                    self._add_blank(index, number, text)
+
+    def _add_blank(self, index: int, number: int, text: str) -> None:
+        """Find one such content, or one part of a content."""
+        spare, content = self.made.spare, self.made.messages[index]["content"]
+        filled: Any = spare
+        if not isinstance(content, str):
+            filled = [{**part, "text": spare} if at == number else part for at, part in enumerate(content)]
+        made = [*self.made.messages]
+        made[index] = cast(Message, {**made[index], "content": filled})
+        try:
+            before, found, after = self.render(made, self.gen).partition(spare)
+        except MessageError:
+            return
+        end, whole = len(self.whole.text) - len(after), self.whole.text
+        forms = (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)))
+        if found and whole.startswith(before) and whole.endswith(after) and self.real[len(before) : end] in forms:
+            self.content[len(before) : end] = index
 
     def _data_end(self, index: int) -> int:
         """The position after all content of the messages up to `index`."""

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,17 @@ class Leaf:
     text: str
 
 
+class Edge(NamedTuple):
+    """The start or the end of the leaves of one message that are this text."""
+
+    message: int
+    text: str
+    at_end: bool
+
+
+Edges = frozenset[Edge]
+
+
 @dataclass(frozen=True)
 class Substituted:
     """Messages with substitutes, and what each substitute is for.
@@ -70,6 +81,7 @@ class Substituted:
         leaf: the index of each substitute's leaf, int32.
         place: the index of the character in the leaf's text that it replaces, int32.
         letters_only: only letters and digits have substitutes.
+        spare: one more such letter, which is in none of the messages.
     """
 
     messages: list[Message]
@@ -78,6 +90,7 @@ class Substituted:
     leaf: npt.NDArray[np.int32]
     place: npt.NDArray[np.int32]
     letters_only: bool
+    spare: str
 
     def find(self, output: str) -> npt.NDArray[np.int64]:
         """The substitute at each character of an output, -1 for none."""
@@ -117,7 +130,13 @@ class Substituted:
 
 
 def substitute(
-    messages: Sequence[Message], retained: re.Pattern[str], avoid: str, *, letters_only: bool, everywhere: bool
+    messages: Sequence[Message],
+    retained: re.Pattern[str],
+    avoid: str,
+    *,
+    letters_only: bool,
+    everywhere: bool,
+    escaped: bool = True,
 ) -> Substituted:
     """The messages with substitutes in their contents.
 
@@ -125,29 +144,36 @@ def substitute(
         retained: matches the strings that are not replaced.
         avoid: the template's text, whose characters may not become substitutes.
         letters_only: replace letters and digits only.
-        everywhere: if nothing in a text would be replaced (`<`, or a retained string), replace all of it.
+        everywhere: a text in which nothing would be replaced (`<`, or a string that stays) is replaced as a whole.
+        escaped: also the quotes and backslashes of such a text, which JSON would escape.
 
     Raises:
         Unproven: there are more characters than substitutes.
     """
-    maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only, everywhere)
+    stays = "" if escaped else '"\\'
+    maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only, everywhere, stays)
     made: list[Any] = [
         {key: maker.value(value, index) if key in _CONTENT_FIELDS else value for key, value in message.items()}
         for index, message in enumerate(messages)
     ]
     codes = maker.letters[: len(maker.leaf)]
     leaf, place = np.array(maker.leaf, np.int32), np.array(maker.place, np.int32)
-    return Substituted(made, maker.leaves, codes, leaf, place, letters_only)
+    return Substituted(made, maker.leaves, codes, leaf, place, letters_only, chr(maker.letters[-1]))
 
 
 class _Substitution:
     """Replaces strings and records the substitutes."""
 
     def __init__(
-        self, retained: re.Pattern[str], letters: npt.NDArray[np.uint32], letters_only: bool, everywhere: bool
+        self,
+        retained: re.Pattern[str],
+        letters: npt.NDArray[np.uint32],
+        letters_only: bool,
+        everywhere: bool,
+        stays: str,
     ) -> None:
         self.retained, self.letters = retained, letters
-        self.letters_only, self.everywhere = letters_only, everywhere
+        self.letters_only, self.everywhere, self.stays = letters_only, everywhere, stays
         self.leaves: list[Leaf] = []
         self.leaf: list[int] = []
         self.place: list[int] = []
@@ -178,10 +204,10 @@ class _Substitution:
         stays = {at for found in self.retained.finditer(text) for at in range(*found.span())}
         places = [at for at in replaced_places(text, self.letters_only) if at not in stays]
         if not places and self.everywhere:
-            places = [at for at, character in enumerate(text) if not character.isspace()]
+            places = [at for at, one in enumerate(text) if not one.isspace() and one not in self.stays]
         first, leaf = len(self.leaf), len(self.leaves)
-        if first + len(places) > len(self.letters):
-            raise Unproven(f"the messages have more than {len(self.letters):,} characters")
+        if first + len(places) >= len(self.letters):
+            raise Unproven(f"the messages have {len(self.letters):,} characters or more")
         codes = code_points(text).copy()
         codes[places] = self.letters[first : first + len(places)]
         self.leaves.append(Leaf(message, text))
@@ -201,7 +227,7 @@ def leaves_of(
     real: str,
     own: npt.NDArray[np.bool_],
     *,
-    edges: Collection[int],
+    edges: Edges,
 ) -> npt.NDArray[np.int64]:
     """The leaf of each character of an output, -1 for the template's own.
 
@@ -215,7 +241,7 @@ def leaves_of(
     Args:
         real: the output on the real messages.
         own: the characters that are the template's own for certain: its control tokens.
-        edges: the messages of which white space at the start and end of a leaf may be in the output.
+        edges: the ends of leaves whose white space may be in the output.
     """
     found = np.append(made.leaf, np.int32(NONE))[substitutes].astype(np.int64)
     known = np.flatnonzero(substitutes >= 0)
@@ -251,36 +277,43 @@ def _until(own: npt.NDArray[np.bool_], count: int) -> int:
     return int(np.argmax(own[:count])) if own[:count].any() else count
 
 
-def _text_after(made: Substituted, number: int, edges: Collection[int]) -> str:
+def _text_after(made: Substituted, number: int, edges: Edges) -> str:
     """The characters of a leaf from a substitute to the next one, or to the leaf's end."""
     text, next_one = made.leaves[made.leaf[number]].text, number + 1
     same = next_one < len(made.leaf) and int(made.leaf[next_one]) == int(made.leaf[number])
     following: str = text[int(made.place[number]) + 1 : int(made.place[next_one]) if same else None]
-    return following if same or made.leaves[made.leaf[number]].message in edges else following.rstrip()
+    leaf = made.leaves[made.leaf[number]]
+    return following if same or Edge(leaf.message, leaf.text, True) in edges else following.rstrip()
 
 
-def _text_before(made: Substituted, number: int, edges: Collection[int]) -> str:
+def _text_before(made: Substituted, number: int, edges: Edges) -> str:
     """The characters of a leaf from the substitute before, or from the leaf's start, to a substitute."""
     text = made.leaves[made.leaf[number]].text
     same = number > 0 and int(made.leaf[number - 1]) == int(made.leaf[number])
     preceding: str = text[int(made.place[number - 1]) + 1 if same else 0 : int(made.place[number])]
-    return preceding if same or made.leaves[made.leaf[number]].message in edges else preceding.lstrip()
+    leaf = made.leaves[made.leaf[number]]
+    return preceding if same or Edge(leaf.message, leaf.text, False) in edges else preceding.lstrip()
 
 
-def without_edges(message: Message) -> Message:
-    """The message without white space around its contents."""
+def without_edges(message: Message, edges: Sequence[Edge]) -> Message:
+    """The message without the white space at these ends of its contents; not of a call's arguments."""
     stripped: Any = {
-        key: _without_edges(value) if key == "content" or key in REASONING_FIELDS else value
+        key: _without_edges(value, edges) if key == "content" or key in REASONING_FIELDS else value
         for key, value in message.items()
     }
     return cast(Message, stripped)
 
 
-def _without_edges(value: Any) -> Any:
+def _without_edges(value: Any, edges: Sequence[Edge]) -> Any:
     if isinstance(value, str):
-        return value.strip() if value.strip() else value
+        ends = {edge.at_end for edge in edges if edge.text == value}
+        value = value.lstrip() if False in ends else value
+        return value.rstrip() if True in ends else value
     if isinstance(value, list):
-        return [{**part, "text": part["text"].strip()} if isinstance(part.get("text"), str) else part for part in value]
+        return [
+            {**part, "text": _without_edges(part["text"], edges)} if isinstance(part.get("text"), str) else part
+            for part in value
+        ]
     return value
 
 
