@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from niels_gpt.errors import NielsError, UsageError
+from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError
 from niels_gpt.explorer.api import Explorer
 from niels_gpt.explorer.dataset import NoSuchRow
 from niels_gpt.explorer.html import STATIC
@@ -130,6 +130,7 @@ def create_app(explorer: Explorer) -> Starlette:
         NielsError: _refused,
         HTTPException: _no_such_page,
         ClientDisconnect: _left,
+        OSError: _unreadable,
         Exception: _failed,
     }
     app = Starlette(routes=_routes(explorer), exception_handlers=handlers)
@@ -202,6 +203,15 @@ def _encoded(value: Any) -> bytes:
 
 async def _refused(request: Request, error: NielsError) -> Response:
     return JSONResponse(error_json(error), 404 if isinstance(error, NoSuchRow) else 400)
+
+
+async def _unreadable(request: Request, error: OSError) -> Response:
+    """A file of the data is gone, or cannot be read any more."""
+    if isinstance(error, NielsError):
+        return await _refused(request, error)
+    where = f"{error.filename}: " if error.filename else ""
+    remedy = STORAGE_REMEDIES.get(error.errno or 0, "see the system's message")
+    return await _refused(request, StorageError(f"{where}reading failed: {error.strerror or error}; {remedy}"))
 
 
 async def _no_such_page(request: Request, error: HTTPException) -> Response:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from niels_gpt.cache.formats import META_NAME
 from niels_gpt.datasets import DocumentSplit, Row, Split, TokenText, open_dataset, token_text_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
-from niels_gpt.errors import InputError, Mismatch, UsageError
+from niels_gpt.errors import CacheError, InputError, Mismatch, UsageError
 from niels_gpt.explorer.dataset import About, Filter, Page, RowDetail, RowSummary, check_row, scanned
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import Choice
@@ -45,6 +45,8 @@ class StoredRows:
             )
         self.directory, self.dataset = directory, open_dataset(directory, min_tokens=1)
         self.kind = self.dataset.kind
+        files = self.dataset.manifest.get("files", {})
+        self._sizes = {directory / name: (directory / name).stat().st_size for name in files}
         # Most ids of a row are common ones, and the text of an id costs a call into the tokenizer.
         text = self._token_text(tokenizers)
         self.token_text = None if text is None else cache(text)
@@ -55,6 +57,15 @@ class StoredRows:
 
     def close(self) -> None:
         """See `Dataset`; memory maps close themselves."""
+
+    def _check_files(self) -> None:
+        """Raise `CacheError` if a mapped file has another size now: reading past its end would end this process."""
+        for path, size in self._sizes.items():
+            found = path.stat().st_size if is_regular(path) else 0
+            if found != size:
+                raise CacheError(
+                    f"{path}: {found:,} bytes, and {size:,} when it was opened; restore it and start again"
+                )
 
     def _token_text(self, tokenizers: list[str]) -> TokenText | None:
         for place in tokenizers:
@@ -81,6 +92,7 @@ class StoredRows:
 
     def about(self, split: str) -> About:
         """See `Dataset`."""
+        self._check_files()
         manifest, sizes = self.dataset.manifest, self.sizes_of(split)
         names = ("dataset_name", "source_name", "encoder", "token_dtype", "vocab_size", "mask_dtype", "seed")
         facts = {name: manifest[name] for name in names if manifest.get(name) is not None}
@@ -100,6 +112,7 @@ class StoredRows:
 
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
         """See `Dataset`."""
+        self._check_files()
         sizes = self.sizes_of(split)
         end = len(sizes)
         if wanted.empty:
@@ -133,6 +146,7 @@ class StoredRows:
 
     def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`; the row as a training step sees it, whole."""
+        self._check_files()
         check_row(row, len(self.split(split)), 1.0, f"{self.directory} {split}")
         width = WINDOW if self.kind == "pretrain" else None
         view = view_example(self.directory, row, split=split, T=width, token_text=self.token_text)
@@ -140,6 +154,7 @@ class StoredRows:
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """See `Dataset`."""
+        self._check_files()
         # An empty row has no share; its mean would be a warning and NaN.
         parts = [self.tokens(split, row).trained for row in rows]
         return [(len(trained), float(trained.mean()) if len(trained) else 0.0) for trained in parts]

@@ -108,7 +108,9 @@ class SentencePieceTokenizer:
         return plain
 
     def piece(self, token: int) -> str:
-        """One id for display: its text, or `<0x0A>` for a byte."""
+        """One id for display: its text, `<0x0A>` for a byte, or a note that the vocabulary has no such id."""
+        if not 0 <= int(token) < self.vocab_size:  # of a damaged file
+            return f"<{int(token)}: not in the vocabulary>"
         return str(self._model.id_to_piece(int(token))).replace(_SPACE_MARK, " ")
 
     def __getstate__(self) -> dict[str, Any]:

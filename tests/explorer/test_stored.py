@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +163,38 @@ def test_chats_as_trained(tokenizer_dir: Path) -> None:
 def test_a_directory_that_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a chat file, a folder of chat files, a cache"):
         open_dataset(tmp_path, RendererList())
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _no_ids(path: Path) -> None:
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+@pytest.mark.parametrize(("kind", "file"), [("sft", "train_tokens.bin"), ("episodes", "train/tokens.bin")])
+@pytest.mark.parametrize("harm", [_cut, _no_ids, Path.unlink])
+def test_data_that_is_damaged_while_it_is_shown(
+    built: Path, tokenizer_dir: Path, tmp_path: Path, kind: str, file: str, harm: Callable[[Path], None]
+) -> None:
+    """The page says what is wrong; reading a mapped file past its end would kill the server."""
+    shutil.copytree(built / kind, tmp_path / kind)
+    with seen(tmp_path, tokenizer_dir, kind) as client:
+        client.ask("/api/rows", {"limit": 3})
+        harm(tmp_path / kind / file)
+        answers = [client.http.post(f"/api/{path}", json=body) for path, body in (("rows", {}), ("row", {"row": 80}))]
+        for answer in answers:
+            if harm is _no_ids:  # as long as it was
+                assert re.search("not in the vocabulary|outside the vocabulary", answer.text), answer.text
+            else:
+                assert (answer.status_code, "when it was opened" in answer.text) == (400, True), answer.text
+
+
+def test_a_chat_file_that_is_gone(tokenizer_dir: Path, tmp_path: Path) -> None:
+    shutil.copy(chats_file(), tmp_path / "chats.jsonl")
+    renderers = RendererList([str(tokenizer_dir)])
+    with client_of(Explorer(renderers, open_dataset(tmp_path / "chats.jsonl", renderers))) as client:
+        (tmp_path / "chats.jsonl").unlink()
+        told = client.ask("/api/rows", {"limit": 50, "text": "sourdough"}, 400)
+        assert "chats.jsonl: reading failed: No such file or directory" in told["error"]
