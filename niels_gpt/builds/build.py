@@ -227,7 +227,7 @@ def rows_of_chunk(chunk: Chunk) -> int:
 def new_build(
     out: Path, recipe: Manifest, options: BuildOptions, *, manifest: str, check: Callable[[Path], object]
 ) -> Iterator[Build | None]:
-    """A `Build` of this recipe, or `None` if `out` already is that build; the executor is told the outcome.
+    """A `Build` of this recipe, or `None` if `out` already is that build; reports the outcome to the executor.
 
     Args:
         manifest, check: see `already_built`.

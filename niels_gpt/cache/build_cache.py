@@ -184,6 +184,8 @@ def _write_documents(
         documents = _in_order(with_split(chunks, split), meta["shuffle_buffer"], meta["seed"])
         for batch in batches(documents, _characters):
             ids, lengths, in_val = concatenated(batch)
+            # Documents of 3 and 2 tokens, of which the second is chosen: `repeat` gives the mask F F F T T of their
+            # ids.
             for name, chosen in budgets.assign(in_val, lengths).items():
                 writers[name].write(budgets.cut(name, ids[np.repeat(chosen, lengths)]))
             options.progress.advance(len(ids))

@@ -220,7 +220,7 @@ class InputFlags:
             raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
         if self.source is not None and script is not None:
             raise UsageError(f"{self.source} and --script: one thing at a time; leave out one of them")
-        # --chats without a second tokenizer is a mistake that `diagnose` explains; its path is not looked at.
+        # --chats without a second tokenizer is a mistake that `diagnose` explains, so its path is not checked here.
         for place in (self.source, None if self.other is None else self.chats, validation):
             if place is not None:
                 existing_or_hub(place)
@@ -358,7 +358,7 @@ def cores() -> int:
 def _exit_code(report: Report, fail_on: Level, *, strict: bool) -> int:
     """The exit code of a report: findings before rules that were not judged.
 
-    One code has to be chosen, and whoever repairs the findings runs the doctor again and sees the other.
+    A process has one exit code. After the findings are repaired, the next run shows the other problem.
     """
     if report.failed("warning" if strict or fail_on == "warning" else "error"):
         return FINDINGS

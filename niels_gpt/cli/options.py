@@ -400,7 +400,7 @@ class RendererFlags:
         return bool(self.renderer or self.renderer_option or self.template or self.isolate)
 
     def options(self) -> RendererOptions:
-        """The options as one value, checked as far as that goes without a tokenizer."""
+        """The options as one value; checks that need a tokenizer are made when the renderer is opened."""
         return renderer_options(self.renderer, self.renderer_option, self.template, self.date, isolate=self.isolate)
 
     def open(self, tokenizer: Path, *, images: bool = False, quiet: bool = False) -> Family | DefaultRenderer:
@@ -419,7 +419,7 @@ class RendererFlags:
 def renderer_options(
     name: str | None, options: list[str] | None, template: Path | None, date: str | None, *, isolate: bool = False
 ) -> RendererOptions:
-    """The options about renderers as one value, checked as far as that goes without a tokenizer.
+    """The options about renderers as one value; checks that need a tokenizer are made when the renderer is opened.
 
     Raises:
         UsageError: no such renderer or option; a text that is not NAME=VALUE; not a date.

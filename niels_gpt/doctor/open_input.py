@@ -219,7 +219,7 @@ def holds_ids(path: Path) -> str | None:
         return form
     try:
         return "hf" if open_input(path).kind == "tokens" else None
-    except NielsError:  # whoever opens it says what is wrong
+    except NielsError:  # the caller opens it as well, and reports the error
         return None
 
 

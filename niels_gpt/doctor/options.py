@@ -62,5 +62,5 @@ class DiagnoseOptions:
         ranges.EVIDENCE.check(self.evidence)
         for name, reason in self.silence.items():
             rule_of(name)
-            if not reason.strip():  # the report shows the reason to whoever reads it later
+            if not reason.strip():  # the report shows the reason
                 raise UsageError(f"rule {name} is silenced without a reason; say why: {name}=REASON")

@@ -221,7 +221,7 @@ class _Seen:
         if not self._ended:
             try:
                 self.made.collect(batch)
-            except UsageError as error:  # told afterwards: the script could catch it
+            except UsageError as error:  # raised later, outside of the script, which might catch it here
                 self.error = error
         if self.error is None and not self.made.is_full:
             return

@@ -125,7 +125,7 @@ def _text(result: ProbeResult, spans: Sequence[SampledSpan]) -> Text:
 
 
 def _add(text: Text, piece: Piece, stop: str) -> None:
-    """A piece in the colour of its kind; the stop at its end apart."""
+    """Append a piece in the colour of its kind; a stop at its end has a style of its own."""
     kind: Kind = "sampled" if piece.sampled else "context" if piece.content else "scaffold"
     body = piece.text.removesuffix(stop) if stop else piece.text
     text.append(_lines_of(body), style=STYLES[kind])
@@ -143,7 +143,7 @@ def _safe(text: str) -> str:
 
 
 def shown(report: TemplateReport, renderer: TemplateRenderer, results: Sequence[ProbeResult]) -> Iterator[Text]:
-    """The probes to show and the summary, line by line."""
+    """The lines of the report: a legend, the probes in `results`, then the summary."""
     if any(result.pieces for result in results):
         yield legend()
     for result in results:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 WEIGHT_COLUMNS: Final = ("type", "source", "dataset", "weight")
 MODES: Final = ("epoch", "random")
-SHUFFLE_SHARDS: Final = 8  # in a window of a dataset in a store, unless told
+SHUFFLE_SHARDS: Final = 8  # default number of shards in a window of a dataset in a store
 EPOCH_ENDS: Final = ("first", "all")
 
 # The fields of `Sampling` that a config may set too, and what configs and keywords of loaders call them.

@@ -118,7 +118,7 @@ class ShardStream:
             own = np.intersect1d(wanted, before.shards)
             held = {n: before.reader.shards[before.number[n]].held for n in own.tolist()}
         before = self._opened = None  # from here on shards that are not needed any more may be evicted, to make room
-        # Before anything is fetched: shards that nobody holds may be evicted to make room for the next window's.
+        # Before anything is fetched: shards that are not held may be evicted to make room for the next window's.
         for n in wanted.tolist():
             if n not in held and (found := self._held_if_here(n)) is not None:
                 held[n] = found
@@ -210,7 +210,7 @@ def _fetch(wanted: _Wanted) -> None:
         try:
             if not cache.fetch(remote, wait=False):
                 wanted.put_back(shard)
-        # Whatever it is: the reader that needs the shard meets it too, and raises it.
+        # Any error: the reader that needs the shard gets the same one, and raises it.
         except Exception as error:
             _log.debug("[Store] %s: not fetched ahead: %s", remote.url, error)
 

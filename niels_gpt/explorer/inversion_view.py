@@ -25,7 +25,7 @@ from niels_gpt.messages import normalise
 
 _TEXT_NOTE = (
     "The text was encoded anew, each control token's spelling as that token. In ids, a control "
-    "token that a user typed is told from a real one; in text it is not."
+    "token that a user typed differs from a real one; in text it does not."
 )
 
 

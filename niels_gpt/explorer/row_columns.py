@@ -148,7 +148,7 @@ class RowColumns:
     def known(self, start: int, end: int) -> int:
         """The end of the rows whose facts are known, up to `end`; waits a moment for the facts of row `start`.
 
-        All rows once the thread has ended, whatever it knows then: the rows without facts are read one by one.
+        Returns `end` once the thread has ended: then rows without facts are read one by one.
         """
         stop = time.monotonic() + SCAN_SECONDS
         while self.done <= start < end and self._thread.is_alive() and time.monotonic() < stop:

@@ -133,6 +133,7 @@ class Tokenize:
         for number, row in zip(range(len(rows)) if indices is None else indices, rows, strict=True):
             if self.format is None:
                 refuse_labelled(row, f"row {number}{whole}")
+            # The first row decides for the whole batch: later rows may lack the column that shows the format.
             format_ = format_ or detect(row) or "messages"
             yield record_to_conversation(Record(f"row {number}{whole}", row, arrow=True), format_)
 
@@ -161,6 +162,8 @@ class Tokenize:
         lengths = rows.lengths
         if self.pack is not None:
             plan = pack(rows.lengths, self.pack)
+            # Texts 0 2 in one row and 1 in the next: `items` is 0 2 1, `offsets` 0 2 3, so the texts of a row become
+            # neighbours.
             parts = rows.lengths[plan.items]
             rows = _in_order(rows, plan.items)
             columns["seq_lengths"] = _split(parts.astype(np.int32), np.diff(plan.offsets))

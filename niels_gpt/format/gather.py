@@ -264,7 +264,7 @@ class Buffers:
     """Gives arrays with arbitrary contents, and gives an array again once nothing else refers to it.
 
     A tensor made by `torch.from_numpy` refers to its array as long as the tensor, a view of it or its storage exists,
-    so a batch that somebody keeps is never overwritten. Threads may share an instance; a pickled one is empty.
+    so a batch that is still in use is never overwritten. Threads may share an instance; a pickled one is empty.
     """
 
     def __init__(self) -> None:

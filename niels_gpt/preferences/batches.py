@@ -44,7 +44,7 @@ class PreferenceBatch(TensorFields):
         completion_mask: int64, shape (R, T): 1 on trained tokens of the completion, aligned to `input_ids`.
         group: int64, shape (R,): the group of each row, 0 to B - 1.
         number: int64, shape (R,): of the completion in its group; 0 is the chosen one, or the best.
-        rank: int64, shape (R,): 0 is the best; equal where completions were not told apart; -1: not ranked.
+        rank: int64, shape (R,): 0 is the best; equal for completions of equal quality; -1: not ranked.
         label: int64, shape (R,): 1 desirable, 0 undesirable, -1: not labelled.
         score: float32, shape (R,); NaN: none.
         margin: float32, shape (B,); NaN: none.

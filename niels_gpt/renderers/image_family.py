@@ -186,6 +186,6 @@ def _takes_images_on_hub(name: str) -> bool:
         return False
     except Exception as error:  # the network may raise errors of httpx, of requests, or of the system
         raise UsageError(
-            f"{name}: whether this model takes images cannot be told ({type(error).__name__}: {error}); name the "
+            f"{name}: cannot determine whether this model takes images ({type(error).__name__}: {error}); name the "
             "renderer: a family, or 'template' for conversations without images"
         ) from error

@@ -210,7 +210,7 @@ RENDERER_REGISTRY: Mapping[str, type[Family | DefaultRenderer]] = MappingProxyTy
 # How a renderer can be named: by its name, by a config, or by a config's fields.
 RendererChoice = str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig
 
-# "Qwen/Qwen3-8B" by "qwen3-8b": what a directory is called into which the model was copied.
+# "qwen3-8b" -> "Qwen/Qwen3-8B": a directory with a copy of a model usually has the model's name without its owner.
 _HUB_NAMES = {name.partition("/")[2].casefold(): name for name in (*MODEL_RENDERER_MAP, *TEMPLATE_MODELS)}
 
 # Models whose images a family can render, by modality.
@@ -351,7 +351,7 @@ class AutomaticRenderer:
         renderer: the name of a family, or "template".
         reason: the evidence, as a phrase for one line of output.
         options: for the template of a known family, the parsers that read it.
-        is_known: the model is registered, for a family or for its template; images are then refused in words.
+        is_known: the model is registered, for a family or for its template; then the renderer itself refuses images.
     """
 
     renderer: str
@@ -394,6 +394,8 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
     model = _model_of(folder)
     if model is None:
         return AutomaticRenderer("template", f"{folder.name or folder} is not the name of a known model")
+    # Without the other checks: the template is read from the directory, and the name chooses only how completions are
+    # read.
     if model in TEMPLATE_MODELS:
         return _known_template(model, f"the name of {model}")
     family = MODEL_RENDERER_MAP[model]

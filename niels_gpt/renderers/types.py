@@ -301,6 +301,7 @@ class RenderedTokens:
 
     def content_mask_for_roles(self, roles: Collection[str]) -> list[bool]:
         """True on content tokens of messages with one of these roles."""
+        # The False at the end is for tokens of no message: their index is -1, which selects the last entry.
         wanted = np.array([role in roles for role in self.message_roles] + [False], dtype=np.bool_)
         owners = as_array(self.message_indices, np.int64)
         if len(owners) != len(self.token_ids):

@@ -270,7 +270,7 @@ def _serve(orders: Connection, pickled_job: bytes, threads: int) -> None:
 
 
 def _die_with_parent() -> None:
-    """End this worker when its parent is killed, instead of finishing a unit that nobody will read."""
+    """End this worker when its parent is killed, instead of finishing a unit whose result would be lost."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -37,7 +37,7 @@ def is_regular(path: Path) -> bool:
 
     Raises:
         StorageError: something else has this name, such as a pipe, a directory or a dead link; or the path cannot be
-            looked at.
+            examined.
     """
     with storage_errors("reading", path):
         try:

@@ -239,7 +239,7 @@ class ShardCache:
                 shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
                 left = self._evict(self.max_bytes - shard.bytes)
                 fits = left <= self.max_bytes - shard.bytes
-                # Other files may fill the disk before `max_bytes` is reached: then shards that nobody reads are
+                # Other files may fill the disk before `max_bytes` is reached: then shards that are not in use are
                 # evicted, one at a time, until the files fit or nothing is left to evict.
                 refused.clear()
                 while fits and (full := _allocated(shard, part)):

@@ -66,7 +66,7 @@ class Tekken(Protocol):
 
 @runtime_checkable
 class BytesOfIds(Protocol):
-    """Any object with these; `special_tokens`, spelling -> id, if it has control tokens."""
+    """Any object with these methods; if it has control tokens, their ids by spelling are `special_tokens`."""
 
     def encode(self, text: str) -> list[int]: ...
     def decode_bytes(self, ids: list[int]) -> bytes: ...
@@ -74,7 +74,7 @@ class BytesOfIds(Protocol):
 
 @dataclass(frozen=True)
 class _Read:
-    """An object's tokenizer.
+    """The functions and tokens of a tokenizer object, whatever its library calls them.
 
     Attributes:
         encode: text to ids, never to a control token.
@@ -199,6 +199,7 @@ class ByteTokenizer:
         self.name_or_path = read.name
         self.special_tokens_map: Mapping[str, Any] = read.named
         self.added_tokens_decoder = {token: Special(text) for text, token in read.specials.items()}
+        # The longest first, because `re` takes the first branch that fits.
         words = sorted(read.specials, key=len, reverse=True)
         self._search = re.compile("|".join(map(re.escape, words))) if words else None
 

@@ -85,7 +85,7 @@ class RunEncoder:
         self._loaded = load_rust_tokenizer(data, self._name)
         _check_added_ids(self._loaded, added, self._name)
         if requested == "tokenizers":
-            return "asked for"
+            return "requested"
         self._gigatoken, reason = proven_gigatoken(data, self._loaded, added, self._name)
         if requested == "gigatoken" and self._gigatoken is None:
             raise TokenizerError(f"{self._name}: gigatoken cannot be used: {reason}. Use engine='auto'")

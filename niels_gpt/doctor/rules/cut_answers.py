@@ -4,7 +4,7 @@ Informal writing often leaves out the last full stop, so an open end alone prove
 limit from that habit, and `finish` needs one of them:
 
 * Words. A limit cuts anywhere, and about every fifth place is before a word that must follow: after `the`, `and`, a
-  comma, in an open bracket. Nobody ends a message there.
+  comma, in an open bracket. No message ends there by intent.
 * Lengths. A limit cuts the longest answers, all at about the same length, and no answer is longer::
 
     characters       400   800  1600  2000  4000

@@ -75,10 +75,10 @@ REFUSAL: Final = re.compile(
 
 LETTERS: Final = 40  # of a text; of fewer the language is not detected reliably
 READ: Final = 400  # characters of a text
-# The first rows, and then each 20th: telling the language of a text takes as long as all other rules together.
+# The first rows, and then each 20th: detecting the language of a text takes as long as all other rules together.
 FIRST_ROWS: Final = 500
 EACH: Final = 20
-COMPARED: Final = "questions and answers whose languages were told"
+COMPARED: Final = "questions and answers whose languages were detected"
 # Words of a task whose answer is in another language than its question.
 OTHER_LANGUAGE: Final = re.compile(
     r"translat|transcri|übersetz|tradu|перев[её]д|перевод|翻译|翻譯|翻訳|번역|ترجم|अनुवाद|languages?\b|"

@@ -278,7 +278,7 @@ export class DatasetView {
 
   showStats(answer) {
     const share = (value) => `${Math.round(value * 100)} %`;
-    const status = answer.problem ? `Ended early: ${answer.problem}` : answer.rows < answer.of || !answer.of ? `${number(answer.rows)} of ${number(answer.of)} sampled rows looked at …` : `From ${answer.of === answer.total ? "all" : "a sample of"} ${number(answer.of)} rows${answer.of === answer.total ? "" : ` of ${number(answer.total)}`}.${answer.outside ? ` ${number(answer.outside)} of them cannot be rendered.` : ""}`;
+    const status = answer.problem ? `Ended early: ${answer.problem}` : answer.rows < answer.of || !answer.of ? `${number(answer.rows)} of ${number(answer.of)} sampled rows read …` : `From ${answer.of === answer.total ? "all" : "a sample of"} ${number(answer.of)} rows${answer.of === answer.total ? "" : ` of ${number(answer.total)}`}.${answer.outside ? ` ${number(answer.outside)} of them cannot be rendered.` : ""}`;
     this.charts.replaceChildren(histogram(`Length, ${answer.unit}`, answer.lengths, number), histogram("Loss share", answer.shares, share), h("p", { class: "note progress", role: "status" }, status));
   }
 }

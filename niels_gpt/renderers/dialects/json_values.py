@@ -82,8 +82,8 @@ def _repeats_key(text: str) -> bool:
 def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder, *, name: str = "name") -> Steps[None]:
     """Wait for a JSON object with a call, up to its end or to where it is no JSON, and report name and arguments.
 
-    Only where somebody listens; the caller reads the whole object afterwards. Arguments before the name are reported
-    after it.
+    Does nothing unless events are observed; the caller reads the whole object afterwards. Arguments before the name are
+    reported after it.
 
     Args:
         key, name: the members with the arguments and the name; with an empty `name`, the first member has the name as
@@ -119,7 +119,7 @@ def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder, *, n
 def scan_value(rest: Window, at: int, out: ResponseBuilder) -> Steps[None]:
     """Wait for a JSON value that is a call's arguments, up to its end or to where it is no JSON, and report its text.
 
-    Only where somebody listens; the caller reads the whole value afterwards.
+    Does nothing unless events are observed; the caller reads the whole value afterwards.
     """
     if not out.is_observed:
         return

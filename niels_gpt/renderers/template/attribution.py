@@ -297,7 +297,7 @@ def check_controls(spans: Sequence[Span], messages: Sequence[Message], inputs: A
         if any(span.origin == LOST for span in parts) and not _contains((messages, inputs), spelling):
             raise TemplateError(
                 f"the chat template writes the control token {spelling!r} through an operation that does not keep "
-                "where text comes from, so that it cannot be told from text of the messages; write it as a string "
+                "where text comes from, so that it might be text of the messages; write it as a string "
                 "constant and join it with + or ~"
             )
 

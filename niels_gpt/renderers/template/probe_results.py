@@ -1,4 +1,4 @@
-"""A report on a chat template: how the probe conversations of its certificate are attributed, and what is not proven.
+"""A report on a chat template: how the probe conversations of its certificate are attributed, and which are unproven.
 
 ::
 
@@ -205,7 +205,7 @@ def probes_of(renderer: TemplateRenderer) -> list[Probe]:
 
 
 def report_on(renderer: TemplateRenderer, name: str = "", progress: Progress = SILENT) -> TemplateReport:
-    """Render all probes and say what came of them; this takes about as long as 1,000 renderings."""
+    """Render all probes and return the results; takes about as long as 1,000 renderings."""
     every = probes_of(renderer)
     progress.begin("probes", total=len(every), unit="probes")
     results = []
@@ -216,7 +216,7 @@ def report_on(renderer: TemplateRenderer, name: str = "", progress: Progress = S
 
 
 def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:
-    """One probe, as users get it."""
+    """Render one probe as users would, and judge the result."""
     verdict = renderer.certificate.verdict(renderer, probe)
     if verdict.outcome == "refused":
         return ProbeResult(probe, "refused", verdict.reason, verdict, [])
@@ -244,7 +244,7 @@ def spans_of(renderer: TemplateRenderer, probe: Probe) -> list[SampledSpan]:
 
 
 def runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, list[Piece]]]:
-    """Neighbouring pieces of one message: its index, -1 for none, and they."""
+    """`(message, pieces)` for each run of neighbouring pieces of one message; -1 for pieces of none."""
     start = 0
     for at in range(1, len(pieces) + 1):
         if at == len(pieces) or pieces[at].msg != pieces[start].msg:

@@ -245,7 +245,7 @@ def leaves_of(
     """
     found = np.append(made.leaf, np.int32(NONE))[substitutes].astype(np.int64)
     known = np.flatnonzero(substitutes >= 0)
-    # Substitutes at 0 1 5 6 9 make runs from 0 to 2, 5 to 7 and 9 to 10. Only the gaps between runs are looked at.
+    # Substitutes at 0 1 5 6 9 make runs from 0 to 2, 5 to 7 and 9 to 10. Only the gaps between runs are examined.
     borders = np.flatnonzero(np.diff(known, prepend=-2) > 1)  # known characters that do not follow a known one
     starts, stops = known[borders], known[np.append(borders[1:] - 1, len(known) - 1)] + 1 if len(known) else known
     for index, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
