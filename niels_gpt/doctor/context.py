@@ -163,8 +163,8 @@ class Context:
         data.duplicates(counters, opened.name)
         if opened.holds_rollouts:
             # A group samples one prompt several times, and the answers in a prompt were not sampled.
-            for rule in ("duplicate-row", "last-turn-only", "turns-untrained"):
-                counters.drop(rule)
+            for name in ("duplicate-row", "last-turn-only", "turns-untrained"):
+                counters.drop(name)
         if opened.holds_preferences and opened.dataset is not None:
             if sampled:
                 return

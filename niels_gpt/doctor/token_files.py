@@ -20,7 +20,7 @@ from niels_gpt.imports.arrays import HEADER_BYTES, NO_ID, array_of, has_array_he
 from niels_gpt.imports.formats import ImportOptions, SplitFiles
 from niels_gpt.imports.run import FORMATS
 from niels_gpt.imports.samples import read_index
-from niels_gpt.storage.regular import open_regular
+from niels_gpt.storage.regular import is_regular, open_regular
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
 WINDOW = 4096
