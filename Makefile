@@ -78,9 +78,11 @@ format: .venv/installed  ## let ruff repair what it can
 clean:  ## remove the environment, caches of tools, and the demo
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo site dist .bounds
 
+# Libraries have 25,000 files, which pip would compile one by one; some are for other versions of Python, and fail.
 .venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard niels_gpt/_kernel*.[ch])
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,hub,hf,explorer,dev,docs]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(READERS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[torch,hub,hf,explorer,dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --no-deps $(READERS)
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests/' .venv/lib || true
 	@touch $@
