@@ -24,7 +24,7 @@ from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra
 from niels_gpt.kernel import native
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, train_tokenizer
-from tests import memory
+from tests import cli_server, memory
 
 REPOSITORY = Path(__file__).parent.parent
 SYS, USR, ASST, EOT = 1, 2, 3, 4
@@ -97,19 +97,21 @@ def tokenizer(tokenizer_dir: Path) -> SentencePieceTokenizer:
     return SentencePieceTokenizer(tokenizer_dir / "spm.model")
 
 
-def run_cli(*arguments: object, cwd: Path | None = None, module: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as a user would, and return what it printed and its exit code."""
-    program = [sys.executable, "-m", module] if module else [str(Path(sys.executable).parent / "niels-gpt")]
+def run_cli(
+    *arguments: object, cwd: Path | None = None, module: str | None = None, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, and return what it printed and its exit code.
+
+    `fresh`: in a new process, as a user would; otherwise in a child of a process that has imported large libraries.
+    """
     # Wide and colourless, so that a line of output is a line for the test.
     environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    words, timeout = [*map(str, arguments)], 120
+    if not fresh and cli_server.SERVER.serves(environment):
+        return cli_server.SERVER.run(words, environment, cwd, module, timeout)
+    program = [sys.executable, "-m", module] if module else [str(Path(sys.executable).parent / "niels-gpt")]
     return subprocess.run(
-        [*program, *map(str, arguments)],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        [*program, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
@@ -369,7 +371,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The cache directory goes away."""
+    """The cache directory goes away, and the server of commands."""
+    cli_server.SERVER.stop()
     if _CACHE in config.stash:
         config.stash[_CACHE].cleanup()
 

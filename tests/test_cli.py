@@ -38,7 +38,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 
 def test_version() -> None:
-    assert run_cli("--version").stdout in (
+    assert run_cli("--version", fresh=True).stdout in (
         "niels-gpt 0.2.0, native kernel\n",
         "niels-gpt 0.2.0, numpy (the native kernel was not built)\n",
     )
@@ -113,7 +113,7 @@ def test_a_users_own_data_from_files_to_verified_caches(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert json.loads(trained.stdout)["vocab_size"] == 1500
-    sft = run_cli("cache", "build-sft", chats_file(), "--out", "cache/sft/chats", "--json", cwd=tmp_path)
+    sft = run_cli("cache", "build-sft", chats_file(), "--out", "cache/sft/chats", "--json", cwd=tmp_path, fresh=True)
     assert json.loads(sft.stdout)["splits"]["train"]["examples"] == 90
     module = "niels_gpt.cache.cli"
     built = run_cli(
@@ -122,7 +122,7 @@ def test_a_users_own_data_from_files_to_verified_caches(tmp_path: Path) -> None:
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     assert "documents" in built.stdout
-    assert run_cli("verify", "cache/pretrain/notes", cwd=tmp_path, module=module).returncode == 0
+    assert run_cli("verify", "cache/pretrain/notes", cwd=tmp_path, module=module, fresh=True).returncode == 0
     info = json.loads(run_cli("cache", "info", "cache/pretrain/notes", "--json", cwd=tmp_path).stdout)
     assert info["splits"]["train"]["documents"] + info["splits"]["val"]["documents"] == 44
     assert len(info["files"]) > 5

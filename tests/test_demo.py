@@ -19,7 +19,7 @@ from tests.conftest import run_cli
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """`niels-gpt demo` run once in an empty directory; the directory and what it printed."""
     folder = tmp_path_factory.mktemp("demo")
-    result = run_cli("demo", cwd=folder)
+    result = run_cli("demo", cwd=folder, fresh=True)
     assert result.returncode == 0, result.stderr
     return folder, result.stdout
 
