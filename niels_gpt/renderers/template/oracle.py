@@ -234,7 +234,9 @@ class _Turns(Stops):
         if spaced is not None:
             has_stop = self.controls.is_stop(self.controls.at_end(self.real[: place + spaced].rstrip()))
             return place + spaced + (0 if has_stop else self._later_end(index, text[spaced:]))
-        shared = self._before_split_token(tail, text, common_prefix(tail, text))
+        shared = self._before_split_token(tail, text, self._shared(tail, text))
+        if self.messages[index]["role"] == "assistant":
+            shared += _same_end(tail[shared:], text[shared:])
         # The end may be written otherwise, but with a stop. A message without data that follows has a stop of its own.
         mine = self.messages[index]["role"] == "assistant" or bool((self.own == index + 1).any())
         if shared < len(tail) and mine and self._after_first_stop(tail):
@@ -452,3 +454,14 @@ class _Turns(Stops):
         if opened > prompt.rfind(">", 0, shared):
             shared = opened
         return self.controls.before_split_token(prompt, shared)
+
+
+def _same_end(tail: str, text: str) -> int:
+    """The length of the end of `tail`, from a tag on, that `text` begins with; 0 if there is none.
+
+    A later question makes some templates leave out what is before that end, such as reasoning::
+
+        tail   <think>Hm.</think>4        text   </think>4<user>       same end   </think>4
+    """
+    ends = (tail[found.start() :] for found in re.finditer("<", tail))
+    return next((len(end) for end in ends if text.startswith(end)), 0)
