@@ -51,11 +51,17 @@ OURS = (
 )
 # What Python, the loader of shared libraries, and the libraries above read when they start.
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "ARROW_")
+# lightning and torch set these in the process of the tests when they are imported.
+_SET_BY_LIBRARIES = frozenset({"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"})
 _REPOSITORY = Path(__file__).parent.parent
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_AT_START)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_AT_START) and name not in _SET_BY_LIBRARIES
+    }
 
 
 class Server:

@@ -41,6 +41,12 @@ def test_directory_environment_and_module(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_cli(cwd=tmp_path, module="here").returncode == -9
 
 
+def test_what_libraries_set_in_the_tests_needs_no_new_process() -> None:
+    import lightning  # noqa: F401 (sets variables of torch)
+
+    assert cli_server.SERVER.serves(os.environ)
+
+
 def test_another_python_environment_gets_a_new_process() -> None:
     assert not cli_server.SERVER.serves({**os.environ, "PYTHONPATH": "elsewhere"})
     assert not cli_server.SERVER.serves({**os.environ, "OMP_NUM_THREADS": "7"})

@@ -26,6 +26,8 @@ PAGE = b"<html>Sign in to this network</html>"
 class Store:
     """A file system with one file, whose answers are as `answers` say: one of `ANSWERS` for each request."""
 
+    protocol = "store"
+
     def __init__(self, answers: list[str], data: bytes = DATA) -> None:
         self.answers, self.data, self.version = iter(answers), data, 1
 

@@ -13,6 +13,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.dialects.typescript import declare_tools
 from niels_gpt.renderers.registry import FAMILIES, config_of
 from niels_gpt.renderers.template.renderer import TemplateRenderer, load_template
+from niels_gpt.renderers.types import RenderedTokens
 from tests.assets import ASSETS, TEMPLATES, needs_assets
 from tests.renderers.chats import TOOLS, Messages, conversation
 from tests.renderers.sweeps import wanted
@@ -83,14 +84,21 @@ def sweep(stored: str, number: int, seed: int) -> int:
             )
             assert rendered.token_ids == by_template.token_ids
             if not in_facts(family, messages, tools, options):
-                assert facts(rendered) == facts(by_template)
+                assert apart_from_bos(rendered) == apart_from_bos(by_template)
                 seen += 1
     return seen
 
 
+def apart_from_bos(rendered: RenderedTokens) -> tuple[list[int], list[int], list[bool], list[bool]]:
+    """All facts but the index of bos, which is -1 or 0 (docs/attribution.md)."""
+    ids, indices, sampled, content = facts(rendered)
+    assert indices[0] in (-1, 0)
+    return ids, indices[1:], sampled, content
+
+
 @pytest.mark.parametrize("stored", STORED)
 def test_random_conversations(stored: str) -> None:
-    assert sweep(stored, 150, seed=1) > 50
+    assert sweep(stored, 60, seed=1) > 20
 
 
 @pytest.mark.slow
@@ -225,7 +233,7 @@ def test_kimis_tokenizer_without_offsets() -> None:
     renderer = FAMILIES["kimi-k2.5"](tokenizer, config_of({"name": "kimi-k2.5"}))  # type: ignore[arg-type]
     declared = {"tools_ts_str": declare_tools(TOOLS)}
     template = TemplateRenderer(tokenizer, stops=("<|im_end|>",), **declared)
-    for _ in range(100):
+    for _ in range(40):
         messages, tools = conversation(rng, wanted("kimi-k2.5", nones=False, call_id=lambda name, at: f"f.{name}:{at}"))
         for gen in (False, True):
             expected = tokenizer.apply_chat_template(

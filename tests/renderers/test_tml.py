@@ -70,12 +70,12 @@ def without_calls(messages: Messages) -> Messages:
 
 
 def until_results(messages: Messages) -> Messages:
-    """No message behind the first calls."""
+    """No message after the first calls."""
     return messages[: next((at for at, m in enumerate(messages) if m["role"] == "tool"), None)]
 
 
 def first_turn(messages: Messages) -> Messages:
-    """Nothing behind the first assistant's message."""
+    """Nothing after the first assistant's message."""
     return messages[: 1 + next(at for at, m in enumerate(messages) if m["role"] == "assistant")]
 
 
@@ -202,7 +202,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=tidied,
         tokens=True,
     ),
-    "an answer without reasoning behind an opened block": Difference(
+    "an answer without reasoning after an opened block": Difference(
         of("qwen3.5", "qwen3.8", without=SILENT),
         "either",
         "the text is the same; the official tokenizer makes one token of the newline of the prompt and that of the "
@@ -334,7 +334,7 @@ DIFFERENCES: dict[str, Difference] = {
     "calls of Nemotron": Difference(
         NEMOTRON,
         "ours",
-        "they leave out the newline before the first call, which the template writes behind content or block",
+        "they leave out the newline before the first call, which the template writes after content or block",
         calling("t"),
         "t\n<tool_call>",
         "t<tool_call>",
@@ -353,7 +353,7 @@ DIFFERENCES: dict[str, Difference] = {
     "an answer to results of DeepSeek": Difference(
         of("deepseek-v3", "deepseek-r1"),
         "ours",
-        "they write an assistant's header behind results; the template has none there, in the prompt neither",
+        "they write an assistant's header after results; the template has none there, in the prompt neither",
         ANSWERED,
         "<｜tool▁outputs▁end｜>⟦",
         "<｜tool▁outputs▁end｜><｜Assistant｜>",
@@ -478,8 +478,8 @@ DIFFERENCES: dict[str, Difference] = {
     "the end of reasoning of DeepSeek R1": Difference(
         of("deepseek-r1"),
         "ours",
-        "they write the closing tag right behind it, and the answer right behind that; the model card quotes an empty "
-        "block as `<think>\\n\\n</think>`, and a blank line follows it",
+        "they write the closing tag directly after it, and the answer directly after that; the model card quotes an "
+        "empty block as `<think>\\n\\n</think>`, and a blank line follows it",
         [SYSTEM, user(), assistant("y", reasoning_content="r")],
         "<think>\n⟦r\n</think>\n\ny",
         "<think>\n⟦r</think>y",
@@ -570,7 +570,7 @@ DIFFERENCES: dict[str, Difference] = {
         f"think tags in a content, {family}": Difference(
             of(family, without=SILENT),
             "ours",
-            "they are text to them, behind an empty block; the template reads them as the message's reasoning",
+            "they are text to them, after an empty block; the template reads them as the message's reasoning",
             [SYSTEM, user(), assistant("<think>\nr\n</think>\n\ny")],
             opened,
             "</think>\n\n<think>\nr",
@@ -580,7 +580,7 @@ DIFFERENCES: dict[str, Difference] = {
     "think tags in a content, deepseek-r1": Difference(
         of("deepseek-r1"),
         "ours",
-        "they are text to them, within the opened block; the template takes what is behind the last as the content",
+        "they are text to them, within the opened block; the template takes what is after the last as the content",
         [SYSTEM, user(), assistant("<think>\nr\n</think>\n\ny")],
         "<think>\n⟦r\n</think>\n\ny",
         "<think>\n⟦<think>\nr",

@@ -174,7 +174,7 @@ def as_tml(messages: Messages, tools: Any = None, *, inkling: bool = False) -> A
     """A conversation as native messages: one for each reasoning, text and call, and one that ends an answer.
 
     For Inkling, as their conversion of OpenAI's messages has it: tools are declared by an author with a name, and there
-    is no message for the empty text behind a reasoning.
+    is no message for the empty text after a reasoning.
     """
     made = [_declared(tools, "tool_declare" if inkling else None)] if tools else []
     for message in messages:

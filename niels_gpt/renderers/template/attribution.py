@@ -253,7 +253,7 @@ def lost_content(messages: Sequence[Message], spans: list[Span]) -> str:
     if not lost:
         return ""
     for index, message in enumerate(messages):
-        if any(text and text in stretch for text in _texts(message["content"]) for stretch in lost):
+        if any(text and text in stretch for text in texts_of(message["content"]) for stretch in lost):
             return f"the content of message {index} lost its origin in the template"
     return f"the origin of {_shown(lost[0])} was lost in the template"
 
@@ -262,7 +262,7 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _texts(content: str | list[dict[str, Any]]) -> list[str]:
+def texts_of(content: str | list[dict[str, Any]]) -> list[str]:
     """The texts of a message's content, which may be a list of parts."""
     parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
     return [part.strip() for part in parts if isinstance(part, str)]

@@ -1,7 +1,7 @@
-"""What ends an answer: its own stop, the one that the next turn writes, or none, which is a problem.
+"""Finds what ends an answer: a stop in its own turn, or one that the next turn writes; where there is none, a problem.
 
-Who speaks next is tried out with probes, because a control token that depends on it is an opener of the next turn
-(GLM's `<|user|>`), and one that does not is the stop, wherever the template writes it.
+Probe messages of each role are rendered after the answer. A control token that depends on the next role opens the next
+turn (GLM's `<|user|>`); one that is the same for all roles is the stop, wherever the template writes it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,28 @@ from __future__ import annotations
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.template.attribution import texts_of
 from niels_gpt.renderers.template.renderings import Rendering, Renderings
 from niels_gpt.renderers.template.sampled_span import added_prompt
 
-PROBE: Final = "probe"  # a content to try
+PROBE: Final = "probe"  # the content of messages that are rendered only to see what the template writes around it
 
 
 class Stops(Renderings):
     """One conversation: where its answers end."""
 
-    problems: list[str]  # what could not be proven
+    problems: list[str]  # what the renderings do not prove
 
     def _stop(self, index: int, last: int, end: int, limit: int) -> int:
-        """The character after the stop of the message whose content ends at `last`, and whose turn at `end`."""
+        """The position after the stop token of a message.
+
+        Args:
+            last: where its content ends; where its turn begins, if no letter shows where the content is.
+            end: where its turn ends.
+            limit: where the data of the next message begins.
+        """
         message = self.messages[index]
-        plain = bool(message["content"]) and "tool_calls" not in message
+        plain = bool("".join(texts_of(message["content"])).strip()) and "tool_calls" not in message
         end = min(end, limit)
         stop = self.controls.stop_after(self.real[:end], last, at_once=plain) if last <= end else None
         if stop is not None:
@@ -32,25 +39,28 @@ class Stops(Renderings):
             # Without content the header's last token was found (gpt-oss: `<|message|>`); the stop may follow it.
             following = self._next_texts(index, stop)
             token = self._same_next({role: self.controls.first_at_start(text) for role, text in following.items()})
-            return stop + len(token) if self.real.startswith(token, stop, limit) else stop
+            spaces = len(self.real[stop:limit]) - len(self.real[stop:limit].lstrip())  # a content of white space alone
+            found = token and self.real.startswith(token, stop + spaces, limit)
+            return stop + spaces + len(token) if found else stop
         footer = self.real[last:end]
         text_end = last + len(footer.rstrip()) if footer.strip() else None
         return self._stop_in_next_turn(index, max(last, end), limit, text_end)
 
     def _stop_in_next_turn(self, index: int, end: int, limit: int, text_end: int | None) -> int:
-        """The stop that the next turn writes, if it is the same whoever speaks next, or if a header follows it.
+        """The position after a stop that the template writes at the start of the next turn.
 
-        A control token that depends on who speaks next is an opener (GLM's `<|user|>`): it ends the turn before, and is
-        no part of it. A turn that nothing ends is a problem.
+        A token there is a stop if it is the same whatever role comes next, or if a header follows it. A token that
+        depends on the next role is an opener (GLM's `<|user|>`): it ends the turn before but is not part of it. If
+        nothing ends the turn, that is added to `self.problems`.
 
         Args:
-            text_end: where ordinary text behind the content ends; it is the stop (`</answer>`), or the end of a call's
-                markup, if no control token follows.
+            text_end: where ordinary text after the content ends; if no control token follows, this text is the stop
+                (`</answer>`) or the end of a call's markup.
         """
         following = self._next_texts(index, end)
         tokens = {role: self.controls.first_at_start(text) for role, text in following.items()}
         part = self.rendering(index + 1, False)
-        last = self.controls.first_at_start((part and self._after(part, end)) or "")  # where nothing follows
+        last = self.controls.first_at_start((part and self._after(part, end)) or "")  # if this message is the last
         stop = self._same_next(tokens) or self._before_header(following.get("user", ""))
         text = self.real[end:limit]
         if stop:
@@ -60,7 +70,8 @@ class Stops(Renderings):
         elif last:
             self.problems.append(f"message {index} ends without its stop {last!r}")
         elif text_end is not None:
-            usual = "" if following.get("user") else self._usual_stop()  # reasoning may be gone once a user has spoken
+            # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
+            usual = "" if following.get("user") else self._usual_stop()
             if usual:
                 self.problems.append(f"message {index} ends without its stop {usual!r}")
             return text_end
@@ -69,13 +80,13 @@ class Stops(Renderings):
         return end
 
     def _same_next(self, tokens: dict[str, str]) -> str:
-        """The control token that follows whoever speaks next, "" if it depends on that or opens every turn."""
+        """The control token that follows whatever the next role is; "" if there is none or it opens model turns."""
         same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
         opens = not self.controls.is_stop(same) and same == self.controls.first(self._usual_prompt())
         return "" if opens and same in self._first_header() else same
 
     def _first_header(self) -> str:
-        """What is written before the first content of a conversation, with a system message if that is possible."""
+        """The text before the first content of a conversation, with a system message if the template allows one."""
         for roles in (("system", "user"), ("user",)):
             probe: Any = [{"role": role, "content": f"{PROBE} {role}"} for role in roles]
             try:
@@ -85,18 +96,18 @@ class Stops(Renderings):
         return self.real
 
     def _before_header(self, text: str) -> str:
-        """The stop with which the next turn begins, if its header follows; an opener is the header (GLM's)."""
+        """The stop token at the start of the next turn, if a header follows it; "" for an opener (GLM)."""
         token = self.controls.first_at_start(text)
         header = text.partition(PROBE)[0].partition(token)[2] if token else ""
         return token if self.controls.is_stop(token) and self.controls.first(header) else ""
 
     def _next_texts(self, index: int, end: int) -> dict[str, str]:
-        """By the role of the next message, what follows the end of a message."""
+        """Role of a next message -> the text from `end` on, when a probe message of that role follows `index`."""
         texts = {}
         user: Any = {"role": "user", "content": PROBE}
         for role in ("user", "tool", "assistant"):
             probe: Any = {"role": role, "content": PROBE}
-            for following in ([probe], [probe, user]):  # some templates want a question somewhere
+            for following in ([probe], [probe, user]):  # some templates refuse messages without a user message
                 try:
                     text = self.render([*self.made.messages[: index + 1], *following], False)
                 except MessageError:
@@ -108,7 +119,7 @@ class Stops(Renderings):
         return texts
 
     def _usual_prompt(self) -> str:
-        """The generation prompt after another conversation; empty if the template refuses that, too."""
+        """The generation prompt after a single user message; empty if the template refuses that, too."""
         probe: Any = [{"role": "user", "content": PROBE}]
         try:
             return added_prompt(self.render(probe, True), self.render(probe, False), self.controls)
@@ -116,7 +127,7 @@ class Stops(Renderings):
             return ""
 
     def _usual_stop(self, role: str = "assistant") -> str:
-        """The stop token right behind an answer that a user follows, or behind a question; empty if there is none."""
+        """The stop token directly after an answer that a question follows, or after a question; "" if there is none."""
         probe: Any = [{"role": one, "content": f"{PROBE} {one}"} for one in ("user", "assistant", "user")]
         try:
             text = self.render(probe, False)
