@@ -387,16 +387,11 @@ def _without_message_nulls(message: object, index: int) -> dict[str, Any]:
 
 
 def _refuse_media_beside(message: Mapping[str, Any], index: int) -> None:
-    """Refuse images, audio or video in a field beside the content, as Ollama's interface has images: nothing reads it.
-
-    Raises:
-        MessageError: `unsupported_media`.
-    """
+    """Refuse media in a field beside the content, as Ollama's interface has images: nothing would read them."""
     for name in _BESIDE:
         value = message.get(name)
-        if isinstance(value, Mapping | bytes) or (name.endswith("s") and isinstance(value, str | list)):
-            if not value:
-                continue
+        is_media = isinstance(value, Mapping | bytes) or (name.endswith("s") and isinstance(value, str | list))
+        if is_media and value:
             raise MessageError(
                 "unsupported_media",
                 f"message {index}: {name} holds {_shown(value)}; expected images in the content, each as "
@@ -428,9 +423,8 @@ def _media_of(part: Mapping[Any, Any]) -> str:
             return _MEDIA[name]
     for name in _FILES:
         file = part.get(name)
-        mime = (file.get("mime_type") or file.get("mimeType")) if isinstance(file, Mapping) else None
-        kind = mime.partition("/")[0].lower() if isinstance(mime, str) else ""
-        if kind in ("audio", "video"):
+        mime = str(file.get("mime_type") or file.get("mimeType")) if isinstance(file, Mapping) else ""
+        if (kind := mime.partition("/")[0].lower()) in ("audio", "video"):
             return kind
     return ""
 

@@ -93,7 +93,7 @@ class Watch:
         try:
             self.collect(batch)
             found = self._judged() if self.is_full else None
-        except Exception as error:  # of odd batches, a tokenizer that is gone, ...: none is the training's
+        except Exception as error:  # unusual batches, a missing tokenizer, ...: the training goes on
             if self._stop_on is not None:
                 raise
             self.failure = f"{type(error).__name__}: {error}"

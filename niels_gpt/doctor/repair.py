@@ -70,7 +70,7 @@ class Repaired:
     Attributes:
         path: the file that it wrote. rows: how many are in it.
         repaired, left_out: rows by rule. left: rules whose findings remain, and in how many rows.
-        kept: rows whose fault is of a kind that is repaired, but could not be, or not everywhere, by rule.
+        unrepaired: rows whose fault is of a kind that is repaired, but could not be, or not everywhere, by rule.
     """
 
     path: str
@@ -78,7 +78,7 @@ class Repaired:
     repaired: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     left: dict[str, int] = field(default_factory=dict)
-    kept: Counter[str] = field(default_factory=Counter)
+    unrepaired: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -122,10 +122,10 @@ def repair(report: Report, opened: Opened, scope: Scope, path: Path, progress: P
             file.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
             done.rows += 1
             progress.advance(1)
-    done.repaired, done.kept = +done.repaired, +done.kept  # without zeros
+    done.repaired, done.unrepaired = +done.repaired, +done.unrepaired  # without zeros
     touched = {*done.repaired, *done.left_out}
     done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in touched}
-    done.left |= {rule: rows for rule, rows in done.kept.items() if rule in touched}
+    done.left |= {rule: rows for rule, rows in done.unrepaired.items() if rule in touched}
     return done.to_json()
 
 
@@ -184,7 +184,7 @@ def _chat(record: Record, done: Repaired) -> Any:
             done.repaired[rule] += 1
     repaired = _repair_texts(row)
     done.repaired["text-damaged"] += repaired != row
-    done.kept["text-damaged"] += _is_damaged(repaired)
+    done.unrepaired["text-damaged"] += _is_damaged(repaired)
     return repaired
 
 
@@ -335,7 +335,7 @@ def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) ->
             fired = sorted(wanted & ({*counters.hits} | (WITHOUT if rows.trained is None else set())))
             expected = _expected(view, with_empty_thoughts=bool(found & THINK_AS)) if fired else None
             if expected is None:
-                done.kept.update(fired)
+                done.unrepaired.update(fired)
                 yield dict(record.value)
                 continue
             done.repaired.update(fired)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, NielsError, UsageError
 from niels_gpt.export.llmc import HEADER, MAGIC_AND_VERSION
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
-from niels_gpt.storage.regular import is_regular, map_regular, open_regular
+from niels_gpt.storage.regular import map_npy, map_regular, open_regular
 
 PORTION_TOKENS = 1 << 20
 NO_ID = 1 << 32  # not in any file
@@ -38,9 +38,8 @@ def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
 def _ids_in(file: Path) -> int:
     """How many ids a file holds; 0 for one that is no array, which is reported when it is read."""
     try:
-        is_regular(file)
-        return int(np.load(file, mmap_mode="r", allow_pickle=False).size)
-    except Exception:  # see `array_of`
+        return map_npy(file).size
+    except NielsError:
         return 0
 
 
@@ -62,15 +61,9 @@ def array_of(file: Path) -> npt.NDArray[Any]:
     Raises:
         InputError: not an array of integers of 0 and more, of one or two dimensions.
     """
-    is_regular(file)
-    try:
-        ids = np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a damaged header raises what its parser raises
-        raise InputError(f"{file}: {type(error).__name__}: {error}; expected an array that numpy.save wrote") from error
-    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu" or ids.ndim not in (1, 2):
-        raise InputError(
-            f"{file}: {getattr(ids, 'dtype', type(ids))} of shape {np.shape(ids)}; expected ids, in rows or not"
-        )
+    ids = map_npy(file)
+    if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2):
+        raise InputError(f"{file}: {ids.dtype} of shape {ids.shape}; expected ids, in rows or not")
     if ids.dtype.kind == "i" and ids.size and int(ids.min()) < 0:
         raise InputError(f"{file}: id {int(ids.min())}; expected ids of 0 and more")
     return ids

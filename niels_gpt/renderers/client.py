@@ -331,7 +331,7 @@ async def _stream_objects(
             report(parts.take(payload))
     except ServerError:
         raise
-    except Exception as error:
+    except Exception as error:  # of the caller's client, as in `_post`
         error.add_note(f"{url}: {_server_answer(error)}")
         raise
     return parts.whole()

@@ -31,7 +31,7 @@ from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.filters import Reason
 from niels_gpt.sources.ngrams import Groups, MinHashes, minhashes_of
 from niels_gpt.storage.files import HashedWriter
-from niels_gpt.storage.regular import open_regular
+from niels_gpt.storage.regular import map_npy
 
 ROWS_AT_ONCE: Final = 1024
 LIST_NAME: Final = "left_out.jsonl"
@@ -110,14 +110,13 @@ def table_path(folder: Path, source: str) -> Path:
 
 
 def _table(folder: Path, source: str) -> npt.NDArray[Any]:
-    path = table_path(folder, source)
-    with open_regular(path) as file:
-        try:
-            table: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        except Exception as error:  # a damaged header raises what its parser raises
-            raise InputError(
-                f"{path}: {type(error).__name__}: {error}; remove {folder}, and it is made again"
-            ) from error
+    path, again = table_path(folder, source), f"Remove {folder}, and it is made again"
+    try:
+        table = map_npy(path)
+    except InputError as error:
+        raise InputError(f"{error}. {again}") from error
+    if table.dtype != TABLE or table.ndim != 1:
+        raise InputError(f"{path}: {table.dtype} of shape {table.shape}; expected {TABLE}, in a row. {again}")
     return table
 
 

@@ -9,6 +9,7 @@ or a tokenizer is opened by these functions, which refuse all but regular files 
     open_regular    an open file, for whatever reads or maps it
     read_regular    the bytes of a small file
     map_regular     an array on the disk
+    map_npy         the same, of a file that `numpy.save` wrote
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import StorageError, storage_errors
+from niels_gpt.errors import InputError, StorageError, storage_errors
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -99,3 +100,19 @@ def map_regular(
             return np.empty(0, dtype=dtype)
         # A plain array: each part of a `memmap` is one, too, and making those takes longer than reading some values.
         return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape).view(np.ndarray)
+
+
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """The array of a `.npy` file, mapped and read-only, so that a large one takes no memory.
+
+    Raises:
+        StorageError: as `open_regular`. InputError: it is not an array that `numpy.save` wrote, or a damaged one.
+    """
+    open_regular(path).close()
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # a damaged header raises what its parser raises
+        raise InputError(f"{path}: {type(error).__name__}: {error}; expected an array that numpy.save wrote") from error
+    if not isinstance(array, np.ndarray):  # an archive of several (.npz)
+        raise InputError(f"{path}: {type(array).__name__}; expected one array that numpy.save wrote")
+    return array

@@ -16,7 +16,7 @@ import pytest
 from niels_gpt.errors import UsageError
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache import HeldShard, ShardCache
+from niels_gpt.storage.shard_cache import PART, HeldShard, ShardCache
 from tests.conftest import REPOSITORY
 from tests.episodes.stores import FileServer
 from tests.episodes.test_store import (
@@ -178,7 +178,8 @@ def test_a_limit_of_file_sizes_is_named(store: FileServer, tmp_path: Path) -> No
     )
     assert done.stdout.startswith("StorageError"), done.stderr
     assert "ulimit -f" in done.stdout
-    assert here(tmp_path) == set()
+    # The process may end while a thread downloads ahead; the next process deletes that part.
+    assert [name for name in here(tmp_path) if not name.endswith(PART)] == []
 
 
 def test_a_busy_store_is_given_the_time_it_asks_for(store: FileServer, tmp_path: Path) -> None:

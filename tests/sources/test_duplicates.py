@@ -21,10 +21,13 @@ from niels_gpt.messages import Conversation, normalise
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.contamination import Benchmarks
 from niels_gpt.sources.duplicates import (
+    TABLE,
     DuplicateOptions,
     Duplicates,
+    _table,
     find_duplicates,
     place_of,
+    table_path,
     where_of,
 )
 from niels_gpt.sources.filters import Filtered, RowFilters
@@ -272,6 +275,19 @@ def test_the_same_rows_give_the_same_files_and_digest_elsewhere(tmp_path: Path) 
         assert len(listed) == 23
     assert len(set(digests)) == len(set(tables)) == 1
     assert sorted(path.name for path in (tmp_path / "one/out").iterdir()) == ["a.npy", "left_out.jsonl"]
+
+
+def test_tables_of_duplicates_are_mapped_and_checked(tmp_path: Path) -> None:
+    """They are opened for each batch of rows, so that reading one as a whole would take longer than the build."""
+    table = np.array([(1, True), (5, False)], TABLE)
+    np.save(table_path(tmp_path, "a"), table)
+    assert isinstance(_table(tmp_path, "a"), np.memmap)
+    assert (_table(tmp_path, "a") == table).all()
+    np.save(table_path(tmp_path, "b"), table["place"])
+    table_path(tmp_path, "c").write_bytes(table_path(tmp_path, "a").read_bytes()[:-9])
+    for source in "bc":
+        with pytest.raises(InputError, match=f"{source}.npy: .* Remove .*, and it is made again"):
+            _table(tmp_path, source)
 
 
 def test_rows_without_words_are_no_near_duplicates(tmp_path: Path) -> None:

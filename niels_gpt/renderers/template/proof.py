@@ -1,8 +1,8 @@
 """The result of `oracle.py` for a rendering (`Proof`), and the `Emitter` that is made from it (`emit_proof`).
 
-A proof gives the message of every character, the sampled spans, and the rule behind each. Only text that the template
-itself wrote may become control tokens. Tracing marks it as LITERAL. If an operation lost the origin, the proof may
-restore it, for characters that are neither content nor any other text of the caller.
+A proof gives the message of every character, the sampled spans, and the rule that shows each. Only text that the
+template itself wrote may become control tokens. Tracing marks it as LITERAL. If an operation lost the origin, the proof
+may restore it, for characters that are neither content nor any other text of the caller.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Renderings:
         """The ends of contents whose white space is in the output: without it, the output differs.
 
         Asked end by end where it is so of any: a template may strip users' texts and not results of tools, or write the
-        parts of a content one behind another and strip the whole.
+        parts of a content one after another and strip the whole.
         """
         ends = [
             Edge(leaf.message, leaf.text, at_end)
