@@ -51,8 +51,8 @@ OURS = (
 )
 # What Python, the loader of shared libraries, and the libraries above read when they start.
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "ARROW_")
-# lightning and torch set these in the process of the tests when they are imported.
-_SET_BY_LIBRARIES = frozenset({"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"})
+# Set in the process of the tests by lightning, torch and Ray, as soon as a test uses them; no command reads them.
+_SET_BY_LIBRARIES = frozenset({"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "PYTHONBREAKPOINT"})
 _REPOSITORY = Path(__file__).parent.parent
 
 

@@ -41,9 +41,10 @@ def test_directory_environment_and_module(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_cli(cwd=tmp_path, module="here").returncode == -9
 
 
-def test_what_libraries_set_in_the_tests_needs_no_new_process() -> None:
+def test_what_libraries_set_in_the_tests_needs_no_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     import lightning  # noqa: F401 (sets variables of torch)
 
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")  # as `ray.init` does
     assert cli_server.SERVER.serves(os.environ)
 
 
