@@ -51,17 +51,11 @@ OURS = (
 )
 # What Python, the loader of shared libraries, and the libraries above read when they start.
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "ARROW_")
-# Set in the process of the tests by lightning, torch and Ray, as soon as a test uses them; no command reads them.
-_SET_BY_LIBRARIES = frozenset({"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "PYTHONBREAKPOINT"})
 _REPOSITORY = Path(__file__).parent.parent
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(_AT_START) and name not in _SET_BY_LIBRARIES
-    }
+    return {name: value for name, value in environment.items() if name.startswith(_AT_START)}
 
 
 class Server:
@@ -71,10 +65,19 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_by = 0
         self._environment = dict(os.environ)  # not as a test has changed it
+        self._at_start = _at_start(os.environ)
+
+    def begin_test(self, environment: Mapping[str, str]) -> None:
+        """Take note of the environment in which a test begins.
+
+        Libraries that tests use (lightning, torch, Ray) set variables in the process of the tests, which no command
+        reads. Only what a test itself changes needs a new process.
+        """
+        self._at_start = _at_start(environment)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether a child of the server is what a new process with this environment would be."""
-        if sys.platform != "linux" or _at_start(environment) != _at_start(self._environment):
+        if sys.platform != "linux" or _at_start(environment) != self._at_start:
             return False
         if self._process is None or self._started_by != os.getpid():
             self._start()

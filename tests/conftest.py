@@ -172,6 +172,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """A fixture that needs an optional library skips its tests where the library is not installed."""
+    cli_server.SERVER.begin_test(os.environ)
     try:
         return (yield)
     except ImportError as error:

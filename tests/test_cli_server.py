@@ -41,11 +41,13 @@ def test_directory_environment_and_module(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_cli(cwd=tmp_path, module="here").returncode == -9
 
 
-def test_what_libraries_set_in_the_tests_needs_no_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    import lightning  # noqa: F401 (sets variables of torch)
-
-    monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")  # as `ray.init` does
-    assert cli_server.SERVER.serves(os.environ)
+def test_what_libraries_set_in_the_tests_needs_no_new_process() -> None:
+    """Lightning and Ray set variables of torch and Python in the process of the tests, which stay after their tests."""
+    server, environment = cli_server.Server(), {**os.environ, "PYTHONBREAKPOINT": "ray.util.rpdb._driver_set_trace"}
+    server.begin_test(environment)
+    assert server.serves(environment)
+    assert not server.serves({**environment, "TORCH_LOGS": "all"})
+    server.stop()
 
 
 def test_another_python_environment_gets_a_new_process() -> None:

@@ -111,8 +111,9 @@ class ChangedWhileRead(StorageError):
 class PatientFile(io.RawIOBase):
     """A remote file that repeats a failed read from where it stopped (`repeated`).
 
-    A body shorter than the request may be the page of an error that came with status 200. It is not used. The next
-    request is for half as many bytes as the body had: such a page exceeds it, a body that broke off contains it.
+    A body of another length than the request may be the page of an error that came with status 200. It is not used.
+    The next request is for half as many bytes as the body had: such a page exceeds it, a body that broke off contains
+    it. No later request is for as many bytes as a refused body had, since the same page would pass for its answer.
 
     Args:
         fs, path: see `file_system`.
@@ -130,6 +131,7 @@ class PatientFile(io.RawIOBase):
         self._stall_seconds = retries.stall_seconds if retries else None
         self._file: Any = None
         self._most = READ_BYTES  # bytes of the next request, less after a body that was too short
+        self._refused: set[int] = set()  # the lengths of bodies that were refused
         self._size, self._version = self._repeated(self._open_to_ask)
 
     def readable(self) -> bool:
@@ -185,6 +187,8 @@ class PatientFile(io.RawIOBase):
         """The next bytes, at most `wanted`."""
         if self._stall_seconds is not None or self._most < READ_BYTES:
             wanted = min(wanted, self._most)
+        while wanted > 1 and wanted in self._refused:
+            wanted -= 1
         read = partial(_read_at, self._file, self._fs, self._path, self._at, wanted)
         # After a timeout the stalled call may still use the file object in its thread. So `_forget` drops that object,
         # and the next attempt opens another.
@@ -195,11 +199,11 @@ class PatientFile(io.RawIOBase):
                 "while they are read, and run the same command again"
             )
         if len(data) != wanted:
+            self._refused.add(len(data))
             if 0 < len(data) < wanted:
                 self._most = max(1, len(data) // 2)
             raise OSError(f"the body has {len(data):,} bytes at byte {self._at:,}; expected {wanted:,}")
-        # Three times as many: twice would be as many as the body had that was too short.
-        self._most = min(READ_BYTES, 3 * self._most)
+        self._most = min(READ_BYTES, 2 * self._most)
         return data
 
     def _forget(self) -> None:
