@@ -27,11 +27,13 @@ demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches
 quick: .venv/installed  ## a useful answer in a minute: a case or two of each test without assets, processes, browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m quick
 
-# One part after another, each in new processes: what libraries keep in memory adds up from file to file.
+# One part after another, each in new processes: what libraries keep in memory adds up from file to file. They share a
+# cache directory, in which the proofs of real tokenizers are kept.
 test: .venv/installed  ## all tests but the slow ones, in two processes; some once more without the native kernel
-	$(PYTEST) tests/renderers
-	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer
-	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer)
+	cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && export NIELS_GPT_TEST_CACHE="$$cache" && \
+	$(PYTEST) tests/renderers && \
+	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer && \
+	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer) && \
 	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(WITHOUT_KERNEL)
 
 slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -104,15 +104,55 @@ def run_cli(
 
     `fresh`: in a new process, as a user would; otherwise in a child of a process that has imported large libraries.
     """
+    program = ["-m", module] if module else [Path(sys.executable).parent / "niels-gpt"]
     # Wide and colourless, so that a line of output is a line for the test.
     environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    words, timeout = [*map(str, arguments)], 120
-    if not fresh and cli_server.SERVER.serves(environment):
-        return cli_server.SERVER.run(words, environment, cwd, module, timeout)
-    program = [sys.executable, "-m", module] if module else [str(Path(sys.executable).parent / "niels-gpt")]
-    return subprocess.run(
-        [*program, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return run_python(*program, *arguments, cwd=cwd, environment=environment, fresh=fresh)
+
+
+def run_python(
+    *program: object,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    given: str = "",
+    fresh: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """What `python PROGRAM` prints, where the program is `-c CODE`, `-m MODULE` or a file, and its arguments.
+
+    `given`: what it can read from its standard input; `fresh`: as for `run_cli`.
+    """
+    process = start_python(*program, environment=environment, cwd=cwd, given=given, fresh=fresh)
+    try:
+        out, err = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        raise
+    return subprocess.CompletedProcess(process.args, int(process.returncode or 0), out, err)
+
+
+def start_python(
+    *program: object,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    given: str = "",
+    fresh: bool = False,
+) -> cli_server.Running | subprocess.Popen[str]:
+    """As `run_python`, but it does not wait until the program has ended."""
+    words, variables = [*map(str, program)], environment or os.environ
+    if not fresh and cli_server.SERVER.serves(variables, words):
+        return cli_server.SERVER.start(words, variables, cwd, given)
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(given.encode())
+        stdin.seek(0)
+        return subprocess.Popen(
+            [sys.executable, *words],
+            cwd=cwd,
+            env=variables,
+            text=True,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
 
 def cli_here(
@@ -140,14 +180,17 @@ def cli_here(
 def pytest_configure(config: pytest.Config) -> None:
     """The process that starts the workers, or runs the tests itself, measures all of them together.
 
-    No test reads or writes the user's own cache directory: all of a run share a new one.
+    No test reads or writes the user's own cache directory: all of a run share a new one, and all runs of `make test`
+    the one that it names in `NIELS_GPT_TEST_CACHE`, so that a real tokenizer is proven once.
     """
     # A shell without job control starts background jobs with Ctrl-C ignored, and every child would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
-        config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="niels_gpt_cache_")
-        os.environ["NIELS_GPT_CACHE"] = config.stash[_CACHE].name  # the workers inherit it
+        given = os.environ.get("NIELS_GPT_TEST_CACHE")
+        if not given:
+            config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="niels_gpt_cache_")
+        os.environ["NIELS_GPT_CACHE"] = given or config.stash[_CACHE].name  # the workers inherit it
         config.stash[_WATCH], config.stash[_PEAKS] = memory.Watch(), []
 
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -35,6 +34,8 @@ from niels_gpt.sources.inputs import Document
 from niels_gpt.sources.oasst1 import threads
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests import hub as local
+from tests.cli_server import Running
+from tests.conftest import run_python, start_python
 from tests.hub import Fault, Hub, Repository
 from tests.renderers.small import CHATML
 from tests.renderers.tiny_families import folder_of
@@ -61,38 +62,28 @@ def hub() -> Iterator[Hub]:
 class Builder:
     """Runs `build-all` in a process of its own, against a hub, into one cache directory.
 
-    `torch`: whether `datasets` may import it, as it does where it is installed, for nothing that we use but a parent
-    class. That takes seconds, so only some builds here do, among them `whole`, with which the others are compared.
+    `fresh`: in a new process, in which `datasets` imports torch, too, as it does where that is installed, for nothing
+    that we use but a parent class. That takes seconds, so only some builds do, among them `whole`, with which the
+    others are compared.
     """
 
-    def __init__(self, home: Path, tokenizer_dir: Path, *, torch: bool = False) -> None:
-        self.home, self.cache, self.torch = home, home / "cache", torch
+    def __init__(self, home: Path, tokenizer_dir: Path, *, fresh: bool = False) -> None:
+        self.home, self.cache, self.fresh = home, home / "cache", fresh
         self._tokenizer_dir = tokenizer_dir
 
-    def start(self, hub: Hub, *options: object) -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "niels_gpt.cache.cli",
-            "build-all",
-            "--cache-dir",
-            str(self.cache),
-            "--seed",
-            "42",
-        ]
-        command += ["--tokenizer", str(self._tokenizer_dir), "--roam-dir", str(notes_dir()), "--shard-bytes", "4096"]
+    def start(self, hub: Hub, *options: object) -> Running | subprocess.Popen[str]:
+        command = ["-m", "niels_gpt.cache.cli", "build-all", "--cache-dir", self.cache, "--seed", 42]
+        command += ["--tokenizer", self._tokenizer_dir, "--roam-dir", notes_dir(), "--shard-bytes", 4096]
         environment = hub.environment(self.home / "hf", longest_sleep=0.02) | {"NO_COLOR": "1", "COLUMNS": "200"}
-        environment |= {} if self.torch else {"USE_TORCH": "0"}
-        return subprocess.Popen(
-            [*command, *map(str, options)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        environment |= {} if self.fresh else {"USE_TORCH": "0"}
+        return start_python(*command, *options, environment=environment, fresh=self.fresh)
 
     def run(self, hub: Hub, *options: object) -> tuple[int, str]:
         """Exit code, and everything printed."""
         process = self.start(hub, *options)
         out, err = process.communicate(timeout=120)
         assert "Traceback" not in out + err, err
-        return process.returncode, out + err
+        return int(process.returncode or 0), out + err
 
     def report(self) -> dict[str, dict[str, Any]]:
         """The report's sources by name."""
@@ -135,7 +126,7 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Builder:
     """All five sources built without any trouble: what every other build is compared with."""
-    undisturbed = Builder(tmp_path_factory.mktemp("whole"), tokenizer_dir, torch=True)
+    undisturbed = Builder(tmp_path_factory.mktemp("whole"), tokenizer_dir, fresh=True)
     with Hub({name: Repository(files) for name, files in FILES.items()}) as healthy:
         code, printed = undisturbed.run(healthy)
     assert code == 0, printed
@@ -225,7 +216,7 @@ def test_workers_do_not_show_in_the_bytes(whole: Builder, builder: Builder, hub:
 def test_budgets_end_a_stream_early_and_the_command_ends_well(builder: Builder, hub: Hub) -> None:
     """A broken-off parquet stream aborted one process in ten before its threads were given time to stop."""
     for number in range(4):
-        builder.torch = number % 2 == 0
+        builder.fresh = number % 2 == 0
         options = ("--only", "fineweb_edu", "--max-train-tokens", 1000 + number, "--max-val-tokens", 100, "--overwrite")
         code, printed = builder.run(hub, *options)
         assert code == 0, printed
@@ -569,7 +560,7 @@ print(json.dumps([texts == [d.text for d in FineWebEdu(seed=3, shuffle_buffer=7)
 def test_fineweb_goes_on_from_a_recorded_position(hub: Hub, tmp_path: Path) -> None:
     """The shuffled order is a function of commit and seed, so a position in it says all that is needed."""
     environment = hub.environment(tmp_path, longest_sleep=0.02, USE_TORCH="0")
-    result = subprocess.run([sys.executable, "-c", RESUME], env=environment, capture_output=True, text=True, check=True)
+    result = run_python("-c", RESUME, environment=environment)
     *equal, length, revision, fingerprint = json.loads(result.stdout)
     assert equal == [True] * 6
     assert length == len(hub_rows(FINEWEB, "data/CC-MAIN-2024-10/"))
@@ -583,7 +574,7 @@ def test_without_the_hub_libraries_the_message_says_what_to_install(builder: Bui
         "from niels_gpt.sources.hub_corpora import Dolly; next(Dolly().iterate())"
     )
     environment = hub.environment(builder.home / "hf")
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    result = run_python("-c", code, environment=environment)
     assert "MissingExtra: this needs datasets, which is not installed: pip install 'niels-gpt[hub]'" in result.stderr
 
 
@@ -601,7 +592,7 @@ def test_a_source_knows_how_much_it_has_read(hub: Hub, tmp_path: Path) -> None:
     info = {"splits": [{"name": "train", "num_examples": 40, "num_bytes": 1}]}
     hub.repositories[DOLLY] = Repository({**FILES[DOLLY], "README.md": local.card(dataset_info=info)})
     environment = hub.environment(tmp_path, longest_sleep=0.02, USE_TORCH="0")
-    result = subprocess.run([sys.executable, "-c", SHARES], env=environment, capture_output=True, text=True, check=True)
+    result = run_python("-c", SHARES, environment=environment)
     assert json.loads(result.stdout) == [None, *(n / 40 for n in range(1, 41))]
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -30,6 +28,7 @@ if any(find_spec(name) is None for name in ("datasets", "huggingface_hub", "pyar
 
 import pyarrow as pa
 
+from tests.conftest import run_python
 from tests.hub import (
     Fault,
     Files,
@@ -100,15 +99,8 @@ class Outcome:
 
 def ask(hub: Hub, home: Path, jobs: list[str], **environment: str) -> list[Outcome]:
     """The outcomes of jobs, one after the other in one process."""
-    result = subprocess.run(
-        [sys.executable, "-c", CLIENT],
-        input=json.dumps(jobs),
-        env=hub.environment(home, longest_sleep=0.001, USE_TORCH="0", **environment),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    variables = hub.environment(home, longest_sleep=0.001, USE_TORCH="0", **environment)
+    result = run_python("-c", CLIENT, environment=variables, given=json.dumps(jobs))
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(answers) == len(jobs), result.stderr
     return [Outcome(rows, *(error or ([], ""))) for rows, error in answers]

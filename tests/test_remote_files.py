@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from niels_gpt.errors import StorageError
 from niels_gpt.storage import remote, retries
 from niels_gpt.storage.remote import ChangedWhileRead, PatientFile, download
 from niels_gpt.storage.retries import Retries
+from tests.conftest import run_python
 from tests.hub import Fault, Hub, Repository
 
 DATA = bytes(range(256)) * 8
@@ -146,8 +145,6 @@ def test_a_page_in_place_of_a_file_of_the_hub(tmp_path: Path) -> None:
     repository = Repository({"a.jsonl": rows})
     with Hub({"o/n": repository}) as hub:
         hub.faults.append(Fault("GET */resolve/*", status=200, at=[1]))
-        command = [sys.executable, "-c", SCRIPT, f"hf://datasets/o/n@{repository.shas[-1]}/a.jsonl"]
-        done = subprocess.run(
-            command, env=hub.environment(tmp_path, longest_sleep=0.05), capture_output=True, text=True, check=False
-        )
+        environment = hub.environment(tmp_path, longest_sleep=0.05)
+        done = run_python("-c", SCRIPT, f"hf://datasets/o/n@{repository.shas[-1]}/a.jsonl", environment=environment)
     assert done.stdout == "True\n", done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 if any(find_spec(name) is None for name in ("datasets", "huggingface_hub", "tokenizers")):
     pytest.skip("needs datasets, huggingface_hub and tokenizers", allow_module_level=True)
 
+from tests.conftest import run_python
 from tests.hub import Hub, Repository, card, parquet
 from tests.renderers.tiny_families import folder_of
 
@@ -27,15 +26,9 @@ TOKENISED = [{"input_ids": [5, 6, 7, number], "labels": [-100] * 4} for number i
 
 def examined(hub: Hub, home: Path, name: str, *options: str) -> dict[str, Any]:
     """What `niels-gpt doctor NAME --json` says."""
-    program = str(Path(sys.executable).parent / "niels-gpt")
-    done = subprocess.run(
-        [program, "doctor", name, "--tokenizer", str(folder_of("chatml")), "--json", *options],
-        env=hub.environment(home, longest_sleep=0.05, USE_TORCH="0", NO_COLOR="1"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    program = ["-m", "niels_gpt", "doctor", name, "--tokenizer", folder_of("chatml"), "--json", *options]
+    environment = hub.environment(home, longest_sleep=0.05, USE_TORCH="0", NO_COLOR="1")
+    done = run_python(*program, environment=environment)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report

@@ -27,7 +27,7 @@ from niels_gpt.scale.publish import publish
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, run_python
 from tests.episodes.made import numbered, write_manifest, write_shard, write_split
 from tests.episodes.stores import FileServer
 from tests.hub import Hub, Repository
@@ -433,8 +433,8 @@ def test_a_dataset_on_the_hub(store: FileServer, tmp_path: Path) -> None:
     with Hub({"me/chats": Repository(files)}) as hub:
         environment = hub.environment(tmp_path / "home")
         environment["PYTHONPATH"] = str(REPOSITORY)
-        command = [sys.executable, "-c", HUB_CHILD, "hf://datasets/me/chats", str(root), str(tmp_path / "cache")]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        command = ["-c", HUB_CHILD, "hf://datasets/me/chats", root, tmp_path / "cache"]
+        done = run_python(*command, environment=environment)
     assert done.returncode == 0, done.stderr
 
 

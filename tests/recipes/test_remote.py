@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 import fsspec
 
 from niels_gpt.recipes import build_recipe, read_lock, read_recipe
-from tests.conftest import REPOSITORY
+from tests.conftest import run_python
 from tests.hub import Hub, Repository
 from tests.scale.stores import s3_server
 
@@ -60,9 +58,8 @@ def test_a_lock_reads_the_commit_that_was_read(tmp_path: Path, tokenizer_dir: Pa
     def build(repository: Repository, file: Path, out: str) -> dict[str, str]:
         with Hub({NAME: repository}) as hub:
             environment = hub.environment(tmp_path / out / "hf", longest_sleep=0.02)
-            environment["PYTHONPATH"] += f":{REPOSITORY}"
-            command = [sys.executable, "-m", "niels_gpt", "build", str(file), "--set", f"out={out}/made"]
-            done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+            command = ["-m", "niels_gpt", "build", file, "--set", f"out={out}/made"]
+            done = run_python(*command, environment=environment, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
         return digests(tmp_path / out / "made")
 

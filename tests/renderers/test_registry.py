@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import random
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -238,8 +236,9 @@ with pool.checkout() as one, pool.checkout() as other:
 
 
 def test_models_on_the_hub(tmp_path: Path) -> None:
-    """A real server on 127.0.0.1 stands in for the hub; the process that asks it is a fresh one."""
+    """A real server on 127.0.0.1 stands in for the hub."""
     pytest.importorskip("transformers")
+    from tests.conftest import run_python
     from tests.hub import Repository
     from tests.tokenizer.hub import ModelHub
 
@@ -255,14 +254,8 @@ def test_models_on_the_hub(tmp_path: Path) -> None:
     asked = [("Qwen/Qwen3-8B", "auto"), ("me/tuned", "auto"), ("me/tuned", "qwen3"), ("me/bare", "auto")]
     asked += [("me/seeing", "auto"), ("me/seeing", "template"), ("me/gone", "auto")]
     with ModelHub(repositories) as hub:
-        done = subprocess.run(
-            [sys.executable, "-c", ASK, json.dumps(asked)],
-            env=hub.environment(tmp_path / "home", longest_sleep=0.02),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = hub.environment(tmp_path / "home", longest_sleep=0.02)
+        done = run_python("-c", ASK, json.dumps(asked), environment=environment)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     expected = ["Qwen3Renderer", "DefaultRenderer", "Qwen3Renderer", "DefaultRenderer", "UsageError", "DefaultRenderer"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import pyarrow.parquet as pq
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.samples import notes_dir
 from tests import hub as local
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, run_python
 from tests.hub import Hub, Repository
 from tests.test_cache_determinism import digests
 
@@ -98,8 +96,7 @@ def test_the_bytes_of_one_process(hub: Hub, tmp_path: Path, tokenizer_dir: Path)
     (tmp_path / "run.py").write_text(BUILD)
     environment = hub.environment(tmp_path / "hf", longest_sleep=0.02)
     environment["PYTHONPATH"] += f":{REPOSITORY}"
-    command = [sys.executable, "run.py", str(tokenizer_dir)]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_python("run.py", tokenizer_dir, environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     bad = {}
     for name in ("gutenberg", "dolly", "chats", "texts"):
@@ -151,11 +148,7 @@ TREE = {
 
 def run_commands(hub: Hub, tmp_path: Path, commands: dict[str, list[str]]) -> dict[str, tuple[int, str]]:
     environment = hub.environment(tmp_path / "hf", longest_sleep=0.02) | {"NO_COLOR": "1", "COLUMNS": "300"}
-    environment["PYTHONPATH"] += f":{REPOSITORY}"
-    command = [sys.executable, "-c", COMMANDS]
-    done = subprocess.run(
-        command, input=json.dumps(commands), env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", COMMANDS, environment=environment, cwd=tmp_path, given=json.dumps(commands))
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == len(commands), done.stderr
     return {name: (code, " ".join(printed.split())) for name, code, printed in found}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 if any(find_spec(name) is None for name in ("datasets", "huggingface_hub", "pyarrow")):
     pytest.skip("needs datasets, huggingface_hub and pyarrow", allow_module_level=True)
 
+from tests.conftest import run_python
 from tests.hub import Hub
 
 ROWS = """
@@ -26,14 +25,8 @@ except SourceError as error:
 
 def test_a_dataset_that_is_not_there_is_named_once(tmp_path: Path) -> None:
     with Hub({}) as hub:
-        done = subprocess.run(
-            [sys.executable, "-c", ROWS],
-            env=hub.environment(tmp_path, longest_sleep=0.001, USE_TORCH="0"),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = hub.environment(tmp_path, longest_sleep=0.001, USE_TORCH="0")
+        done = run_python("-c", ROWS, environment=environment)
     said = done.stdout
     assert said.startswith("no/such: reading from the hub failed: RepositoryNotFoundError"), done.stderr
     assert said.count("reading from the hub failed") == 1

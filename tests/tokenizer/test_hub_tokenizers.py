@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra
 from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS
+from tests.conftest import run_python
 from tests.hub import Fault, Files, Repository
 from tests.tokenizer import tiny
 from tests.tokenizer.hub import ModelHub, PinnedRepository, code_files
@@ -51,15 +51,8 @@ class World:
 
 
 def ask(hub: ModelHub, home: Path, *names: str, cwd: Path | None = None, **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, *names],
-        env=hub.environment(home, longest_sleep=0.02, **environment),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    variables = hub.environment(home, longest_sleep=0.02, **environment)
+    done = run_python("-c", ASK, *names, environment=variables, cwd=cwd)
     lines = [line.removeprefix("told ") for line in done.stdout.splitlines() if line.startswith("told ")]
     assert len(lines) == len(names), done.stdout + done.stderr
     return dict(zip(names, map(json.loads, lines), strict=True))
@@ -185,15 +178,9 @@ def test_builds_take_a_name_on_the_hub_without_a_renderer(tmp_path: Path, comman
     (tmp_path / "model").mkdir()
     hub = ModelHub({"me/chat-1.5": Repository(model_files(tmp_path / "model", chat_template=CHATML))})
     with hub:
-        done = subprocess.run(
-            [sys.executable, "-m", "niels_gpt", *command.split(), "rows.jsonl", *OPTIONS],
-            env=hub.environment(tmp_path / "home", longest_sleep=0.02),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = hub.environment(tmp_path / "home", longest_sleep=0.02)
+        line = ["-m", "niels_gpt", *command.split(), "rows.jsonl", *OPTIONS]
+        done = run_python(*line, environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "built is complete" in done.stdout
 
