@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from niels_gpt.errors import UsageError, did_you_mean
@@ -31,8 +31,13 @@ def merged(defaults: Options, options: Options | None, keywords: Mapping[str, An
         keywords: what the caller passed as keywords, all of them.
 
     Raises:
-        UsageError: one is set by keyword and in `options`. Also what the dataclass itself refuses.
+        UsageError: one is set by keyword and in `options`, or the dataclass has no such field. Also what the dataclass
+            itself refuses.
     """
+    known = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
+    for name in keywords:
+        if name not in known:
+            raise UsageError(f"{name!r} is not one of the options{did_you_mean(name, known)}")
     passed = {name: value for name, value in keywords.items() if _differs(value, getattr(defaults, name))}
     for name in passed if options is not None else ():
         if getattr(options, name) != getattr(defaults, name):

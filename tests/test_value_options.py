@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import niels_gpt as ng
-from niels_gpt.builds.build import BuildOptions
+from niels_gpt.builds.build import BuildFields, BuildOptions
 from niels_gpt.doctor import DiagnoseOptions, diagnose
 from niels_gpt.episodes import Sampling, build_episodes
 from niels_gpt.errors import UsageError
@@ -52,7 +52,6 @@ def episodes(tokenizer: Path, chats: Path, tmp_path_factory: pytest.TempPathFact
         (diagnose, DiagnoseOptions, set()),
         (export, Arrangement, {"pad_multiple"}),  # an option of one format
         (train_tokenizer, TrainingOptions, set()),
-        (build_episodes, BuildOptions, {"relative_to"}),  # recipes set it: files are named relative to them
     ],
 )
 def test_every_field_is_a_keyword_with_the_same_default(
@@ -64,6 +63,12 @@ def test_every_field_is_a_keyword_with_the_same_default(
         if field.name not in without:
             # The default of a mapping is `None` among the keywords, because a keyword's default must not change.
             assert parameters[field.name].default in (getattr(defaults, field.name), None), field.name
+
+
+def test_keywords_of_builds_are_the_fields_of_their_options() -> None:
+    assert get_type_hints(BuildFields) == get_type_hints(BuildOptions)
+    with pytest.raises(UsageError, match=r"'max_bad_row' is not one of the options; did you mean 'max_bad_rows'"):
+        build_episodes([], "out", encoder=None, max_bad_row=1)  # type: ignore[call-arg]
 
 
 def test_what_is_passed_twice_is_named() -> None:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypedDict, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -76,13 +76,13 @@ class BuildOptions:
     progress: Progress = SILENT
 
     @classmethod
-    def merged(cls, options: BuildOptions | None, **keywords: Any) -> BuildOptions:
+    def merged(cls, options: BuildOptions | None, fields: BuildFields) -> BuildOptions:
         """The options of a function that takes each of them as a keyword, too.
 
         Raises:
-            UsageError: one is set by keyword and in `options`.
+            UsageError: one is set by keyword and in `options`, or there is no such option.
         """
-        return merged(cls(), options, keywords)
+        return merged(cls(), options, fields)
 
     def check(self) -> None:
         """Raise `UsageError` for a number out of range."""
@@ -92,6 +92,22 @@ class BuildOptions:
         """Estimate the final number of tokens: a quarter read and a million written means four million."""
         if fraction := self.fraction_read() or self.executor.fraction_read():
             self.progress.expect(int(tokens / fraction))
+
+
+class BuildFields(TypedDict, total=False):
+    """The fields of `BuildOptions` as keywords of a build function: `**fields: Unpack[BuildFields]`.
+
+    A list of its own, because type checkers and editors read the keywords of a function from a `TypedDict` only.
+    """
+
+    source_name: str | None
+    source_config: dict[str, Any] | None
+    max_bad_rows: int | str
+    relative_to: Path | None
+    overwrite: bool
+    executor: Executor
+    fraction_read: Callable[[], float | None]
+    progress: Progress
 
 
 @runtime_checkable

@@ -12,22 +12,22 @@ Nothing has the cache's name before everything is written and flushed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import numpy as np
 
 from niels_gpt import ranges
 from niels_gpt.builds.build import (
     Build,
+    BuildFields,
     BuildOptions,
     CacheTokenizer,
     check_cache_tokenizer,
     new_build,
     report_changes,
-    unknown_fraction,
 )
 from niels_gpt.builds.conversation_encoders import (
     ConversationEncoder,
@@ -48,7 +48,7 @@ from niels_gpt.builds.documents import (
 )
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.splits import ValidationSplit, shuffled
-from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
+from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import (
     FORMAT_VERSION,
     META_NAME,
@@ -64,7 +64,6 @@ from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.storage.manifests import tokenizer_sha256
@@ -88,13 +87,7 @@ def build_pretrain_cache(
     streaming: bool | None = None,
     num_threads: int | None = None,
     options: BuildOptions | None = None,
-    source_name: str | None = None,
-    source_config: dict[str, Any] | None = None,
-    max_bad_rows: int | str = 0,
-    overwrite: bool = False,
-    executor: Executor = SERIAL,
-    fraction_read: Callable[[], float | None] = unknown_fraction,
-    progress: Progress = SILENT,
+    **fields: Unpack[BuildFields],
 ) -> None:
     """Write `out_dir/{train,val}/shard_*.bin` and `out_dir/meta.json` from a stream of documents.
 
@@ -116,7 +109,7 @@ def build_pretrain_cache(
         token_dtype: "uint16" or "uint32"; `None` means the smaller that holds the vocabulary (65,536 ids in uint16).
         streaming: recorded: whether rows were read over the network during the build.
         num_threads: for encoding; the result does not depend on it.
-        options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
+        options, fields: how the build runs, as a value or as keywords, see `BuildOptions`.
 
     Raises:
         UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
@@ -124,16 +117,7 @@ def build_pretrain_cache(
         TokenizerError: not a tokenizer, one without the separator's tokens, or ids outside the vocabulary.
         StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(
-        options,
-        source_name=source_name,
-        source_config=source_config,
-        max_bad_rows=max_bad_rows,
-        overwrite=overwrite,
-        executor=executor,
-        fraction_read=fraction_read,
-        progress=progress,
-    )
+    options = BuildOptions.merged(options, fields)
     _check_numbers(seed, num_threads, options, val_frac)
     check_budgets(max_train_tokens, max_val_tokens)
     ranges.CACHE_SHARD_BYTES.check(shard_bytes)
@@ -232,13 +216,7 @@ def build_sft_cache(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
     options: BuildOptions | None = None,
-    source_name: str | None = None,
-    source_config: dict[str, Any] | None = None,
-    max_bad_rows: int | str = 0,
-    overwrite: bool = False,
-    executor: Executor = SERIAL,
-    fraction_read: Callable[[], float | None] = unknown_fraction,
-    progress: Progress = SILENT,
+    **fields: Unpack[BuildFields],
 ) -> None:
     """Write `out_dir/{train,val}_{tokens.bin,idx.npy}` and `out_dir/meta.json` from conversations.
 
@@ -256,23 +234,14 @@ def build_sft_cache(
         token_dtype, streaming, num_threads: as for `build_pretrain_cache`.
         allow_partial, on_unsupported: for renderers, see `RenderingPolicy`.
         max_message_bytes: a row with a longer message is rejected.
-        options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
+        options, fields: how the build runs, as a value or as keywords, see `BuildOptions`.
 
     Raises:
         UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
         DataError: too many bad rows, or no usable conversation. TokenizerError: ids outside the vocabulary.
         StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(
-        options,
-        source_name=source_name,
-        source_config=source_config,
-        max_bad_rows=max_bad_rows,
-        overwrite=overwrite,
-        executor=executor,
-        fraction_read=fraction_read,
-        progress=progress,
-    )
+    options = BuildOptions.merged(options, fields)
     _check_numbers(seed, num_threads, options, val_frac)
     _check_chat_options(max_message_bytes, default_system_text)
     policy = RenderingPolicy(allow_partial, on_unsupported)

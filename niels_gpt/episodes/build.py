@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import Build, BuildOptions, already_built, new_build, report_changes, unknown_fraction
+from niels_gpt.builds.build import Build, BuildFields, BuildOptions, already_built, new_build, report_changes
 from niels_gpt.builds.conversation_encoders import (
     ConversationEncoder,
     OnUnsupported,
@@ -36,7 +36,7 @@ from niels_gpt.builds.conversations import IMAGES, PREFIX, EpisodeTask
 from niels_gpt.builds.images import ImageFolder, PlacedImage
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
-from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
+from niels_gpt.builds.tasks import Chunk
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import (
     CONTEXT_VERSION,
@@ -73,13 +73,7 @@ def build_episodes(
     allow_partial: bool = False,
     on_unsupported: OnUnsupported = "drop",
     options: BuildOptions | None = None,
-    source_name: str | None = None,
-    source_config: dict[str, Any] | None = None,
-    max_bad_rows: int | str = 0,
-    overwrite: bool = False,
-    executor: Executor = SERIAL,
-    fraction_read: Callable[[], float | None] = unknown_fraction,
-    progress: Progress = SILENT,
+    **fields: Unpack[BuildFields],
 ) -> None:
     """Write an episodes dataset from conversations. Same rows, encoder, options and seed: same bytes.
 
@@ -92,7 +86,7 @@ def build_episodes(
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
         metadata: write each row's `type`, `source` and `weight` to `episodes.parquet`, to sample by.
         allow_partial, on_unsupported: for renderers, see `RenderingPolicy`. Encoders have their own policy.
-        options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
+        options, fields: how the build runs, as a value or as keywords, see `BuildOptions`.
 
     Raises:
         UsageError: an option out of range, or passed twice; or several samples of a conversation without masks.
@@ -100,16 +94,7 @@ def build_episodes(
         DataError: too many bad rows, or no usable conversation. TokenizerError: the encoder gave invalid ids.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(
-        options,
-        source_name=source_name,
-        source_config=source_config,
-        max_bad_rows=max_bad_rows,
-        overwrite=overwrite,
-        executor=executor,
-        fraction_read=fraction_read,
-        progress=progress,
-    )
+    options = BuildOptions.merged(options, fields)
     EPISODES_SHARD_BYTES.check(shard_bytes)
     options.check()
     VAL_FRAC.check(val_frac)

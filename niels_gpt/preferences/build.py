@@ -9,24 +9,23 @@ The files are those of an episodes dataset, and `completions.bin` beside them; s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import BuildOptions, unknown_fraction
+from niels_gpt.builds.build import BuildFields, BuildOptions
 from niels_gpt.builds.conversation_encoders import OnUnsupported, RenderingPolicy, as_encoder, refuse_image_folder
 from niels_gpt.builds.splits import ValidationSplit
-from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
+from niels_gpt.builds.tasks import Chunk
 from niels_gpt.episodes.build import build_splits, recipe_of
 from niels_gpt.episodes.format import COMPLETION, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.preferences.encode import PreferenceTask
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import EPISODES_SHARD_BYTES, VAL_FRAC
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.preference_files import PreferenceFiles
@@ -45,13 +44,7 @@ def build_preferences(
     allow_partial: bool = False,
     on_unsupported: OnUnsupported = "drop",
     options: BuildOptions | None = None,
-    source_name: str | None = None,
-    source_config: dict[str, Any] | None = None,
-    max_bad_rows: int | str = 0,
-    overwrite: bool = False,
-    executor: Executor = SERIAL,
-    fraction_read: Callable[[], float | None] = unknown_fraction,
-    progress: Progress = SILENT,
+    **fields: Unpack[BuildFields],
 ) -> None:
     """Write a dataset of preferences. Same rows, encoder, options and seed: same bytes.
 
@@ -61,23 +54,14 @@ def build_preferences(
         form: one of `sources.preference_rows.FORMS`; for `PreferenceFiles` it is detected.
         val_frac: share of the rows for val, at least 0 and below 1. All completions of a row go to the same split.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; the completions of a row stay together.
-        seed, allow_partial, on_unsupported, options: as in `build_episodes`.
+        seed, allow_partial, on_unsupported, options, fields: as in `build_episodes`.
 
     Raises:
         UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
         DataError: too many bad rows, or no usable one. TokenizerError: the encoder gave invalid ids.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(
-        options,
-        source_name=source_name,
-        source_config=source_config,
-        max_bad_rows=max_bad_rows,
-        overwrite=overwrite,
-        executor=executor,
-        fraction_read=fraction_read,
-        progress=progress,
-    )
+    options = BuildOptions.merged(options, fields)
     EPISODES_SHARD_BYTES.check(shard_bytes)
     options.check()
     VAL_FRAC.check(val_frac)
