@@ -428,7 +428,8 @@ def explore(
     """Serve a local web page that shows data token by token, until interrupted.
 
     Args:
-        path: a chat file, a cache or episodes; default renderers side by side, without data.
+        path: whatever `ng.doctor` reads: conversations, rows of `input_ids`, a cache, episodes, token files of other
+            programs, a dataset on the hub; default renderers side by side, without data.
         tokenizers: directories or hub names.
         renderer_name, renderer_options, template, date: how the first tokenizer's rows are rendered.
         findings: a report of the doctor as JSON.
@@ -448,7 +449,7 @@ def explore(
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # after the cheap checks, because it needs the extra
 
-    explorer = Explorer(listed, open_dataset(None if path is None else Path(path), listed), report)
+    explorer = Explorer(listed, open_dataset(path, listed), report)
     serve(
         explorer,
         port=port,

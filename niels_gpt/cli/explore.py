@@ -9,29 +9,30 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
+from niels_gpt.cli import completion
 from niels_gpt.cli.options import (
-    EXISTING,
     EXISTING_TOKENIZER,
     Date,
     RendererName,
     RendererOption,
     Template,
     existing,
+    existing_or_hub,
     note_automatic,
     renderer_options,
 )
 from niels_gpt.cli.terminal import out
-from niels_gpt.errors import InputError
 
 
 def explore(
     path: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
             metavar="PATH",
-            help="A file or folder of conversations, a cache or episodes.  \\[default: the families alone]",
+            help="Whatever the doctor reads: conversations, input_ids, a cache, episodes, token files, a hub dataset.  "
+            "\\[default: the families alone]",
             show_default=False,
-            **EXISTING,
+            autocompletion=completion.doctor_sources,
         ),
     ] = None,
     tokenizer: Annotated[
@@ -65,7 +66,7 @@ def explore(
     """
     chosen = renderer_options(renderer, renderer_option, template, date)
     if path is not None:
-        _refuse_ids(path)
+        existing_or_hub(path)
     from niels_gpt.explorer.api import Explorer, open_dataset
     from niels_gpt.explorer.findings import read_findings
     from niels_gpt.explorer.renderer_list import RendererList
@@ -78,23 +79,6 @@ def explore(
     if listed.tokenizers:
         note_automatic(chosen, next(iter(listed.tokenizers.values())))
     serve(explorer, port=port, browser=browser, announce=_announce)
-
-
-def _refuse_ids(path: Path) -> None:
-    """Refuse rows of ids that the doctor reads and the page does not show, with the commands that help.
-
-    Raises:
-        InputError: token files of another program, or rows with a column of ids.
-    """
-    from niels_gpt.doctor.open_input import holds_ids
-
-    form = holds_ids(path)
-    if form is not None:
-        raise InputError(
-            f"{path}: token ids ({form}); the page shows conversations, and datasets of niels_gpt. Import them first: "
-            f"niels-gpt import {path} --from {form} --out DIR, then niels-gpt explore DIR; niels-gpt doctor reads them "
-            "as they are"
-        )
 
 
 def _announce(address: str) -> None:

@@ -268,6 +268,14 @@ class WindowSplit(Split):
         sizes = np.diff(self._documents.stream.edges)
         return shard, start, np.minimum(self._width + 1, sizes[shard] - start)
 
+    def holding(self, token: int) -> int:
+        """The window in which a token, counted through the split, is an input, or the last target of its shard."""
+        edges = self._documents.stream.edges
+        shard = int(np.searchsorted(edges, token, side="right")) - 1
+        # Windows of 1 024: token 2 048 of a shard of 2 049 tokens is the last target of the shard's window 1.
+        inside = min(token, int(edges[shard + 1]) - 2) - int(edges[shard])
+        return int(self._first[shard]) + max(0, inside) // self._width
+
     def lengths_of(self, numbers: Int64s) -> Int64s:
         """See `Split`."""
         return self.locate(numbers)[2]

@@ -12,14 +12,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
 from niels_gpt.doctor.rows import Bools, Int64s, TokenRows
+from niels_gpt.doctor.slices import Arrow, decoded, unpacked
+from niels_gpt.doctor.token_files import Concatenated
 from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
+from niels_gpt.sources.inputs import Record, Rejected
 
 IDS: Final = ("input_ids", "tokens")
 TRAINED: Final = ("labels", *MASK_COLUMNS)  # any of them says what is trained
@@ -281,3 +284,82 @@ def _by_positions(positions: Int64s, starts: Int64s, attended: Bools | None) -> 
     rows = np.searchsorted(starts, np.flatnonzero(wrong), side="right") - 1
     notes = [(int(row), "position_ids neither count up by one nor restart at 0") for row in np.unique(rows)]
     return np.cumsum(first), notes
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A row that the reading itself reports: its number in the input, its place, the rule, and a note."""
+
+    number: int
+    where: str
+    rule: str
+    note: str
+
+
+def token_parts(numbers: Int64s, payload: Any) -> tuple[list[TokenRows], list[Misfit]]:
+    """The rows of a slice of ids (`slices.Lines`, `Objects`, `Arrow`, or `token_files.Concatenated`).
+
+    Returns:
+        The usable rows, those with a mask and those without one apart, since a part has a mask in all rows or in none;
+        and the misfits, in the order of the input.
+    """
+    if isinstance(payload, Concatenated):
+        return _parts_of_files(numbers, payload)
+    if isinstance(payload, Arrow):
+        batch = unpacked(payload.packed)
+        wheres, columns, problems = payload.wheres, columns_of_arrow(batch), list[Problem]()
+    else:
+        records = decoded(payload)
+        wheres = [record.where for record in records]
+        columns, problems = _columns_of_records(records)
+    parts = []
+    for chosen, own in by_mask(columns or _no_columns(len(numbers)), problems):
+        places = np.flatnonzero(chosen)
+        rows, more = token_rows(own, numbers[places], [wheres[row] for row in places.tolist()])
+        problems += [replace(problem, row=int(places[problem.row])) for problem in more]
+        parts.append(rows)
+    # A row with several problems of one rule is one hit, with the note of the first.
+    first = {(problem.row, problem.rule): problem for problem in problems[::-1]}
+    misfits = [
+        Misfit(int(numbers[row]), wheres[row], rule, first[row, rule].note)
+        for row, rule in sorted(first)
+        # A row that cannot be read has no ids, either.
+        if rule != "empty-row" or (row, "unusable-row") not in first
+    ]
+    return parts, misfits
+
+
+def _parts_of_files(numbers: Int64s, part: Concatenated) -> tuple[list[TokenRows], list[Misfit]]:
+    """Rows of token files of other programs; a damaged index may have some without ids."""
+    rows = TokenRows(
+        numbers=numbers,
+        wheres=part.wheres,
+        ids=part.ids.astype(np.int64),
+        starts=np.concatenate(([0], np.cumsum(part.lengths))),
+        trained=part.trained,
+        mask_from="" if part.trained is None else "loss_mask",
+    )
+    filled = rows.lengths > 0
+    empty = [
+        Misfit(int(numbers[row]), part.wheres[row], "empty-row", "no ids") for row in np.flatnonzero(~filled).tolist()
+    ]
+    return [rows if filled.all() else rows.select(filled)], empty
+
+
+def _columns_of_records(records: Sequence[Record | Rejected]) -> tuple[dict[str, Column], list[Problem]]:
+    """Columns of ids from rows as objects; a row without ids gets empty ones and is a problem."""
+    rows: list[Mapping[str, Any]] = []
+    unusable: list[Problem] = []
+    for at, record in enumerate(records):
+        if isinstance(record, Record) and isinstance(record.value, Mapping) and is_tokenised(record.value):
+            rows.append(record.value)
+            continue
+        rows.append({})
+        note = record.why if isinstance(record, Rejected) else "the row has no input_ids"
+        unusable.append(Problem("unusable-row", at, note))
+    columns, problems = columns_of(rows)
+    return columns, unusable + problems
+
+
+def _no_columns(n: int) -> dict[str, Column]:
+    return {"input_ids": Column(np.zeros(0, dtype=np.int64), np.zeros(n, dtype=np.int64))}

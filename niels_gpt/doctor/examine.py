@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from niels_gpt.datasets import DocumentPieces
-from niels_gpt.doctor.columns import Column, Problem, by_mask, columns_of, columns_of_arrow, is_tokenised, token_rows
+from niels_gpt.doctor.columns import token_parts
 from niels_gpt.doctor.copies import store_minhashes
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
@@ -41,9 +41,8 @@ from niels_gpt.doctor.rules import (
     turns,
     vocabulary,
 )
-from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded, unpacked
+from niels_gpt.doctor.slices import Slice, Stored, decoded
 from niels_gpt.doctor.stored import rows_of
-from niels_gpt.doctor.token_files import Concatenated
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
@@ -150,8 +149,6 @@ class Examination:
         if isinstance(payload, Stored):
             own = numbers - self._first_number(payload.split)
             self._judge_filled(rows_of(self.opened.stored, payload.split, own, numbers), counters)
-        elif isinstance(payload, Concatenated):
-            self._judge_filled(_rows_of_files(numbers, payload), counters)
         elif self.opened.kind == "tokens":
             self._examine_tokens(numbers, payload, counters)
         elif self.opened.kind == "preferences":
@@ -175,26 +172,9 @@ class Examination:
     # ---- rows of ids
 
     def _examine_tokens(self, numbers: Int64s, payload: Any, counters: Counters) -> None:
-        if isinstance(payload, Arrow):
-            batch = unpacked(payload.packed)
-            wheres, columns, problems = payload.wheres, columns_of_arrow(batch), list[Problem]()
-        else:
-            records = decoded(payload)
-            wheres = [record.where for record in records]
-            columns, problems = _columns_of_records(records)
-        parts = []
-        for chosen, own in by_mask(columns or _no_columns(len(numbers)), problems):
-            places = np.flatnonzero(chosen)
-            rows, more = token_rows(own, numbers[places], [wheres[row] for row in places.tolist()])
-            problems += [replace(problem, row=int(places[problem.row])) for problem in more]
-            parts.append(rows)
-        # A row with several problems of one rule is one hit, with the note of the first.
-        first = {(problem.row, problem.rule): problem for problem in problems[::-1]}
-        for row, rule in sorted(first):
-            if rule == "empty-row" and (row, "unusable-row") in first:
-                continue  # a row that cannot be read has no ids, either
-            evidence = Evidence(row=int(numbers[row]), where=wheres[row], note=first[row, rule].note)
-            counters.add(rule, [evidence])
+        parts, misfits = token_parts(numbers, payload)
+        for row in misfits:
+            counters.add(row.rule, [Evidence(row=row.number, where=row.where, note=row.note)])
         for rows in parts:
             judge_rows(View(rows, self.scope, counters))
 
@@ -276,37 +256,6 @@ def judge_rows(view: View) -> View:
     for rule in ROW_RULES["tokens"]:
         rule.check_rows(view)
     return view
-
-
-def _rows_of_files(numbers: Int64s, part: Concatenated) -> TokenRows:
-    """Rows of token files of other programs."""
-    return TokenRows(
-        numbers=numbers,
-        wheres=part.wheres,
-        ids=part.ids.astype(np.int64),
-        starts=np.concatenate(([0], np.cumsum(part.lengths))),
-        trained=part.trained,
-        mask_from="" if part.trained is None else "loss_mask",
-    )
-
-
-def _columns_of_records(records: Sequence[Record | Rejected]) -> tuple[dict[str, Column], list[Problem]]:
-    """Columns of ids from rows as objects; a row without ids gets empty ones and is a problem."""
-    rows: list[Mapping[str, Any]] = []
-    unusable: list[Problem] = []
-    for at, record in enumerate(records):
-        if isinstance(record, Record) and isinstance(record.value, Mapping) and is_tokenised(record.value):
-            rows.append(record.value)
-            continue
-        rows.append({})
-        note = record.why if isinstance(record, Rejected) else "the row has no input_ids"
-        unusable.append(Problem("unusable-row", at, note))
-    columns, problems = columns_of(rows)
-    return columns, unusable + problems
-
-
-def _no_columns(n: int) -> dict[str, Column]:
-    return {"input_ids": Column(np.zeros(0, dtype=np.int64), np.zeros(n, dtype=np.int64))}
 
 
 def _render(

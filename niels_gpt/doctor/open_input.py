@@ -26,7 +26,7 @@ from niels_gpt.doctor.slices import (
 from niels_gpt.doctor.stored import document_slices
 from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
-from niels_gpt.errors import InputError, NielsError, UsageError
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.forks import cached_property
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
@@ -128,7 +128,7 @@ class Opened:
             return document_slices(self.stored, self.splits, chosen)
         if self.token_files is not None:
             return self.token_files.slices(chosen)
-        return of_records(self._records(), chosen)
+        return of_records(self.records(), chosen)
 
     def _drawn(self, sample: int, seed: int) -> Int64s:
         SAMPLE.check(sample)
@@ -144,9 +144,10 @@ class Opened:
 
     def _peeked(self) -> Iterator[Record | Rejected]:
         """The first rows, read again later, to see what kind of rows they are."""
-        return read_jsonl(self.files[0]) if self.form == "jsonl" else self._records()
+        return read_jsonl(self.files[0]) if self.form == "jsonl" else self.records()
 
-    def _records(self) -> Iterator[Record | Rejected]:
+    def records(self) -> Iterator[Record | Rejected]:
+        """The rows one by one; of files, rows in memory, and datasets on the hub."""
         if self.form == "rows":
             yield from (Record(f"row {number}", row, arrow=self.arrow) for number, row in enumerate(self.rows))
         elif self.hub is not None:
@@ -213,19 +214,6 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if name.count("/") == 1 and not name.startswith((".", "/")) and not name.endswith(RECORD_SUFFIXES):
         return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
-
-
-def holds_ids(path: Path) -> str | None:
-    """The import format of a file or directory of token ids that another program wrote; `None` for anything else."""
-    if _is_ours(path):
-        return None
-    form = format_of(path)
-    if form is not None:
-        return form
-    try:
-        return "hf" if open_input(path).kind == "tokens" else None
-    except NielsError:  # the caller opens it as well, and reports the error
-        return None
 
 
 def is_tokenizer(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,13 @@ from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import SEVERITIES, Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, vocabulary
 from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.values import merged
 
-ENDS_OF_TEXT: Final = ("<|endoftext|>", "<|end_of_text|>")
 # What was found, the report's `source`, and which rules could be judged.
 Judged = tuple[Counters, dict[str, Any], Conditions]
 
@@ -110,15 +110,10 @@ def diagnose(
 
 
 def _ends(tokenizer: Any, renderer: Any) -> tuple[int, ...]:
-    """The ids that may end documents in token files, which do not record it.
-
-    The eos token of a chat model often ends turns; then another token ends texts.
-    """
+    """The ids that may end documents in token files, which do not record it."""
     if tokenizer is None and not is_renderer(renderer):
         return ()
-    encoder = renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer)
-    names = (*ENDS_OF_TEXT, encoder.special_tokens.get("eos_token", ""))
-    return tuple(encoder.added_ids[name] for name in dict.fromkeys(names) if name in encoder.added_ids)
+    return ends_of(renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer))
 
 
 def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judged:

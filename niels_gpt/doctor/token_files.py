@@ -21,10 +21,12 @@ from niels_gpt.imports.formats import ImportOptions, SplitFiles
 from niels_gpt.imports.run import FORMATS
 from niels_gpt.imports.samples import read_index
 from niels_gpt.storage.regular import is_regular, open_regular
+from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
 WINDOW = 4096
 STREAMS = ("nanogpt", "llmc", "npy")
+ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>")
 # Of so many halves of the first ids, nearly all upper ones are below 16 in uint32: vocabularies end before 2**20.
 SNIFFED, UPPER, MOST = 1 << 16, 16, 0.9
 
@@ -83,6 +85,15 @@ def _format_of_file(path: Path) -> str | None:
     if path.suffix == ".idx" or (path.suffix == ".bin" and path.with_suffix(".idx").is_file()):
         return "megatron"
     return None if path.suffix != ".bin" else "llmc" if is_token_file(path) else "nanogpt"
+
+
+def ends_of(encoder: PieceEncoder) -> tuple[int, ...]:
+    """The ids of a tokenizer that may end documents in token files, which do not record it.
+
+    The eos token of a chat model often ends turns; then another token ends texts.
+    """
+    names = (*ENDS_OF_TEXT, encoder.special_tokens.get("eos_token", ""))
+    return tuple(encoder.added_ids[name] for name in dict.fromkeys(names) if name in encoder.added_ids)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.cache.formats import META_NAME
-from niels_gpt.episodes.format import is_episode_indexed_dataset
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.doctor.open_input import open_input
+from niels_gpt.errors import UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
 from niels_gpt.explorer.drift import compare
@@ -24,9 +23,6 @@ from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, TokenTable
 from niels_gpt.renderers.template.probe_results import report_on
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.records import data_files
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
@@ -49,7 +45,8 @@ class Explorer:
     def __init__(
         self, renderers: RendererList, dataset: Dataset | None = None, findings: Findings | None = None
     ) -> None:
-        self.renderers, self.dataset, self.findings = renderers, dataset, findings
+        self.renderers, self.dataset = renderers, dataset
+        self.findings = findings if findings is None or dataset is None else findings.placed(dataset)
         self._stats: dict[tuple[str, Choice], SampleStats] = {}
         self._training: dict[Hashable, MadeRows] = {}
         self._stored: TrainingRows | None = None
@@ -138,7 +135,7 @@ class Explorer:
             request.min_size,
             request.max_size,
             request.tool,
-            self._rows_of(request.finding),
+            self._rows_of(request.finding, self._split(request.split)),
         )
         wanted.check()
         dataset, split = self._opened(), self._split(request.split)
@@ -149,14 +146,15 @@ class Explorer:
         page = dataset.page(split, request.start, request.limit, wanted)
         return {"page": dataclasses.asdict(page), "about": self.about(split)}
 
-    def _rows_of(self, finding: int | None) -> tuple[int, ...] | None:
-        """The numbers of the rows in a finding's evidence; `None` without a finding."""
+    def _rows_of(self, finding: int | None, split: str) -> tuple[int, ...] | None:
+        """The numbers of a split's rows in a finding's evidence; `None` without a finding."""
         if finding is None:
             return None
         known = self.findings.findings if self.findings else []
         if not 0 <= finding < len(known):
             raise UsageError(f"finding is {finding}; the report has {len(known)} findings, counted from 0")
-        return tuple(sorted({place.row for place in known[finding].evidence if place.row >= 0}))
+        evidence = known[finding].evidence
+        return tuple(sorted({place.row for place in evidence if place.row >= 0 and place.split == split}))
 
     def row(self, request: Open) -> dict[str, Any]:
         """One row."""
@@ -213,7 +211,9 @@ class Explorer:
             if dataset.kind == "sft":
                 return self._made(split, lambda: copied_rows(dataset, split)), "train"
             if self._stored is None:
-                self._stored = TrainingRows(dataset.directory, dataset.token_text, source=str(dataset.directory))
+                self._stored = TrainingRows(
+                    dataset.directory, dataset.token_text, source=dataset.name, numbers=dataset.numbers
+                )
             return self._stored, split
         assert isinstance(dataset, ChatRows)
         choice = request.choice or self.renderers.first
@@ -238,26 +238,24 @@ class Explorer:
         return exported(request.title, view)
 
 
-def open_dataset(path: Path | None, renderers: RendererList) -> Dataset | None:
-    """A chat file, a folder of chat files, or a directory with a cache or an episodes dataset; `None` without a path.
+def open_dataset(path: str | Path | None, renderers: RendererList) -> Dataset | None:
+    """Open what the doctor opens: files and folders, datasets of ours and of other programs, URLs, names on the hub.
+
+    Rows of ids that are not ours are shown as the text of the first tokenizer.
 
     Raises:
         InputError, CacheError: nothing usable there.
     """
     if path is None:
         return None
-    if not path.is_dir() or _has_chats(path):
-        return ChatRows(path, renderers)
-    from niels_gpt.explorer.stored import StoredRows  # here, because a chat file needs none of our datasets' code
+    opened = open_input(path)
+    if opened.kind != "tokens":
+        return ChatRows(Path(path), renderers, opened)
+    # Here, because a chat file needs none of our datasets' code.
+    if opened.dataset is not None:
+        from niels_gpt.explorer.stored import StoredRows
 
-    return StoredRows(path, list(renderers.tokenizers.values()))
+        return StoredRows(Path(path), list(renderers.tokenizers.values()))
+    from niels_gpt.explorer.copied_rows import CopiedRows
 
-
-def _has_chats(directory: Path) -> bool:
-    """Whether this is a folder of chat files, as of the hub or of `save_to_disk`, and not a dataset of ours."""
-    if is_regular(directory / META_NAME) or is_episode_indexed_dataset(directory):
-        return False
-    try:
-        return ChatFile(data_files(directory)[0]).detected_dialect() is not None
-    except (InputError, IndexError):
-        return False
+    return CopiedRows(opened, renderers)

@@ -1,14 +1,16 @@
-"""The rows of a chat file of any size: listed, searched, rendered. The file is never loaded whole."""
+"""Rows of conversations or preferences, of any number: listed, searched, rendered. They are never loaded whole."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.doctor.open_input import Opened, open_input
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.explorer.byte_search import SLOW, ByteSearch
 from niels_gpt.explorer.dataset import (
@@ -29,8 +31,9 @@ from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
-from niels_gpt.sources.chat_files import ChatFile, record_to_conversation
+from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.preference_files import record_to_preference
 
 PREVIEW = 160  # characters
 MOST_IMAGE_BYTES = 1 << 25
@@ -46,17 +49,24 @@ Int64s = npt.NDArray[np.int64]
 
 
 class ChatRows:
-    """The conversations of a file, or of the files of a folder.
+    """The conversations of a file, of the files of a folder, or of what the doctor opens without a path here.
+
+    A row of preferences is shown as its prompt with the best completion, or with its only one.
+
+    Args:
+        opened: what it is, as the doctor opens it; by default the files at `path`.
 
     Raises:
-        InputError: the file is missing, a directory, empty, or not of a known format.
+        InputError: the file is missing, empty, or not of a known format.
     """
 
-    def __init__(self, path: Path, renderers: RendererList) -> None:
-        self.lines, self._renderers = LineIndex(path), renderers
+    def __init__(self, path: Path, renderers: RendererList, opened: Opened | None = None) -> None:
+        self.opened = open_input(path) if opened is None else opened
+        elsewhere = bool(self.opened.remote or self.opened.hub)
+        self.lines, self._renderers = LineIndex(path, self.opened if elsewhere else None), renderers
         self._name = path.name
         self.splits = ["all"]
-        self._dialect = ChatFile(self.lines.files[0]).detected_dialect() or "messages"
+        self._dialect = self.opened.dialect
         self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self.conversation)
 
     def close(self) -> None:
@@ -66,9 +76,13 @@ class ChatRows:
 
     def about(self, split: str) -> About:
         """See `Dataset`."""
-        facts = {"read as": self._dialect, "bytes": sum(file.stat().st_size for file in self.lines.files)}
+        facts: dict[str, Any] = {"read as": self._dialect}
+        if self.opened.kind == "preferences":
+            facts["read as"] = f"{self._dialect} (the best completion of each row)"
+        if self.lines.files:
+            facts["bytes"] = sum(file.stat().st_size for file in self.lines.files)
         return About(
-            name=str(self.lines.path),
+            name=self.opened.name,
             kind="chats",
             unit="characters",
             splits=self.splits,
@@ -83,7 +97,18 @@ class ChatRows:
     def conversation(self, row: int) -> Conversation | Rejected:
         """A row as a conversation, or the reason why it cannot be used."""
         record = self.lines.record(row)
-        return record if isinstance(record, Rejected) else record_to_conversation(record, self._dialect)
+        if isinstance(record, Rejected):
+            return record
+        if self.opened.kind != "preferences":
+            return record_to_conversation(record, self._dialect)
+        found = record_to_preference(record, self._dialect)
+        if isinstance(found, Rejected):
+            return found
+        return Conversation([*found.prompt, *found.completions[0].messages], found.where, tools=found.tools)
+
+    def place_of(self, number: int) -> tuple[str, int]:
+        """See `Dataset`."""
+        return self.splits[0], number
 
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
         """See `Dataset`."""

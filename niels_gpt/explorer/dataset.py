@@ -129,7 +129,7 @@ class About:
     """A description of the open dataset.
 
     Attributes:
-        kind: "chats", "sft", "pretrain" or "episodes".
+        kind: "chats", "sft", "pretrain" or "episodes"; "tokens" of other rows of ids.
         unit: of row sizes: "characters" or "tokens".
         rows: how many rows are known so far; all of them when `share` is 1.
         share: how much of a file was searched for rows, 0 to 1.
@@ -152,7 +152,7 @@ class About:
 
 
 class Dataset(Protocol):
-    """A chat file (`ChatRows`), or a cache or an episodes dataset (`StoredRows`)."""
+    """Conversations (`ChatRows`), a dataset of ours (`StoredRows`), or other rows of ids (`CopiedRows`)."""
 
     @property
     def splits(self) -> list[str]:
@@ -160,6 +160,9 @@ class Dataset(Protocol):
 
     def about(self, split: str) -> About:
         """The description of a split."""
+
+    def place_of(self, number: int) -> tuple[str, int]:
+        """The split, and the row in it, of a row that the doctor numbers through all splits."""
 
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
         """Up to `limit` rows that pass the filter, from `start` on; fewer where `SCAN_SECONDS` are over."""

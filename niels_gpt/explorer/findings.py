@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from niels_gpt.errors import InputError
+from niels_gpt.explorer.dataset import Dataset
 from niels_gpt.sources.inputs import existing_file, read_text
 
 
@@ -27,9 +28,15 @@ class Token(_Read):
 
 
 class Evidence(_Read):
-    """One place: the row, its file and line, and the message and token where the rule names them."""
+    """One place: the row, its file and line, and the message and token where the rule names them.
+
+    Attributes:
+        row: its number in the doctor's input; in `Findings.placed`, in its split.
+        split: of the open dataset; empty without one.
+    """
 
     row: int
+    split: str = ""
     where: str = ""
     message: int | None = None
     token: int | None = None
@@ -59,6 +66,21 @@ class Findings(_Read):
     version: Literal[1]
     rows: int = 0
     findings: list[Finding] = Field(default_factory=list)
+
+    def placed(self, dataset: Dataset) -> Findings:
+        """The findings with the rows as a dataset numbers them; the doctor counts through all splits."""
+        return self.model_copy(update={"findings": [_placed(finding, dataset) for finding in self.findings]})
+
+
+def _placed(finding: Finding, dataset: Dataset) -> Finding:
+    places = {place.row: dataset.place_of(place.row) for place in finding.evidence if place.row >= 0}
+    moved = [
+        place.model_copy(update=dict(zip(("split", "row"), places[place.row], strict=True)))
+        if place.row >= 0
+        else place
+        for place in finding.evidence
+    ]
+    return finding.model_copy(update={"evidence": moved})
 
 
 def read_findings(path: Path) -> Findings:

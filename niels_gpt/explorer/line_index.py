@@ -1,7 +1,8 @@
 """An index of the rows of a chat file, built in the background: 8 bytes a row, whatever the size of the file.
 
-JSON lines are read from the file itself. Files that cannot be read from the middle (compressed files, JSON arrays,
-parquet, Arrow), and the files of a folder, are written once, row by row, to a temporary file of JSON lines.
+JSON lines are read from the file itself. What cannot be read from the middle (compressed files, JSON arrays, parquet,
+Arrow, the files of a folder, remote files, datasets of the hub) is written once, row by row, to a temporary file of
+JSON lines, and the places of its rows, as their reader names them, to another one.
 """
 
 from __future__ import annotations
@@ -10,23 +11,61 @@ import json
 import os
 import tempfile
 import threading
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import NielsError
-from niels_gpt.sources.inputs import Record, Rejected, existing_file, parse_line
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, parse_line
 from niels_gpt.sources.records import data_files, read_records
 
 BLOCK_BYTES = 1 << 24
 SPOOL_ROWS = 4096
 _SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", np.uint8)
 Int64s = npt.NDArray[np.int64]
+
+
+class RowReader(Protocol):
+    """What has rows, but no path on this machine."""
+
+    def records(self) -> Iterator[Record | Rejected]:
+        """The rows, from the first one on."""
+
+
+class PlaceNames:
+    """The places of rows, as errors and findings name them (`chats.jsonl:17`), in a temporary file.
+
+    Every method may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._file, self._lock = _spool_file(), threading.Lock()
+        self._ends = np.zeros(1, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> str:
+        start, end = self._ends[row : row + 2].tolist()
+        return os.pread(self._file.fileno(), end - start, start).decode("utf-8", "surrogatepass")
+
+    def extend(self, names: Sequence[str]) -> None:
+        """Add the places of the next rows."""
+        data = [name.encode("utf-8", "surrogatepass") for name in names]
+        with self._lock:
+            self._file.write(b"".join(data))
+            self._file.flush()
+            # A new array: other threads may hold the old one.
+            lengths = np.fromiter(map(len, data), np.int64, len(data))
+            self._ends = np.concatenate((self._ends, self._ends[-1] + np.cumsum(lengths)))
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
 
 
 def _spool_file() -> IO[bytes]:
@@ -41,14 +80,18 @@ class LineIndex:
 
     Args:
         path: the file, or a folder of files; see `sources.records`.
+        opened: what has no path here: its rows are read instead.
 
     Raises:
         InputError: missing, a directory or empty.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.files = data_files(path) if path.is_dir() else (existing_file(path),)
+    def __init__(self, path: Path, opened: RowReader | None = None) -> None:
+        self.path, self._opened = path, opened
+        if opened is not None:
+            self.files: tuple[Path, ...] = ()
+        else:
+            self.files = data_files(path) if path.is_dir() else (existing_file(path),)
         self.problem = ""
         self._starts = np.empty(0, np.int64)
         self._blank = np.empty(0, np.int64)
@@ -60,9 +103,9 @@ class LineIndex:
         # Lines of plain files are read where they are. The rows of other files are written to a temporary file first.
         name = path.name
         plain = ".jsonl" in name or not name.endswith((".json", ".gz", ".zst", ".parquet", ".arrow"))
-        self._in_place = plain and not name.endswith((".gz", ".zst")) and not path.is_dir()
-        self._begins = [0]  # the first row of each file, as they are found
+        self._in_place = opened is None and plain and not name.endswith((".gz", ".zst")) and not path.is_dir()
         self._file: IO[bytes] = self.path.open("rb") if self._in_place else _spool_file()
+        self._names, self._read = None if self._in_place else PlaceNames(), ReadProgress()
         self._reading = threading.Lock()  # all readers share the file's position
         self._thread = threading.Thread(target=self._find, name="explorer-lines", daemon=True)
         self._thread.start()
@@ -73,8 +116,9 @@ class LineIndex:
 
     @property
     def share(self) -> float:
-        """How much of the file has been read, 0 to 1."""
-        return 1.0 if self._done.is_set() else self._share
+        """How much has been read, 0 to 1; 1 only once all rows are found."""
+        # A compressed file is read to its end before its last rows are written.
+        return 1.0 if self._done.is_set() else min(self._share or self._read.fraction() or 0.0, 0.99)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all rows are found; False if `timeout` seconds pass first."""
@@ -85,12 +129,13 @@ class LineIndex:
         self._closing = True
         self._thread.join()
         self._file.close()
+        if self._names is not None:
+            self._names.close()
 
     def where(self, row: int) -> str:
         """The place of a row as errors name it: `chats.jsonl:17`, lines counted from 1."""
-        if not self._in_place:
-            file = bisect_right(self._begins, row) - 1
-            return f"{self.files[file]} row {row - self._begins[file]}"
+        if self._names is not None:
+            return self._names[row]
         # Row numbers leave blank lines out, line numbers count them: the blank lines before this row are added.
         return f"{self.path}:{row + 1 + int(np.searchsorted(self._blank, self._starts[row]))}"
 
@@ -190,7 +235,9 @@ class LineIndex:
 
     def _spooled(self) -> Iterator[Int64s]:
         """The starts of rows in the temporary file, as they are written there."""
+        assert self._names is not None
         starts: list[int] = []
+        names: list[str] = []
         at = 0
         for number, record in enumerate(self._records()):
             value: Any = None
@@ -204,17 +251,18 @@ class LineIndex:
                 self._file.seek(at)
                 self._file.write(line)
             starts.append(at)
+            names.append(record.where)
             at += len(line)
             if len(starts) == SPOOL_ROWS:
+                self._names.extend(names)
                 yield np.array(starts, np.int64)
-                starts = []
+                starts, names = [], []
+        self._names.extend(names)
         yield np.array(starts, np.int64)
 
     def _records(self) -> Iterator[Record | Rejected]:
-        number = 0
+        if self._opened is not None:
+            yield from self._opened.records()
+        self._read.begin(self.files)
         for file in self.files:
-            # A file without rows begins where the next one does.
-            self._begins = [*self._begins[: self.files.index(file)], number]
-            for record in read_records(file):
-                yield record
-                number += 1
+            yield from read_records(file, self._read)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import META_NAME
+from niels_gpt.cache.formats import META_NAME, SPLITS
 from niels_gpt.datasets import DocumentSplit, Row, Split, TokenText, open_dataset, token_text_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import CacheError, InputError, Mismatch, UsageError
@@ -22,6 +22,7 @@ from niels_gpt.storage.regular import is_regular
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48
+SCAN_TOKENS = 1 << 20
 
 Int64s = npt.NDArray[np.int64]
 
@@ -39,17 +40,18 @@ class StoredRows:
     def __init__(self, directory: Path, tokenizers: list[str]) -> None:
         if not is_episode_indexed_dataset(directory) and not is_regular(directory / META_NAME):
             raise InputError(
-                f"{directory}: expected a chat file, a folder of chat files, a cache with {META_NAME}, or episodes "
-                "with train/tokens.bin and train/episodes.idx. Tokens of other trainers are imported first: niels-gpt "
-                "import"
+                f"{directory}: expected a cache with {META_NAME}, or episodes with train/tokens.bin and "
+                "train/episodes.idx"
             )
         self.directory, self.dataset = directory, open_dataset(directory, min_tokens=1)
-        self.kind = self.dataset.kind
+        self.name = str(directory)
+        self.numbers: Int64s | None = None  # by which the page names rows, where these are not their own
+        self.kind, self.special = self.dataset.kind, self.dataset.special_token_ids
         files = self.dataset.manifest.get("files", {})
         self._sizes = {directory / name: (directory / name).stat().st_size for name in files}
         # Most ids of a row are common ones, and the text of an id costs a call into the tokenizer.
         text = self._token_text(tokenizers)
-        self.token_text = None if text is None else cache(text)
+        self.token_text: TokenText | None = None if text is None else cache(text)
         self._rows = {name: self._as_rows(split) for name, split in self.dataset.splits.items()}
         self.splits = [name for name, rows in self._rows.items() if len(rows)]
         if not self.splits:
@@ -75,6 +77,27 @@ class StoredRows:
             except Mismatch:
                 continue
         return token_text_of(self.directory, self.dataset.manifest, None)
+
+    def place_of(self, number: int) -> tuple[str, int]:
+        """See `Dataset`. Of a document, the row in which it begins."""
+        name = ""
+        for name in SPLITS:
+            rows = self.dataset.split(name)
+            # Documents are counted by the meta, as the doctor counts them: they are not indexed.
+            is_stream = isinstance(rows, DocumentSplit)
+            count = self.dataset.manifest["splits"].get(name, {}).get("documents", 0) if is_stream else len(rows)
+            if number < count:
+                return name, self._window_of(rows, number) if isinstance(rows, DocumentSplit) else number
+            number -= count
+        return name, number
+
+    def _window_of(self, documents: DocumentSplit, number: int) -> int:
+        """The window in which a document begins. Reads the split up to there."""
+        for pieces in documents.pieces(SCAN_TOKENS):
+            found = np.flatnonzero((pieces.numbers == number) & pieces.begins)
+            if len(found):
+                return documents.windows(WINDOW).holding(int(pieces.starts[found[0]]))
+        return 0
 
     def _as_rows(self, split: Split) -> Split:
         # Where documents begin is not recorded; to find it would read the whole split before the first page.
@@ -150,7 +173,7 @@ class StoredRows:
         check_row(row, len(self.split(split)), 1.0, f"{self.directory} {split}")
         width = WINDOW if self.kind == "pretrain" else None
         view = view_example(self.directory, row, split=split, T=width, token_text=self.token_text)
-        return RowDetail(row, f"{split} {row}", table_of_row(view, self.dataset.special_token_ids))
+        return RowDetail(row, f"{split} {row}", table_of_row(view, self.special))
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """See `Dataset`."""

@@ -16,7 +16,6 @@ from niels_gpt.doctor import diagnose
 from niels_gpt.doctor.token_files import TokenFiles
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
-from niels_gpt.imports.run import import_episodes
 from tests.conftest import run_cli
 from tests.doctor.made import samples
 from tests.export.sources import Row, episodes
@@ -154,13 +153,3 @@ def test_a_stream_without_ends_is_read_in_portions(tmp_path: Path, monkeypatch: 
     assert max(len(rows.ids) for rows in files.read()) == 8192
     assert diagnose(tmp_path).to_json() == whole
     assert whole["rows"] == 5
-
-
-@pytest.mark.parametrize("form", ["mds", "litdata", "trl"])
-def test_the_explorer_names_the_commands_for_ids_of_other_programs(form: str, tmp_path: Path) -> None:
-    export(made(tmp_path / "in"), form, tmp_path / "out")
-    ended = run_cli("explore", str(tmp_path / "out"), "--no-browser")
-    assert ended.returncode == 3
-    read = {"trl": "hf"}.get(form, form)
-    assert f"niels-gpt import {tmp_path / 'out'} --from {read} --out DIR" in ended.stderr
-    assert import_episodes(tmp_path / "out", read, tmp_path / "imported")["train_episodes"] == 8

@@ -161,7 +161,7 @@ def test_chats_as_trained(tokenizer_dir: Path) -> None:
 
 
 def test_a_directory_that_is_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected a chat file, a folder of chat files, a cache"):
+    with pytest.raises(InputError, match=r"no file below this directory ends in .jsonl"):
         open_dataset(tmp_path, RendererList())
 
 

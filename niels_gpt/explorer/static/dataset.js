@@ -62,12 +62,12 @@ export class DatasetView {
   // Show what the address names.
   async follow(query) {
     if (!this.about) return;
-    const finding = query.get("finding") ?? "";
+    const split = query.get("split") ?? this.split, finding = query.get("finding") ?? "";
+    if (split !== this.split && this.about.splits.includes(split)) { this.splitChoice.querySelector(`[data-name="${CSS.escape(split)}"]`).click(); this.row = null; }
     if (this.finding && this.finding.value !== finding) { this.finding.value = finding; this.start = 0; this.load(); }
     if (!query.has("row")) return;
-    const row = Number(query.get("row")), split = query.get("split") ?? this.split, evidence = this.next ?? {};
+    const row = Number(query.get("row")), evidence = this.next ?? {};
     this.next = null;
-    if (split !== this.split && this.about.splits.includes(split)) { this.splitChoice.querySelector(`[data-name="${CSS.escape(split)}"]`).click(); this.row = null; }
     if (row !== this.row || Object.keys(evidence).length) await (this.finding?.value ? this.open(row, evidence) : this.goTo(row, evidence));
   }
 
@@ -256,7 +256,7 @@ export class DatasetView {
 
   findingsOf(row) {
     const findings = this.session.findings?.findings ?? [];
-    return findings.flatMap((finding, at) => (finding.evidence.some((place) => place.row === row) ? [h("a", { href: address("dataset", { finding: at, row }) }, finding.title)] : []));
+    return findings.flatMap((finding, at) => (finding.evidence.some((place) => place.row === row && (!place.split || place.split === this.split)) ? [h("a", { href: address("dataset", { ...this.shown(), finding: at, row }) }, finding.title)] : []));
   }
 
   async stats() {

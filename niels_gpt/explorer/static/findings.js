@@ -7,6 +7,7 @@ export class FindingsView {
   constructor({ session, open }) {
     const report = session.findings;
     this.rows = session.dataset !== null;
+    this.splits = session.dataset?.splits ?? [];
     this.element = h("div", { class: "findings" }, report ? this.report(report, open) : h("p", { class: "note" }, "No report is open. Start with --findings report.json, as niels-gpt doctor --json writes it."));
   }
 
@@ -28,7 +29,7 @@ export class FindingsView {
   // The report names the first few places of a finding, so the filter shows their rows.
   filter(finding, at) {
     const named = new Set(finding.evidence.map((place) => place.row).filter((row) => row >= 0)).size;
-    return this.rows && named ? h("a", { href: address("dataset", { finding: at }) }, `show ${named === 1 ? "its row" : `${number(named)} rows`}`) : null;
+    return this.rows && named ? h("a", { href: address("dataset", { split: this.splitOf(finding), finding: at }) }, `show ${named === 1 ? "its row" : `${number(named)} rows`}`) : null;
   }
 
   finding(finding, at, open) {
@@ -40,11 +41,16 @@ export class FindingsView {
       h("dl", {}, fact("cause", finding.cause), fact("fix", finding.fix), fact("known from", finding.thread && linked(finding.thread))),
       example ? exampleOf(example) : null,
       h("ul", { class: "evidence" }, finding.evidence.map((place) => h("li", {},
-        h("a", { class: "row", href: address("dataset", { row: place.row }), onclick: (event) => { event.preventDefault(); open(place); } }, `row ${number(place.row)}`),
+        h("a", { class: "row", href: address("dataset", { split: this.splitOf(finding, place), row: place.row }), onclick: (event) => { event.preventDefault(); open(place); } }, `${this.splitOf(finding, place) ?? ""} row ${number(place.row)}`.trim()),
         place.message != null ? h("span", {}, `message ${place.message}`) : null,
         place.token != null ? h("span", {}, `token ${number(place.token)}`) : null,
         h("span", { class: "where" }, place.where), h("span", {}, place.note)))),
       this.filter(finding, at));
+  }
+
+  // The split of a place, by default of the first one with a row; null where the dataset has only one.
+  splitOf(finding, place = finding.evidence.find((one) => one.row >= 0)) {
+    return this.splits.length > 1 ? place?.split || null : null;
   }
 
   enter(place) {

@@ -30,7 +30,7 @@ async function begin() {
   const editor = new Editor(() => shown?.refresh?.());
   const context = { session, editor, state, inspect: inspectInto(bar), forget: () => bar.replaceChildren(hint), goto };
   const views = { formats: new FormatsView(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context), inversion: new InversionView(context) };
-  views.findings = new FindingsView({ session, open: (evidence) => { if (session.dataset) { views.dataset.next = evidence; location.hash = address("dataset", { row: evidence.row }); } else goto("dataset"); } });
+  views.findings = new FindingsView({ session, open: (evidence) => { if (session.dataset) { views.dataset.next = evidence; location.hash = address("dataset", { split: session.dataset.splits.length > 1 ? evidence.split : null, row: evidence.row }); } else goto("dataset"); } });
   document.getElementById("opened").textContent = session.dataset ? session.dataset.name.split("/").at(-1) : "no dataset";
 
   const usable = TABS.map(([name, title]) => ({ name, title: name === "findings" && session.findings ? `${title} (${session.findings.findings.length})` : title }));
