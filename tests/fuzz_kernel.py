@@ -374,7 +374,7 @@ def _values(rng: random.Random, array: Any) -> Any:
     """Some numbers others, or some more, or fewer."""
     changed = array.copy()
     if changed.size and rng.random() < 0.7:
-        changed[rng.randrange(changed.size)] = _numbers(rng, 1, changed.itemsize)[0]
+        changed.flat[rng.randrange(changed.size)] = _numbers(rng, 1, changed.itemsize)[0]
         return changed
     return changed[: rng.randint(0, changed.size)] if rng.random() < 0.5 else np.append(changed, changed[:1])
 

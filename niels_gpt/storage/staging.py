@@ -281,8 +281,18 @@ def rename_and_delete(path: Path) -> None:
 
     A process that is still writing into it finds no directory any more, instead of recreating parts of it.
     """
-    with suppress(FileNotFoundError):
-        path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.trash"))
-    # Includes what a killed process began to delete.
+    try:
+        with suppress(FileNotFoundError):
+            path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.trash"))
+        _delete_trash(path)
+    except (
+        BaseException
+    ):  # Ctrl-C, whatever error rmtree makes of it: the command says that nothing half-written remains
+        _delete_trash(path)
+        raise
+
+
+def _delete_trash(path: Path) -> None:
+    """Delete what a directory was renamed to, also by a process that was killed while it did this."""
     for trash in path.parent.glob(f"{glob.escape(path.name)}.*.trash"):
         shutil.rmtree(trash, ignore_errors=True)

@@ -145,6 +145,23 @@ def test_units_of_a_cache_with_brackets_in_its_name_go_too(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(9, "Bad file descriptor")])  # so rmtree may end, too
+def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+    """A command that is interrupted in its last steps left units under another name."""
+    (tmp_path / "units" / "unit").mkdir(parents=True)
+    errors, rmtree = [error], shutil.rmtree
+
+    def interrupted(path: Path, **how: Any) -> None:
+        if errors:
+            raise errors.pop()
+        rmtree(path, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        rename_and_delete(tmp_path / "units")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_worker_of_a_killed_run_may_still_be_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes its directory again between our removing and our making."""
     out, rmtree = tmp_path / "out", shutil.rmtree
