@@ -174,6 +174,41 @@ def test_results_of_white_space_alone_are_content() -> None:
     assert found == [("\\n\\t", 2), ("  ", 3)]
 
 
+def test_results_without_a_letter_are_content_wherever_they_are_written() -> None:
+    twice = CHATML.replace("m.content", "({'a': m.content, 'b': [m.content]} | tojson)")
+    for text, form in (("\n", "\\n"), ('"', '\\"')):
+        found = runs(made(twice), [user("Hi"), assistant("Wait."), result(text=text)])
+        assert [(text, index) for text, index, _, content in found if content and index == 2] == [(form, 2), (form, 2)]
+
+
+def test_a_part_that_is_one_sign_is_content_beside_a_call_of_a_quote() -> None:
+    joined = "{% set ns = namespace(t='') %}{% for p in m.content %}{% set ns.t = ns.t + p.text %}{% endfor %}"
+    calls = "~ (m.tool_calls[0].function.arguments | tojson if m.tool_calls else '')"
+    source = CHATML.replace("{{ '<|im_start|>'", joined + "{{ '<|im_start|>'").replace("m.content +", f"ns.t {calls} +")
+    asked = call()
+    asked["function"]["arguments"] = {"city": '"'}
+    parts = [{"type": "text", "text": text} for text in ("Here", "<")]
+    hi = [{"type": "text", "text": "Hi"}]
+    chat = [user(hi), assistant(hi, tool_calls=[asked]), result(text=parts)]  # type: ignore[arg-type]
+    found = runs(made("{% set all %}" + source + "{% endset %}{{ all }}"), chat)
+    assert [(text, index) for text, index, _, content in found if content and index == 2] == [("Here<", 2)]
+
+
+def test_a_text_that_the_output_does_not_show_is_partial() -> None:
+    backwards = CHATML.replace("m.content", "m.content[::-1]")
+    assert made(backwards).emit([user(" \n"), assistant("Yes?")]).attribution == (
+        "partial: the output does not show where the text of message 0 is"
+    )
+
+
+def test_a_header_that_is_written_unasked_is_no_stop() -> None:
+    """A template that always writes its prompt, in ordinary text, writes `### Assistant:` behind the last answer."""
+    asked = "{% for m in messages %}{{ '### ' + m.role + ':\n' + m.content + '\n\n' }}{% endfor %}### assistant:\n"
+    out = made(asked).emit([user("Hi"), assistant("Yes?")])
+    assert out.attribution == "partial: no stop token follows message 1"
+    assert "".join(piece.text for piece in out.pieces() if piece.sampled) == "Yes?"
+
+
 def test_a_headers_newline_is_not_that_of_a_part_which_the_template_strips() -> None:
     joined = "{% set ns = namespace(t='') %}{% for p in m.content %}{% set ns.t = ns.t + p.text %}{% endfor %}"
     source = CHATML.replace("{{ '<|im_start|>'", joined + "{{ '<|im_start|>'").replace("m.content +", "ns.t.strip() +")

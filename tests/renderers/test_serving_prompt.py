@@ -25,6 +25,9 @@ QUIET = (
 )
 
 
+DEFAULT = "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+
+
 def chat(system: str) -> list[dict[str, Any]]:
     return [
         {"role": "system", "content": system},
@@ -78,6 +81,9 @@ def test_smollm3_in_any_order(name: str) -> None:
             None,
         ),
         ("{% set add_generation_prompt = messages %}" + CHATML, None),
+        (DEFAULT + CHATML, "<|im_start|>assistant\n"),
+        (DEFAULT.replace("not ", "").replace("defined", "undefined") + CHATML, "<|im_start|>assistant\n"),
+        (DEFAULT.replace("not ", "") + CHATML, None),
         ("{% for style in messages %}{% endfor %}{% if add_generation_prompt %}{{ style }}{% endif %}", None),
         ("{% if add_generation_prompt %}{{ raise_exception('no') }}{% endif %}", None),
         ("no prompt at all", ""),

@@ -116,7 +116,11 @@ class _Turns(Stops):
     ) -> None:
         super().__init__(oracle.render, oracle.controls, messages, real, made, output, gen=gen)
         self.retained = oracle.retained
-        self.problems: list[str] = []
+        self.problems = [
+            f"the output does not show where the text of message {index} is"
+            for index in self.unplaced
+            if messages[index]["role"] != "assistant"
+        ]
 
     # ---- turns
 

@@ -78,6 +78,7 @@ class Renderings:
             fixed[start:stop] = True
         leaf = leaves_of(made, whole.substitutes, real, fixed, edges=self._with_edges(gen))
         self.content = np.array([*(leaf.message for leaf in made.leaves), NONE], np.int64)[leaf]
+        self.unplaced: list[int] = []  # messages whose text has no substitutes and is not found either
         self._add_blanks()
 
     def rendering(self, count: int, gen: bool) -> Rendering | None:
@@ -117,30 +118,40 @@ class Renderings:
             return True
 
     def _add_blanks(self) -> None:
-        """Find the contents of white space alone, by a letter in the place of each."""
+        """Find the contents without any substitute (white space alone, a quote), by a letter in the place of each."""
         for index, message in enumerate(self.messages):
-            content = message["content"]
+            content, made = message["content"], self.made.messages[index]["content"]
             texts = [content] if isinstance(content, str) else [part.get("text") for part in content]
-            for number, text in enumerate(texts):
-                if isinstance(text, str) and text.isspace():
-                    self._add_blank(index, number, text)
+            kept = [made] if isinstance(made, str) else [part.get("text") for part in made]
+            for number, (text, same) in enumerate(zip(texts, kept, strict=True)):
+                if isinstance(text, str) and text and text == same and not self._add_blank(index, number, text):
+                    self.unplaced.append(index)
 
-    def _add_blank(self, index: int, number: int, text: str) -> None:
-        """Find one such content, or one part of a content."""
-        spare, content = self.made.spare, self.made.messages[index]["content"]
-        filled: Any = spare
+    def _add_blank(self, index: int, number: int, text: str) -> bool:
+        """Find one such content, or one part of a content; false if it may be in the output, and nobody knows where."""
+        spare, whole = self.made.spare, self.whole.text
+        around = self._with_text(index, number, spare).split(spare)
+        for form in (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))):
+            if len(around) > 1 and form.join(around) == whole:
+                # "a", "bc", "d" around a text of two characters: the text is at 1 and at 5
+                starts = np.cumsum([len(part) for part in around[:-1]]) + np.arange(len(around) - 1) * len(form)
+                for start in starts.tolist():
+                    self.content[start : start + len(form)] = index
+                return True
+        # Or the template strips it, or does as if it were empty.
+        return "".join(around) == whole or self._with_text(index, number, "") == whole
+
+    def _with_text(self, index: int, number: int, text: str) -> str:
+        """The output with this text in the place of a content, or of one of its parts; "" if the template refuses."""
+        content: Any = self.made.messages[index]["content"]
         if not isinstance(content, str):
-            filled = [{**part, "text": spare} if at == number else part for at, part in enumerate(content)]
+            content = [{**part, "text": text} if at == number else part for at, part in enumerate(content)]
         made = [*self.made.messages]
-        made[index] = cast(Message, {**made[index], "content": filled})
+        made[index] = cast(Message, {**made[index], "content": text if isinstance(content, str) else content})
         try:
-            before, found, after = self.render(made, self.gen).partition(spare)
+            return self.render(made, self.gen)
         except MessageError:
-            return
-        end, whole = len(self.whole.text) - len(after), self.whole.text
-        forms = (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)))
-        if found and whole.startswith(before) and whole.endswith(after) and self.real[len(before) : end] in forms:
-            self.content[len(before) : end] = index
+            return ""
 
     def _data_end(self, index: int) -> int:
         """The position after all content of the messages up to `index`."""

@@ -155,6 +155,7 @@ def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[st
     environment = TrackingEnvironment(clock)
     with compile_lock():
         tree = environment.parse(source)
+    tree.body = [node for node in tree.body if not _is_default_of_flag(node)]
     if all(name.name != _FLAG for name in tree.find_all(nodes.Name)):
         return ""
     writing = [number for number, node in enumerate(tree.body) if not _is_silent(node)]
@@ -207,6 +208,20 @@ def _changing_names(tree: nodes.Template, settings: Sequence[nodes.Node], enviro
     }:
         changing |= more
     return changing
+
+
+def _is_default_of_flag(node: nodes.Node) -> bool:
+    """Whether a statement only gives the flag a value where it has none, which never happens here::
+
+    {% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}
+    """
+    if not isinstance(node, nodes.If) or node.elif_ or node.else_:
+        return False
+    is_negated = isinstance(node.test, nodes.Not)
+    test = node.test.node if isinstance(node.test, nodes.Not) else node.test
+    if not isinstance(test, nodes.Test) or not isinstance(test.node, nodes.Name) or test.node.name != _FLAG:
+        return False
+    return test.name == ("defined" if is_negated else "undefined")
 
 
 def _is_fixed(node: nodes.Node, changing: Set[str]) -> bool:

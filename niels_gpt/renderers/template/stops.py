@@ -42,11 +42,9 @@ class Stops(Renderings):
             spaces = len(self.real[stop:limit]) - len(self.real[stop:limit].lstrip())  # a content of white space alone
             found = token and self.real.startswith(token, stop + spaces, limit)
             return stop + spaces + len(token) if found else stop
-        footer = self.real[last:end]
-        text_end = last + len(footer.rstrip()) if footer.strip() else None
-        return self._stop_in_next_turn(index, max(last, end), limit, text_end)
+        return self._stop_in_next_turn(index, last, max(last, end), limit)
 
-    def _stop_in_next_turn(self, index: int, end: int, limit: int, text_end: int | None) -> int:
+    def _stop_in_next_turn(self, index: int, begin: int, end: int, limit: int) -> int:
         """The position after a stop that the template writes at the start of the next turn.
 
         A token there is a stop if it is the same whatever role comes next, or if a header follows it. A token that
@@ -54,8 +52,8 @@ class Stops(Renderings):
         nothing ends the turn, that is added to `self.problems`.
 
         Args:
-            text_end: where ordinary text after the content ends; if no control token follows, this text is the stop
-                (`</answer>`) or the end of a call's markup.
+            begin: where the content ends. Ordinary text from there to `end` is the stop (`</answer>`) or the end of a
+                call's markup, if no control token follows.
         """
         following = self._next_texts(index, end)
         tokens = {role: self.controls.first_at_start(text) for role, text in following.items()}
@@ -69,15 +67,34 @@ class Stops(Renderings):
             self.problems.append(f"message {index} ends without its stop {stop!r}")
         elif last:
             self.problems.append(f"message {index} ends without its stop {last!r}")
-        elif text_end is not None:
+        elif footer := self.real[begin:end].rstrip():
+            if not self._is_footer(index, begin, footer):
+                self.problems.append(f"no stop token follows message {index}")
+                return begin
             # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
             usual = "" if following.get("user") else self._usual_stop()
             if usual:
                 self.problems.append(f"message {index} ends without its stop {usual!r}")
-            return text_end
+            return begin + len(footer)
         elif not tokens.get("user") and not tokens.get("tool"):
             self.problems.append(f"no stop token follows message {index}")
         return end
+
+    def _is_footer(self, index: int, last: int, footer: str) -> bool:
+        """Whether a text ends the answer whatever follows, and is not, or begins, the next header.
+
+        A template that writes the generation prompt though it is not requested has `### Assistant:` there if nothing
+        follows, and `### User:` if a question does.
+
+        Args:
+            last: where the content ends.
+            footer: the text from there on.
+        """
+        part = self.rendering(index + 1, False)
+        alone = None if part is None else self._after(part, last)
+        following = self._next_texts(index, last)
+        asked = [following["user"]] if "user" in following else following.values()
+        return (alone is None or alone.rstrip() == footer) and all(text.startswith(footer) for text in asked)
 
     def _same_next(self, tokens: dict[str, str]) -> str:
         """The control token that follows whatever the next role is; "" if there is none or it opens model turns."""
