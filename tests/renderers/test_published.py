@@ -100,7 +100,6 @@ def test_nothing_fully_attributed_is_wrong() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="scaffold of empty first messages, and of turns that a template adds, see #21")
 @pytest.mark.parametrize("part", range(20))
 def test_nothing_fully_attributed_is_wrong_in_twenty_thousand_pairs(part: int) -> None:
     check(range(1000 + 200 * part, 1200 + 200 * part), 5)
@@ -181,17 +180,9 @@ def test_results_without_a_letter_are_content_wherever_they_are_written() -> Non
         assert [(text, index) for text, index, _, content in found if content and index == 2] == [(form, 2), (form, 2)]
 
 
-def test_a_part_that_is_one_sign_is_content_beside_a_call_of_a_quote() -> None:
-    joined = "{% set ns = namespace(t='') %}{% for p in m.content %}{% set ns.t = ns.t + p.text %}{% endfor %}"
-    calls = "~ (m.tool_calls[0].function.arguments | tojson if m.tool_calls else '')"
-    source = CHATML.replace("{{ '<|im_start|>'", joined + "{{ '<|im_start|>'").replace("m.content +", f"ns.t {calls} +")
-    asked = call()
-    asked["function"]["arguments"] = {"city": '"'}
-    parts = [{"type": "text", "text": text} for text in ("Here", "<")]
-    hi = [{"type": "text", "text": "Hi"}]
-    chat = [user(hi), assistant(hi, tool_calls=[asked]), result(text=parts)]  # type: ignore[arg-type]
-    found = runs(made("{% set all %}" + source + "{% endset %}{{ all }}"), chat)
-    assert [(text, index) for text, index, _, content in found if content and index == 2] == [("Here<", 2)]
+def test_a_part_of_a_result_that_is_one_sign_is_content() -> None:
+    """Beside an answer that is nothing but a tag which the template searches for, where fewer texts are replaced."""
+    check(range(4770, 4771), 5)
 
 
 def test_a_text_that_the_output_does_not_show_is_partial() -> None:
@@ -203,7 +194,9 @@ def test_a_text_that_the_output_does_not_show_is_partial() -> None:
 
 def test_a_header_that_is_written_unasked_is_no_stop() -> None:
     """A template that always writes its prompt, in ordinary text, writes `### Assistant:` behind the last answer."""
-    asked = "{% for m in messages %}{{ '### ' + m.role + ':\n' + m.content + '\n\n' }}{% endfor %}### assistant:\n"
+    asked = (
+        "{% for m in messages %}{{ '### ' + m.role + ':\n' + m.content + '\n\n' }}{% endfor %}{{ '### assistant:\n' }}"
+    )
     out = made(asked).emit([user("Hi"), assistant("Yes?")])
     assert out.attribution == "partial: no stop token follows message 1"
     assert "".join(piece.text for piece in out.pieces() if piece.sampled) == "Yes?"
@@ -250,6 +243,16 @@ def test_a_turn_that_the_template_adds_and_no_stop_ends() -> None:
     ]
 
 
+def test_a_turn_that_the_template_adds_before_a_question_that_begins_with_a_sign() -> None:
+    asked = "{% if messages[0].role %}{% endif %}"  # without messages the template fails
+    source = asked + "{% set all %}[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT]" + MISTRAL + "{% endset %}{{ all }}"
+    for text in ("&amp;", '"Hi"', "<b>"):
+        assert runs(made(source, "</s>"), [user(text)])[:2] == [
+            ("[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT]", -1, False, False),
+            ("[INST]", 0, False, False),
+        ]
+
+
 def test_a_quote_in_a_call_hides_no_contents_from_the_proof() -> None:
     """Where JSON escapes a text that is one quote, other texts of a word or a sign are followed all the same."""
     text = "({'output': m.content} | tojson if m.role == 'tool' else m.content)"
@@ -260,6 +263,18 @@ def test_a_quote_in_a_call_hides_no_contents_from_the_proof() -> None:
         chat = [user("Hi"), assistant("", tool_calls=[asked]), result(text=word)]
         found = runs(made(CHATML.replace("m.content +", f"{text} {calls} +")), chat)
         assert [(text, index) for text, index, _, content in found if content and index == 2] == [(word, 2)]
+
+
+def test_the_stop_of_an_empty_answer_whose_turn_is_written_otherwise_before_a_prompt() -> None:
+    """As the last message it has a thought, before a prompt it has none (gpt-oss); no letter shows its place."""
+    turn = "<|start_of_role|>{{ m.role }}<|end_of_role|>"
+    thought = "{% if m.thinking is defined and loop.last and not add_generation_prompt %}[thought]{% endif %}"
+    prompt = "{% if add_generation_prompt %}<|start_of_role|>assistant{% endif %}"
+    source = "{% for m in messages %}" + turn + thought + "final{{ m.content }}<|end|>{% endfor %}" + prompt
+    chat = [user(""), assistant("", reasoning_content="")]
+    assert [text for text, _, sampled, _ in runs(made(source), chat, add_generation_prompt=True) if sampled] == [
+        "<|end_of_role|>final<|end|>"
+    ]
 
 
 def test_an_answer_of_which_nothing_is_sampled_is_partial() -> None:

@@ -245,6 +245,10 @@ class _Turns(Stops):
         mine = self.messages[index]["role"] == "assistant" or bool((self.own == index + 1).any())
         if shared < len(tail) and mine and self._after_first_stop(tail):
             shared = max(shared, self._after_first_stop(text))
+        if index + 1 == len(self.messages) and self.gen:  # it may be written otherwise because the prompt follows
+            usual = self._usual_prompt()
+            if usual.strip() and self.real.endswith(usual, place + shared):
+                return len(self.real) - len(usual)
         return place + shared
 
     def _later_end(self, index: int, text: str) -> int:

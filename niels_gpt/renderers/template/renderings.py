@@ -176,9 +176,17 @@ class Renderings:
         return last + 1, int(places[min(count, len(places)) - 1]) + 1
 
     def _next_data(self, place: int) -> int:
-        """The position of the next substitute at or after `place`; the end if there is none."""
+        """The start of the next content at or after `place`, also where it begins with signs that have no substitute.
+
+        The end of the output if there is none.
+        """
         at = int(np.searchsorted(self.whole.known, place))
-        return int(self.whole.known[at]) if at < len(self.whole.known) else len(self.real)
+        if at == len(self.whole.known):
+            return len(self.real)
+        start = int(self.whole.known[at])
+        while start > place and self.content[start - 1] == self.content[start] >= 0:
+            start -= 1
+        return start
 
     def _after_content(self, place: int) -> int:
         """The end of the content that the character before `place` belongs to; `place` itself if it belongs to none."""

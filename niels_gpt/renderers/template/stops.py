@@ -41,6 +41,11 @@ class Stops(Renderings):
             token = self._same_next({role: self.controls.first_at_start(text) for role, text in following.items()})
             spaces = len(self.real[stop:limit]) - len(self.real[stop:limit].lstrip())  # a content of white space alone
             found = token and self.real.startswith(token, stop + spaces, limit)
+            goes_on = following and all(
+                text.strip() and not self.controls.first_at_start(text) for text in following.values()
+            )
+            if goes_on and not (self.own == index).any():  # no letter shows what of its markup is the end
+                self.problems.append(f"no stop token follows message {index}")
             return stop + spaces + len(token) if found else stop
         return self._stop_in_next_turn(index, last, max(last, end), limit)
 
