@@ -28,6 +28,7 @@ from tests import cli_server, memory
 
 REPOSITORY = Path(__file__).parent.parent
 SYS, USR, ASST, EOT = 1, 2, 3, 4
+_SLOW_SECONDS = 3600  # for a test that is marked as slow, on a machine that does other things, too
 _WATCH = pytest.StashKey[memory.Watch]()
 _PEAKS = pytest.StashKey[list[int]]()
 _CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
@@ -301,6 +302,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for name in _needs(item):
             item.add_marker(name)
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SLOW_SECONDS))
         needs = any(item.get_closest_marker(name) for name in ("assets", "process", "browser", "slow"))
         if not needs and not _LONG.search(item.path.as_posix()):
             quick.setdefault(item.nodeid.partition("[")[0], []).append(item)

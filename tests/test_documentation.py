@@ -273,7 +273,6 @@ def test_the_page_on_templates_has_every_template() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # certifies every template of the assets
 @needs_assets
 def test_the_page_on_templates_is_what_the_certificates_say() -> None:
     """All cells but the times, which are measured."""
