@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from typing import Any
 
@@ -108,6 +109,15 @@ def test_names() -> None:
         by_template("qwen3", tool_parser="xml")
     with pytest.raises(UsageError, match="no reasoning parser"):
         by_template("qwen3", reasoning_parser="")
+
+
+def test_parsers_pickle() -> None:
+    """They are sent to workers that read completions."""
+    encoder = family("qwen3").encoder
+    parsers = [*(get_tool_parser(name, encoder) for name in TOOL_PARSERS)]
+    parsers += [*(get_reasoning_parser(name, encoder) for name in REASONING_PARSERS)]
+    for parser in parsers:
+        assert type(pickle.loads(pickle.dumps(parser))) is type(parser)
 
 
 def test_every_dialect_has_a_name() -> None:

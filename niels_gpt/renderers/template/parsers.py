@@ -39,7 +39,7 @@ class ReasoningParser(Protocol):
 
 
 class DialectParser:
-    """A tool parser for one dialect; `_parser_of` makes the class of each."""
+    """A tool parser for one dialect; subclasses set `form`."""
 
     form: ClassVar[CallReader]
 
@@ -61,26 +61,128 @@ class DialectParser:
         return content, out.result().tool_calls
 
 
-def _parser_of(dialect: CallReader) -> type[DialectParser]:
-    """The parser class of a dialect: a class, because the parsers of the `renderers` package are classes."""
+class Qwen3ToolParser(DialectParser):
+    """Hermes JSON between `<tool_call>` tags."""
 
-    class Parser(DialectParser):
-        form = dialect
-
-    return Parser
+    form = HermesJSON()
 
 
-# Those that the `renderers` package has under these names.
-Qwen3ToolParser = _parser_of(HermesJSON())
-Qwen35ToolParser = _parser_of(FunctionTags(python=True))
-GlmToolParser = _parser_of(Pairs())
-DeepSeekV3ToolParser = _parser_of(FencedJSON())
-_MistralToolParser = _parser_of(MistralList())
-_MistralNamedToolParser = _parser_of(NamedCalls())
+class Qwen35ToolParser(DialectParser):
+    """Function tags between `<tool_call>` tags, as Qwen3.5, Qwen3.6 and Nemotron 3 write them."""
+
+    form = FunctionTags(python=True)
+
+
+class GlmToolParser(DialectParser):
+    """Pairs of key and value tags between `<tool_call>` tags."""
+
+    form = Pairs()
+
+
+class KimiK2ToolParser(DialectParser):
+    """Kimi's section of calls with ids."""
+
+    form = KimiSection()
+
+
+class MiniMaxToolParser(DialectParser):
+    """MiniMax's section of invocations."""
+
+    form = MiniMaxSection()
+
+
+class DeepSeekV3ToolParser(DialectParser):
+    """DeepSeek's section of fenced JSON."""
+
+    form = FencedJSON()
+
+
+class DeepSeekV31ToolParser(DialectParser):
+    """DeepSeek's section of names and JSON, since V3.1."""
+
+    form = SeparatedJSON()
+
+
+class DeepSeekV4ToolParser(DialectParser):
+    """DeepSeek V4's DSML."""
+
+    form = DSML()
+
+
+class DeepSeekV41ToolParser(DialectParser):
+    """DeepSeek V4.1's DSML."""
+
+    form = SpacedDSML()
+
+
+class Llama3ToolParser(DialectParser):
+    """Llama's bare JSON."""
+
+    form = LlamaJSON()
+
+
+class Llama4ToolParser(DialectParser):
+    """Llama 4's bare JSON, after a text between two tags."""
+
+    form = Llama4JSON()
+
+
+class MistralToolParser(DialectParser):
+    """Mistral's list after `[TOOL_CALLS]`."""
+
+    form = MistralList()
+
+
+class MistralNamedToolParser(DialectParser):
+    """Mistral's calls since Tekken v11: a name, then `[ARGS]`."""
+
+    form = NamedCalls()
+
+
+class SeedToolParser(DialectParser):
+    """Function tags between Seed-OSS's own tags."""
+
+    form = FunctionTags("<seed:tool_call>", "</seed:tool_call>")
+
+
+class HunyuanToolParser(DialectParser):
+    """A JSON list between `<tool_calls>` tags."""
+
+    form = JSONCalls("<tool_calls>", "</tool_calls>")
+
+
+class CommandAToolParser(DialectParser):
+    """A JSON list of actions, as Cohere's Command A and R7B write them."""
+
+    form = JSONCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", "tool_call_id")
+
+
+class ApertusToolParser(DialectParser):
+    """A JSON list of objects with one key, the function's name."""
+
+    form = JSONCalls("<|tools_prefix|>", "<|tools_suffix|>", name="")
+
+
+class Gemma4ToolParser(DialectParser):
+    """Gemma 4's own notation."""
+
+    form = GemmaCalls()
+
+
+class LFM2ToolParser(DialectParser):
+    """A list of Python calls."""
+
+    form = PythonCalls("<|tool_call_start|>", "<|tool_call_end|>")
+
+
+class OLMo3ToolParser(DialectParser):
+    """Python calls, one a line."""
+
+    form = PythonCalls("<function_calls>", "</function_calls>")
 
 
 class ThinkTextReasoningParser:
-    """`<think>...</think>`; the opening tag may be missing, since prompts often supply it.
+    """`<think>...</think>`; the opening tag may be missing, since prompts often supply it. Subclasses have other tags.
 
     The text after the closing tag is returned unchanged, newlines included: how many of them the template writes
     there is not known here.
@@ -102,15 +204,37 @@ class ThinkTextReasoningParser:
         return None, text
 
 
-def _reasoning_between(opening: str, closing: str) -> type[ThinkTextReasoningParser]:
-    class Parser(ThinkTextReasoningParser):
-        tags = (opening, closing)
+class MistralReasoningParser(ThinkTextReasoningParser):
+    """`[THINK]...[/THINK]`."""
 
-    return Parser
+    tags = ("[THINK]", "[/THINK]")
 
 
-# Several model families share a dialect, so one parser has several names. "llama-4" reads bare JSON after a text
-# between two tags; "apertus" objects with one key, the name of the function.
+class SeedReasoningParser(ThinkTextReasoningParser):
+    """Seed-OSS's tags."""
+
+    tags = ("<seed:think>", "</seed:think>")
+
+
+class CommandAReasoningParser(ThinkTextReasoningParser):
+    """Command A's tags."""
+
+    tags = ("<|START_THINKING|>", "<|END_THINKING|>")
+
+
+class Gemma4ReasoningParser(ThinkTextReasoningParser):
+    """Gemma 4's channel of thoughts."""
+
+    tags = ("<|channel>thought", "<channel|>")
+
+
+class ApertusReasoningParser(ThinkTextReasoningParser):
+    """Apertus' tags."""
+
+    tags = ("<|inner_prefix|>", "<|inner_suffix|>")
+
+
+# Several model families share a dialect, so one parser has several names.
 TOOL_PARSERS: dict[str, type[DialectParser]] = {
     "hermes": Qwen3ToolParser,
     "qwen2.5": Qwen3ToolParser,
@@ -120,33 +244,33 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
     "nemotron-3": Qwen35ToolParser,
     "glm": GlmToolParser,
     "laguna-xs.2": GlmToolParser,
-    "kimi-k2": _parser_of(KimiSection()),
-    "minimax-m2": _parser_of(MiniMaxSection()),
+    "kimi-k2": KimiK2ToolParser,
+    "minimax-m2": MiniMaxToolParser,
     "deepseek-v3": DeepSeekV3ToolParser,
-    "deepseek-v3.1": _parser_of(SeparatedJSON()),
-    "deepseek-v4": _parser_of(DSML()),
-    "deepseek-v4.1": _parser_of(SpacedDSML()),
-    "llama-3": _parser_of(LlamaJSON()),
-    "llama-4": _parser_of(Llama4JSON()),
-    "mistral": _MistralToolParser,
-    "mistral-v7": _MistralToolParser,
-    "mistral-v11": _MistralNamedToolParser,
-    "mistral-v13": _MistralNamedToolParser,
-    "seed-oss": _parser_of(FunctionTags("<seed:tool_call>", "</seed:tool_call>")),
-    "hunyuan": _parser_of(JSONCalls("<tool_calls>", "</tool_calls>")),
-    "command-a": _parser_of(JSONCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", "tool_call_id")),
-    "apertus": _parser_of(JSONCalls("<|tools_prefix|>", "<|tools_suffix|>", name="")),
-    "lfm2": _parser_of(PythonCalls("<|tool_call_start|>", "<|tool_call_end|>")),
-    "gemma-4": _parser_of(GemmaCalls()),
-    "olmo-3": _parser_of(PythonCalls("<function_calls>", "</function_calls>")),
+    "deepseek-v3.1": DeepSeekV31ToolParser,
+    "deepseek-v4": DeepSeekV4ToolParser,
+    "deepseek-v4.1": DeepSeekV41ToolParser,
+    "llama-3": Llama3ToolParser,
+    "llama-4": Llama4ToolParser,
+    "mistral": MistralToolParser,
+    "mistral-v7": MistralToolParser,
+    "mistral-v11": MistralNamedToolParser,
+    "mistral-v13": MistralNamedToolParser,
+    "seed-oss": SeedToolParser,
+    "hunyuan": HunyuanToolParser,
+    "command-a": CommandAToolParser,
+    "apertus": ApertusToolParser,
+    "lfm2": LFM2ToolParser,
+    "gemma-4": Gemma4ToolParser,
+    "olmo-3": OLMo3ToolParser,
 }
 REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {
     "think": ThinkTextReasoningParser,
-    "mistral-v13": _reasoning_between("[THINK]", "[/THINK]"),
-    "seed-oss": _reasoning_between("<seed:think>", "</seed:think>"),
-    "command-a": _reasoning_between("<|START_THINKING|>", "<|END_THINKING|>"),
-    "apertus": _reasoning_between("<|inner_prefix|>", "<|inner_suffix|>"),
-    "gemma-4": _reasoning_between("<|channel>thought", "<channel|>"),
+    "mistral-v13": MistralReasoningParser,
+    "seed-oss": SeedReasoningParser,
+    "command-a": CommandAReasoningParser,
+    "apertus": ApertusReasoningParser,
+    "gemma-4": Gemma4ReasoningParser,
 }
 
 
