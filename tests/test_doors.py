@@ -22,6 +22,7 @@ pytest.importorskip("torch", reason="the extra 'torch' is not installed")
 
 from niels_gpt.builds.conversation_encoders import SentinelEncoder
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
+from niels_gpt.doctor import diagnose
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import InputError, NielsError, StorageError
 from niels_gpt.export import export
@@ -121,11 +122,22 @@ def test_a_directory_of_inputs_leaves_nothing_out_without_a_word(tmp_path: Path,
     put(kind, tmp_path / "b.jsonl")
     with no_waiting():
         if kind == "directory":  # it may have such a name, and its files are read
+            with pytest.raises(InputError, match=r"b\.jsonl: a directory without any input"):
+                expand([tmp_path], (".jsonl",))
             (tmp_path / "b.jsonl" / "c.jsonl").write_text("{}\n")
             assert [file.name for file in expand([tmp_path], (".jsonl",))] == ["a.jsonl", "c.jsonl"]
             return
         with pytest.raises((InputError, StorageError), match=r"b\.jsonl: "):
             expand([tmp_path], (".jsonl",))
+
+
+@pytest.mark.parametrize("kind", ["directory", "dead link"])
+def test_a_split_of_samples_is_not_left_out_for_its_index(world: Path, tmp_path: Path, kind: str) -> None:
+    """The doctor judged the other split and said that there was nothing to find."""
+    shutil.copytree(world / "litdata", tmp_path / "litdata")
+    put(kind, tmp_path / "litdata/train/index.json")
+    with pytest.raises(NielsError, match=r"train/index\.json: "):
+        diagnose(str(tmp_path / "litdata"))
 
 
 # Commands

@@ -26,7 +26,7 @@ from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.format.masks import MASK_COLUMNS
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
-from niels_gpt.storage.regular import read_regular
+from niels_gpt.storage.regular import named_below, read_regular
 
 INDEX: Final = "index.json"
 IDS: Final = ("tokens", "input_ids")
@@ -71,7 +71,7 @@ class _Shard:
 
 def _open(path: Path, options: ImportOptions, shards_of: Callable[[Path], list[_Shard]]) -> dict[str, SplitFiles]:
     del options
-    indexes = [file for file in sorted(path.rglob(INDEX)) if not file.relative_to(path).parts[0].startswith(".")]
+    indexes = [file for file in named_below(path, INDEX) if not file.relative_to(path).parts[0].startswith(".")]
     found = require(path, by_split(path, indexes), INDEX)
     splits = {}
     for split, files in found.items():

@@ -124,7 +124,8 @@ def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path
     A directory means all files below it whose name ends in one of `suffixes`, sorted by path.
 
     Raises:
-        InputError: a path does not exist, a pattern or directory matches nothing.
+        InputError: a path does not exist; a pattern or directory matches nothing, also one below a directory whose name
+            is like a file's.
         StorageError: below a directory, something with such a name is a pipe, a device or a dead link.
     """
     files: dict[Path, None] = {}
@@ -142,6 +143,10 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
         # A directory may have a name like a file's; a pipe or a dead link must not be left out without a word.
         named = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes))
         found = [file for file in named if not file.is_dir() and is_regular(file)]
+        for folder in (file for file in named if file.is_dir() and not any(file in one.parents for one in found)):
+            raise InputError(
+                f"{folder}: a directory without any input; expected a file, by its name. Delete or rename it"
+            )
         if not found:
             raise InputError(f"{pattern}: no file below this directory ends in {', '.join(suffixes)}; nothing to read")
         return found

@@ -577,6 +577,15 @@ def test_answers_whose_place_no_letter_shows(name: str, case: str) -> None:
 
 
 @needs_assets
+def test_reasoning_of_spaces_where_the_prompt_has_an_empty_think_block() -> None:
+    """The prompt is not how the turn begins, so the model's part begins with its first own character, the space."""
+    folder, flags = ASSETS / "qwen3-8b", {"enable_thinking": False}
+    chat = [said("user", ""), calling({}) | {"reasoning_content": " "}, said("tool", "", tool_call_id="i")]
+    expected = renderer_of(folder, "qwen3", flags).render(chat)
+    check_same_facts(template_of(folder, "qwen3", flags).render(chat), expected, chat)
+
+
+@needs_assets
 @pytest.mark.parametrize("case", DIFFERENCES)
 @pairs
 def test_listed_differences_from_the_official_template(folder: Path, family: str, case: str) -> None:

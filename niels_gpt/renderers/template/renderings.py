@@ -118,19 +118,25 @@ class Renderings:
             return True
 
     def _add_blanks(self) -> None:
-        """Find the contents without any substitute (white space alone, a quote), by a letter in the place of each."""
-        for index, message in enumerate(self.messages):
-            content, made = message["content"], self.made.messages[index]["content"]
-            texts = [content] if isinstance(content, str) else [part.get("text") for part in content]
-            kept = [made] if isinstance(made, str) else [part.get("text") for part in made]
-            for number, (text, same) in enumerate(zip(texts, kept, strict=True)):
-                if isinstance(text, str) and text and text == same and not self._add_blank(index, number, text):
-                    self.unplaced.append(index)
+        """Find the texts without any substitute (white space alone, a quote), by a letter in the place of each."""
+        for index, pair in enumerate(zip(self.messages, self.made.messages, strict=True)):
+            for key in ("content", "reasoning_content"):
+                content, made = (cast(dict[str, Any], message).get(key) or "" for message in pair)
+                texts = [content] if isinstance(content, str) else [part.get("text") for part in content]
+                kept = [made] if isinstance(made, str) else [part.get("text") for part in made]
+                for number, (text, same) in enumerate(zip(texts, kept, strict=True)):
+                    if (
+                        isinstance(text, str)
+                        and text
+                        and text == same
+                        and not self._add_blank(index, key, number, text)
+                    ):
+                        self.unplaced.append(index)
 
-    def _add_blank(self, index: int, number: int, text: str) -> bool:
-        """Find one such content, or one part of a content; false if it may be in the output, and nobody knows where."""
+    def _add_blank(self, index: int, key: str, number: int, text: str) -> bool:
+        """Find one such text, or one part of a content; false if it may be in the output, and nobody knows where."""
         spare, whole = self.made.spare, self.whole.text
-        around = self._with_text(index, number, spare).split(spare)
+        around = self._with_text(index, key, number, spare).split(spare)
         for form in (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))):
             if len(around) > 1 and form.join(around) == whole:
                 # "a", "bc", "d" around a text of two characters: the text is at 1 and at 5
@@ -139,15 +145,15 @@ class Renderings:
                     self.content[start : start + len(form)] = index
                 return True
         # Or the template strips it, or does as if it were empty.
-        return "".join(around) == whole or self._with_text(index, number, "") == whole
+        return "".join(around) == whole or self._with_text(index, key, number, "") == whole
 
-    def _with_text(self, index: int, number: int, text: str) -> str:
-        """The output with this text in the place of a content, or of one of its parts; "" if the template refuses."""
-        content: Any = self.made.messages[index]["content"]
+    def _with_text(self, index: int, key: str, number: int, text: str) -> str:
+        """The output with this text in the place of another, or of one part; "" if the template refuses."""
+        content: Any = cast(dict[str, Any], self.made.messages[index])[key]
         if not isinstance(content, str):
             content = [{**part, "text": text} if at == number else part for at, part in enumerate(content)]
         made = [*self.made.messages]
-        made[index] = cast(Message, {**made[index], "content": text if isinstance(content, str) else content})
+        made[index] = cast(Message, {**made[index], key: text if isinstance(content, str) else content})
         try:
             return self.render(made, self.gen)
         except MessageError:
