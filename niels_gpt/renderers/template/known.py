@@ -72,7 +72,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="gemma-4",
         reasoning_parser="gemma-4",
         template="templates_wild/gemma4fix--google-chat_template",
-        certificate=_certificate(Proven(35, 2), Proven(8), Proven(32, 2), Proven(44, 12)),
+        certificate=_certificate(Proven(37), Proven(8), Proven(34), Proven(44, 12)),
         stops=("<turn|>", "<|tool_response>"),
         notes="Texts only. A text beside a call is written after the call's result, so such turns are not proven. "
         "With enable_thinking=true the model reasons.",
@@ -121,10 +121,10 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="apertus",
         reasoning_parser="apertus",
         template="templates_wild/ik--Apertus-8B-Instruct",
-        certificate=_certificate(Proven(25, 2), Proven(8), Proven(23, 2), Proven(12, 44)),
-        stops=("", "<|tools_suffix|>"),
-        notes="Results and the answer after them are one turn of the assistant, so most conversations with calls are "
-        "not proven. The end of a turn belongs to the next one. The template writes the date: give --date.",
+        certificate=_certificate(Proven(4, 23), Proven(0, 8), Proven(4, 21), Proven(8, 48)),
+        stops=("", "<|tools_suffix|>", "<|assistant_end|>"),
+        notes="The template ends an answer when it writes the next turn. The last answer of a conversation has no stop, "
+        "so most conversations are not proven. The template writes the date: give --date.",
     ),
     "lfm2": TemplateFamily(
         "LFM2",
