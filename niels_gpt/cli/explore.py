@@ -64,9 +64,9 @@ def explore(
 
     Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
-    chosen = renderer_options(renderer, renderer_option, template, date)
     if path is not None:
         existing_or_hub(path)
+    chosen = renderer_options(renderer, renderer_option, template, date)
     from niels_gpt.explorer.api import Explorer, open_dataset
     from niels_gpt.explorer.findings import read_findings
     from niels_gpt.explorer.renderer_list import RendererList
