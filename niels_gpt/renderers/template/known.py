@@ -123,8 +123,8 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         template="templates_wild/ik--Apertus-8B-Instruct",
         certificate=_certificate(Proven(4, 23), Proven(0, 8), Proven(4, 21), Proven(8, 48)),
         stops=("", "<|tools_suffix|>", "<|assistant_end|>"),
-        notes="The template ends an answer when it writes the next turn. The last answer of a conversation has no stop, "
-        "so most conversations are not proven. The template writes the date: give --date.",
+        notes="The template ends an answer when it writes the next turn. The last answer of a conversation has no "
+        "stop, so most conversations are not proven. The template writes the date: give --date.",
     ),
     "lfm2": TemplateFamily(
         "LFM2",
