@@ -122,7 +122,7 @@ def test_a_directory_of_inputs_leaves_nothing_out_without_a_word(tmp_path: Path,
     put(kind, tmp_path / "b.jsonl")
     with no_waiting():
         if kind == "directory":  # it may have such a name, and its files are read
-            with pytest.raises(InputError, match=r"b\.jsonl: a directory without any input"):
+            with pytest.raises(InputError, match=r"b\.jsonl: a directory with the name of a file and nothing to read"):
                 expand([tmp_path], (".jsonl",))
             (tmp_path / "b.jsonl" / "c.jsonl").write_text("{}\n")
             assert [file.name for file in expand([tmp_path], (".jsonl",))] == ["a.jsonl", "c.jsonl"]

@@ -143,10 +143,11 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
         # A directory may have a name like a file's; a pipe or a dead link must not be left out without a word.
         named = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes))
         found = [file for file in named if not file.is_dir() and is_regular(file)]
-        for folder in (file for file in named if file.is_dir() and not any(file in one.parents for one in found)):
-            raise InputError(
-                f"{folder}: a directory without any input; expected a file, by its name. Delete or rename it"
-            )
+        for folder in named:
+            if folder.is_dir() and not any(folder in file.parents for file in found):
+                raise InputError(
+                    f"{folder}: a directory with the name of a file and nothing to read; rename or delete it"
+                )
         if not found:
             raise InputError(f"{pattern}: no file below this directory ends in {', '.join(suffixes)}; nothing to read")
         return found

@@ -285,9 +285,8 @@ def rename_and_delete(path: Path) -> None:
         with suppress(FileNotFoundError):
             path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.trash"))
         _delete_trash(path)
-    except (
-        BaseException
-    ):  # Ctrl-C, whatever error rmtree makes of it: the command says that nothing half-written remains
+    except BaseException:
+        # Ctrl-C, or the error that `rmtree` makes of it. The command then says that nothing half-written remains.
         _delete_trash(path)
         raise
 

@@ -119,22 +119,14 @@ class Renderings:
 
     def _add_blanks(self) -> None:
         """Find the texts without any substitute (white space alone, a quote), by a letter in the place of each."""
-        for index, pair in enumerate(zip(self.messages, self.made.messages, strict=True)):
+        for index, (message, made) in enumerate(zip(self.messages, self.made.messages, strict=True)):
             for key in ("content", "reasoning_content"):
-                content, made = (cast(dict[str, Any], message).get(key) or "" for message in pair)
-                texts = [content] if isinstance(content, str) else [part.get("text") for part in content]
-                kept = [made] if isinstance(made, str) else [part.get("text") for part in made]
-                for number, (text, same) in enumerate(zip(texts, kept, strict=True)):
-                    if (
-                        isinstance(text, str)
-                        and text
-                        and text == same
-                        and not self._add_blank(index, key, number, text)
-                    ):
+                for number, (text, same) in enumerate(zip(_texts(message, key), _texts(made, key), strict=True)):
+                    if text and text == same and not self._add_blank(index, key, number, text):
                         self.unplaced.append(index)
 
     def _add_blank(self, index: int, key: str, number: int, text: str) -> bool:
-        """Find one such text, or one part of a content; false if it may be in the output, and nobody knows where."""
+        """Find one such text, or one part of a content; false if it may be in the output and its place is not found."""
         spare, whole = self.made.spare, self.whole.text
         around = self._with_text(index, key, number, spare).split(spare)
         for form in (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))):
@@ -214,3 +206,9 @@ class Renderings:
             return None
         at = int(places[-1]) - last + place
         return part.text[at:] if part.text[at - (place - last) : at] == self.whole.text[last:place] else None
+
+
+def _texts(message: Message, key: str) -> list[str]:
+    """The text of a message's content or reasoning, or those of its parts; "" for a part without text."""
+    value: Any = cast(dict[str, Any], message).get(key) or ""
+    return [value] if isinstance(value, str) else [part.get("text") or "" for part in value]
