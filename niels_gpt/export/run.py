@@ -20,6 +20,7 @@ from niels_gpt.export.source import (
     Examples,
     Facts,
     Stream,
+    check_bytes,
     checked_split,
     open_source,
     require_preferences,
@@ -57,7 +58,8 @@ def export(
 ) -> dict[str, Any]:
     """Write a cache or episodes in another program's format, and return the manifest (export.json).
 
-    The same source and options give the same bytes. Memory does not grow with the source, except for 8 bytes a row
+    The same source and options give the same bytes. The source's files are compared with their checksums first, but not
+    with a `limit`, which reads only the beginning. Memory does not grow with the source, except for 8 bytes a row
     where rows are packed, or left out for their length.
 
     Args:
@@ -87,6 +89,8 @@ def export(
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}
     if not sources:
         raise CacheError(f"{place}: no split contains rows; there is nothing to export")
+    if how.limit is None:
+        check_bytes(place, progress)
     facts = {name: opened.facts for name, opened in sources.items()}
     with StagedDirectory(Path(out), manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
         files: dict[str, FileRecord] = {}
@@ -193,6 +197,8 @@ def _export_preferences(
 ) -> dict[str, Any]:
     """See `export`."""
     require_preferences(place)
+    if how.limit is None:
+        check_bytes(place, progress)
     facts: dict[str, Facts] = {}
     counts: dict[str, dict[str, int]] = {}
     files: dict[str, FileRecord] = {}

@@ -13,10 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt import datasets
+from niels_gpt.cache.meta import has_checksums
 from niels_gpt.datasets import CHUNK_ROWS, Dataset, EpisodeRows, Split, open_dataset, slices_of_tokens
 from niels_gpt.episodes.format import require_plain_episodes
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.manifests import verify_files
 
 PORTION_TOKENS = 1 << 20
 
@@ -191,6 +194,20 @@ def open_source(path: Path, split: str) -> Examples | Stream:
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass
     facts = Facts.of(dataset, opened)
     return Stream(facts, opened) if dataset.kind == "pretrain" else Examples(facts, opened)
+
+
+def check_bytes(path: Path, progress: Progress = SILENT) -> None:
+    """Compare every byte of a dataset with the checksums of its manifest, if it has them.
+
+    An export has checksums of its own, with which damaged ids would look as they were written.
+
+    Raises:
+        CacheError: a file is damaged; the message names the first place.
+    """
+    manifest = open_dataset(path).manifest
+    if has_checksums(manifest):
+        for line in verify_files(path, manifest.get("files") or {}, progress):
+            raise CacheError(line)
 
 
 def checked_split(split: str | None) -> list[str] | None:

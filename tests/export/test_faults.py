@@ -78,15 +78,29 @@ def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
 
 
 def test_a_damaged_source_is_named(tmp_path: Path) -> None:
+    """With a limit the checksums are not compared, and the rows that are read are checked."""
     source = episodes(tmp_path / "in", [Row([1, 2, 3], [0, 1, 1]), Row([4, 5], [0, 1])], gap=0)
     np.array([1, 2, 3, 4, 999], dtype="<u4").tofile(source / "train" / "tokens.bin")
     with pytest.raises(CacheError, match=r"record 1: id 999 is outside the vocabulary of 300"):
-        export(source, "hf", tmp_path / "out")
+        export(source, "hf", tmp_path / "out", limit=2)
     np.array([1, 2, 3, 4, 5], dtype="<u4").tofile(source / "train" / "tokens.bin")
     (source / "train" / "mask.bin").write_bytes(b"\0\1\1\0\7")
     with pytest.raises(CacheError, match=r"record 1: mask 7; expected 0 or 1"):
+        export(source, "hf", tmp_path / "out", limit=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_changed_byte_of_the_source_is_found(tmp_path: Path) -> None:
+    """The export has checksums of its own, with which the damaged ids looked as they were written."""
+    source, _ = sft_cache(tmp_path / "in")
+    tokens = source / "train_tokens.bin"
+    data = bytearray(tokens.read_bytes())
+    data[-2] ^= 1
+    tokens.write_bytes(data)
+    with pytest.raises(CacheError, match=rf"train_tokens\.bin: damaged between .*offset {len(data) - 2} is"):
         export(source, "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    export(source, "hf", tmp_path / "out", limit=1)  # reads the beginning alone, so the bytes are not compared
 
 
 def test_masks_of_two_kinds(tmp_path: Path) -> None:
