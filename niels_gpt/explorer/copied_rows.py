@@ -57,7 +57,7 @@ class CopiedRows(StoredRows):
         renderers: its first tokenizer gives the text of ids, and the id at which a stream is cut into documents.
 
     Raises:
-        InputError: no row can be read, or an id is below 0 or above 32 bits.
+        InputError: no row can be shown.
     """
 
     def __init__(self, opened: Opened, renderers: RendererList) -> None:
@@ -153,10 +153,13 @@ def copied(opened: Opened, folder: Path, names: PlaceNames) -> Copy:
         where = {misfit.number: misfit.where for misfit in misfits}
         problems |= {misfit.number: f"{misfit.where}: {misfit.note}" for misfit in misfits}
         for part in parts:
-            _write(writer, part)
-            is_packed |= part.documents is not None
-            numbers.append(part.numbers)
             where |= dict(zip(part.numbers.tolist(), part.wheres, strict=True))
+            outside = _outside(part)
+            problems |= {int(part.numbers[row]): note for row, note in outside.items()}
+            usable = part.select(~np.isin(np.arange(len(part.numbers)), list(outside))) if outside else part
+            _write(writer, usable)
+            is_packed |= part.documents is not None
+            numbers.append(usable.numbers)
         names.extend([where[number] for number in own.tolist()])
     writer.close()
     if not is_packed:  # rows without them are texts
@@ -168,13 +171,17 @@ def copied(opened: Opened, folder: Path, names: PlaceNames) -> Copy:
     return Copy(np.concatenate(numbers), problems, is_whole)
 
 
+def _outside(rows: TokenRows) -> dict[int, str]:
+    """The rows with an id that is below 0 or has more than 32 bits, each with a note about its first one."""
+    found = np.flatnonzero((rows.ids < 0) | (rows.ids >= 1 << 32))
+    places, first = np.unique(rows.row_of[found], return_index=True)
+    return {
+        row: f"{rows.wheres[row]}: token {at - rows.starts[row]} has the id {rows.ids[at]}; expected 0 to 2**32 - 1"
+        for row, at in zip(places.tolist(), found[first].tolist(), strict=True)
+    }
+
+
 def _write(writer: EpisodeWriter, rows: TokenRows) -> None:
-    outside = np.flatnonzero((rows.ids < 0) | (rows.ids >= 1 << 32))
-    if len(outside):
-        row = int(rows.row_of[outside[0]])
-        raise InputError(
-            f"{rows.wheres[row]}: id {rows.ids[outside[0]]}; expected 0 to 2**32 - 1. niels-gpt doctor judges it"
-        )
     # Without a mask everything is trained, but the first token of a text, which nothing predicts.
     trained = ~rows.first_of_document if rows.trained is None else rows.trained
     segments = np.zeros(len(rows.ids), np.int64)

@@ -106,9 +106,6 @@ def test_rows_that_cannot_be_read_keep_their_numbers(tmp_path: Path, monkeypatch
     fitted = explorer.training(Train(block_size=8, packed=False))["fitted"]
     assert sorted(part["episode"] for row in fitted["shown"] for part in row["parts"]) == [0, 3, 4]
     explorer.close()
-    path.write_text('{"input_ids": [1, -5]}\n')
-    with pytest.raises(InputError, match=r"rows.jsonl:1: id -5; expected 0"):
-        opened(path)
     monkeypatch.setattr(copied_rows, "MOST_TOKENS", 2)
     monkeypatch.setattr("niels_gpt.doctor.slices.SLICE_ROWS", 1)
     path.write_text('{"input_ids": [1, 2]}\n' * 3)
@@ -116,6 +113,23 @@ def test_rows_that_cannot_be_read_keep_their_numbers(tmp_path: Path, monkeypatch
     assert explorer.about()["rows"] == 1
     assert "first rows only" in explorer.about()["facts"]["shown"]
     explorer.close()
+
+
+def test_ids_that_no_file_can_hold_are_problems_of_their_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    given = [[1, 2], [3, 1 << 40, -1], [4, -5], [5, 6], [1 << 32], [(1 << 32) - 1]]
+    path.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in given))
+    explorer, _ = opened(path)
+    listed = explorer.rows(Browse())["page"]["rows"]
+    assert [row["size"] for row in listed] == [2, 0, 0, 2, 0, 1]
+    assert listed[1]["problem"] == f"{path}:2: token 1 has the id {1 << 40}; expected 0 to 2**32 - 1"
+    assert "token 1 has the id -5" in explorer.row(Open(row=2))["problem"]
+    assert explorer.row(Open(row=3))["table"]["ids"] == [5, 6]
+    assert explorer.training(Train(block_size=8, packed=False))["fitted"]["episodes"] == 3
+    explorer.close()
+    path.write_text('{"input_ids": [1, -5]}\n')
+    with pytest.raises(InputError, match="no row has ids that can be shown"):
+        opened(path)
 
 
 def test_findings_open_in_their_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
