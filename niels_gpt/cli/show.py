@@ -105,7 +105,7 @@ def show(
         from niels_gpt.explorer.example_view import view_episode, view_example
 
         view = (
-            view_episode(path, number, split=split, T=length, packed=True, tokenizer=tokenizer)
+            view_episode(path, number, split=split, T=length or 1024, packed=True, tokenizer=tokenizer)
             if packed
             else view_example(path, number, split=split, T=length, tokenizer=tokenizer)
         )

@@ -40,20 +40,34 @@ def view_example(
     """One row of a dataset: an example, an episode, or training window `number` of a pretraining cache.
 
     Args:
+        number: of an episode, in the whole index: empty ones count.
         T: inputs shown; by default a whole example or episode, or 64 tokens of a pretraining cache.
         tokenizer: by default the one in a `tokenizer` directory near the dataset, if its checksum fits.
         token_text: the text of an id, where a tokenizer is open already.
 
     Raises:
-        CacheError: no dataset, or a damaged one. UsageError: no such row. Mismatch: not the dataset's tokenizer.
+        CacheError: no dataset, or a damaged one. UsageError: no such row, or one without tokens. Mismatch: not the
+            dataset's tokenizer.
     """
     LENGTH.check(T)
     dataset = open_dataset(cache)
     if dataset.kind == "episodes":
-        return view_episode(cache, number, split=split, T=T, tokenizer=tokenizer, token_text=token_text)
+        place, length = _place_of(dataset, split, number)
+        width = T or max(1, length - 1)
+        return view_episode(cache, place, split=split, T=width, tokenizer=tokenizer, token_text=token_text)
     text = token_text or token_text_of(cache, dataset.manifest, tokenizer)
     view = _sft if dataset.kind == "sft" else _pretrain
     return view(dataset, number, split, T, text)
+
+
+def _place_of(dataset: Dataset, split: str, number: int) -> tuple[int, int]:
+    """The place of an episode among those with tokens, which are the ones that a loader reads, and its length."""
+    lengths = dataset.split(split).lengths
+    if not 0 <= number < len(lengths):
+        raise UsageError(f"{dataset.path}: {split} has episodes 0 to {len(lengths) - 1:,}; no {number:,}")
+    if not lengths[number]:
+        raise UsageError(f"{dataset.path}: episode {number:,} of {split} has no tokens; look at another one")
+    return int(np.count_nonzero(lengths[:number])), int(lengths[number])
 
 
 def view_episode(
@@ -61,16 +75,17 @@ def view_episode(
     number: int,
     *,
     split: str = "train",
-    T: int | None = None,
+    T: int = 1024,
     packed: bool = False,
     too_long: str = "head",
     tokenizer: Path | None = None,
     token_text: TokenText | None = None,
 ) -> ExampleView:
-    """Episode `number` of a dataset, or row `number` of its packing into rows of `T` inputs, read by the loader.
+    """Row `number` that the loader makes of a dataset with rows of `T` inputs: an episode, or several if packed.
 
     Args:
-        T: inputs in a row; by default the whole episode, or 1024 packed.
+        number: of the rows of the loader, which leaves out empty episodes, and those that the policy leaves out.
+        T: inputs in a row.
         packed: several episodes in a row.
         too_long: the loader's policy for episodes of more than T + 1 tokens.
         tokenizer, token_text: see `view_example`.
@@ -81,12 +96,6 @@ def view_episode(
     BLOCK_SIZE.check(T)
     require_episodes(dataset)
     opened = open_dataset(dataset)
-    if T is None:
-        rows = opened.split(split)
-        # A number that is out of range is refused below, with the number of rows in the message; until then any length
-        # will do.
-        longest = int(rows.lengths_of(np.array([number]))[0]) if 0 <= number < len(rows) else 2
-        T = 1024 if packed else max(1, longest - 1)
     special = opened.special_token_ids
     # Any id serves as padding, which is known by its position.
     loader = _loader_in_order(dataset, T, special.get("eot", 0), packed=packed, too_long=too_long)
@@ -104,9 +113,12 @@ def view_episode(
     segments = None if batch.segment_ids is None else batch.segment_ids[0].numpy()
     tokens = _columns(x, y, kinds, in_loss, text, segments)
     episodes = ", ".join(map(str, batch.episodes.tolist()))
-    what = f"row {number:,} of {n:,}: episodes {episodes}," if packed else f"episode {number:,} of {n:,}:"
+    # The first is the only one unless rows are packed.
+    episode = int(batch.episodes[0])
+    total = len(opened.split(split))
+    what = f"row {number:,} of {n:,}: episodes {episodes}," if packed else f"episode {episode:,} of {total:,}:"
     if opened.manifest.get("kind") == "preferences" and not packed:
-        what = f"{what} {describe_completion(dataset, split, number)},"
+        what = f"{what} {describe_completion(dataset, split, episode)},"
     title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
     return ExampleView(title, tokens, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
 

@@ -23,6 +23,7 @@ from niels_gpt.storage.regular import is_regular
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48
 SCAN_TOKENS = 1 << 20
+NO_TOKENS = "the row has no tokens; loaders leave it out"
 
 Int64s = npt.NDArray[np.int64]
 
@@ -43,7 +44,7 @@ class StoredRows:
                 f"{directory}: expected a cache with {META_NAME}, or episodes with train/tokens.bin and "
                 "train/episodes.idx"
             )
-        self.directory, self.dataset = directory, open_dataset(directory, min_tokens=1)
+        self.directory, self.dataset = directory, open_dataset(directory)
         self.name = str(directory)
         self.numbers: Int64s | None = None  # by which the page names rows, where these are not their own
         self.kind, self.special = self.dataset.kind, self.dataset.special_token_ids
@@ -161,7 +162,8 @@ class StoredRows:
         tokens = self.tokens(split, row)
         shown = tokens.ids[:PREVIEW_TOKENS]
         preview = self._text(shown) if self.token_text else " ".join(map(str, shown.tolist()))
-        return RowSummary(row, f"{self.kind} {row}", preview, len(tokens), trained=int(tokens.trained.sum()))
+        trained, problem = int(tokens.trained.sum()), "" if len(tokens) else NO_TOKENS
+        return RowSummary(row, f"{self.kind} {row}", preview, len(tokens), trained=trained, problem=problem)
 
     def _text(self, ids: npt.NDArray[Any]) -> str:
         text = self.token_text
@@ -171,6 +173,8 @@ class StoredRows:
         """See `Dataset`; the row as a training step sees it, whole."""
         self._check_files()
         check_row(row, len(self.split(split)), 1.0, f"{self.directory} {split}")
+        if not self.split(split).lengths[row]:
+            return RowDetail(row, f"{split} {row}", None, problem=NO_TOKENS)
         width = WINDOW if self.kind == "pretrain" else None
         view = view_example(self.directory, row, split=split, T=width, token_text=self.token_text)
         return RowDetail(row, f"{split} {row}", table_of_row(view, self.special))
@@ -180,4 +184,4 @@ class StoredRows:
         self._check_files()
         # An empty row has no share; its mean would be a warning and NaN.
         parts = [self.tokens(split, row).trained for row in rows]
-        return [(len(trained), float(trained.mean()) if len(trained) else 0.0) for trained in parts]
+        return [(len(trained), float(trained.mean())) for trained in parts if len(trained)]

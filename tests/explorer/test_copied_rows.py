@@ -16,15 +16,17 @@ from niels_gpt.datasets import open_dataset as open_stored
 from niels_gpt.doctor import diagnose
 from niels_gpt.doctor.columns import token_parts
 from niels_gpt.doctor.open_input import open_input
-from niels_gpt.errors import InputError
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer import copied_rows
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.copied_rows import CopiedRows
 from niels_gpt.explorer.dataset import Filter
+from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.findings import Findings
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.explorer.requests import Browse, Open, Train
+from niels_gpt.explorer.token_columns import with_last_target
 from niels_gpt.export import export
 from tests.conftest import EOT
 from tests.export.sources import Row, episodes, pretrain_cache, random_rows
@@ -161,6 +163,30 @@ def test_findings_open_in_their_split(tmp_path: Path, monkeypatch: pytest.Monkey
     windows = [documents.windows(64).row(number).ids[:-1].tolist() for number in range(len(documents.windows(64)))]
     ends = [number for number, ids in enumerate(windows) for token in ids if token == EOT]
     assert (split, window) == ("train", ends[at - 1])
+
+
+def test_empty_episodes_have_the_doctors_numbers(tmp_path: Path) -> None:
+    made = [Row([1, 2], [0, 1]), Row([], []), Row([3, 4, 5, 6], [0, 1, 1, 1]), Row([], []), Row([7, 8], [0, 1])]
+    path = episodes(tmp_path / "episodes", made)
+    found = diagnose(path).finding("empty-row")
+    assert found is not None
+    explorer, _ = opened(path)
+    listed = explorer.rows(Browse())["page"]["rows"]
+    assert [row["size"] for row in listed] == [2, 0, 4, 0, 2]
+    assert [row["row"] for row in listed if row["problem"]] == [place.row for place in found.evidence] == [1, 3]
+    assert [explorer.row(Open(row=row))["table"]["ids"] for row in (0, 2, 4)] == [[1, 2], [3, 4, 5, 6], [7, 8]]
+    assert "no tokens" in explorer.row(Open(row=3))["problem"]
+    fitted = explorer.training(Train(block_size=8, packed=False, row=2))
+    assert [part["episode"] for row in fitted["fitted"]["shown"] for part in row["parts"]] == [0, 2, 4]
+    assert fitted["table"]["ids"][:2] == [7, 8]
+    explorer.close()
+    shown = view_example(path, 4)
+    assert [token.id for token in with_last_target(shown)] == [7, 8]
+    assert "episode 4 of 5" in shown.title
+    with pytest.raises(UsageError, match="episode 1 of train has no tokens"):
+        view_example(path, 1)
+    with pytest.raises(UsageError, match="episodes 0 to 4; no 5"):
+        view_example(path, 5)
 
 
 def test_a_folder_of_several_formats_names_its_rows_alike(tmp_path: Path) -> None:
