@@ -12,7 +12,8 @@ import pytest
 
 from niels_gpt.errors import InputError
 from niels_gpt.sources import inputs
-from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, fingerprint, read_jsonl, read_text
+from niels_gpt.sources.hashed_files import fingerprint
+from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, read_jsonl, read_text
 
 BOM = b"\xef\xbb\xbf"
 SUFFIXES = (".txt", ".md")

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor, Task, reporting_outcome
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError, shown
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.base import ChecksInputs
 from niels_gpt.sources.rejections import BadRowLimit, Rejections
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
@@ -284,6 +285,7 @@ class Build:
         self.path = self._staged.path
         self.rejections = Rejections(self.path, max_bad_rows)
         self._writers: list[Writer] = []
+        self._rows: Iterable[Any] = ()
         self._stack = ExitStack()
 
     def __enter__(self) -> Build:
@@ -303,6 +305,7 @@ class Build:
         Raises:
             TooManyBadRows: more than `max_bad_rows`. Else as the task and the executor raise.
         """
+        self._rows = rows
         chunks = options.executor.chunks(
             task, rows, self.rejections, out=self._out, recipe=self._meta, progress=options.progress
         )
@@ -325,7 +328,12 @@ class Build:
         Args:
             totals: counts of the whole build; they are recorded under `totals` and at the top level.
             splits: counts by split.
+
+        Raises:
+            ChangedWhileRead: an input has changed since it was hashed. StorageError: the disk refused.
         """
+        if isinstance(self._rows, ChecksInputs):
+            self._rows.check_inputs()
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
         # The description of the cache format can be read in two ways, totals as an object or as top-level keys. Readers
         # of either kind find them.

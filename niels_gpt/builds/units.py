@@ -27,7 +27,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -55,6 +55,7 @@ from niels_gpt.storage.manifests import (
     with_manifest_hash,
 )
 from niels_gpt.storage.regular import is_regular, map_regular, open_regular, read_regular
+from niels_gpt.storage.remote import ChangedWhileRead
 from niels_gpt.storage.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
@@ -119,6 +120,19 @@ def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]
                 file.write(_listing_line(part))
                 file.flush()
             yield part
+
+
+@contextmanager
+def listing_deleted_if_changed(folder: Path) -> Iterator[None]:
+    """A block in which slices are found and read. If an input changes meanwhile, the list of slices is deleted.
+
+    They may be the slices of other bytes than the folder is for. Finished units stay: their input was compared.
+    """
+    try:
+        yield
+    except ChangedWhileRead:
+        (folder / LISTING_NAME).unlink(missing_ok=True)
+        raise
 
 
 def _listing_line(part: Slice) -> bytes:

@@ -20,7 +20,7 @@ from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.imports.olmo import OLMO
 from niels_gpt.imports.samples import LITDATA, MDS
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.inputs import fingerprint
+from niels_gpt.sources.hashed_files import HashedFiles
 from niels_gpt.storage.manifests import read_manifest
 
 FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, NANOGPT, OLMO, LLMC, NPY, MDS, LITDATA)}
@@ -84,7 +84,9 @@ def import_episodes(
     # What the user passes wins over the record of an export.
     size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
     mask_dtype = _mask_dtype(splits, place)
-    recipe = _recipe(place, chosen, splits, eos_id, mask_dtype, shard_bytes, {**recorded, "vocab_size": size})
+    hashed = HashedFiles()
+    inputs = {name: hashed.fingerprint(found.files) for name, found in splits.items()}
+    recipe = _recipe(place, chosen, inputs, eos_id, mask_dtype, shard_bytes, {**recorded, "vocab_size": size})
     with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
         counts = dict.fromkeys(("train", "val"), _NO_ROWS)
         for name, found in splits.items():
@@ -93,6 +95,7 @@ def import_episodes(
             for rows in _checked(found.read(), size, place):
                 writer.write(rows.ids, rows.lengths, rows.weights if mask_dtype else None)
                 progress.advance(len(rows.ids))
+            hashed.check(found.files)
             counts[name] = writer.counts()
         totals = {f"{name}_episodes": each["episodes"] for name, each in counts.items()}
         if not sum(totals.values()):
@@ -105,7 +108,7 @@ def import_episodes(
 def _recipe(
     place: Path,
     form: ImportFormat,
-    splits: Mapping[str, SplitFiles],
+    inputs: Mapping[str, list[dict[str, Any]]],
     eos_id: int | None,
     mask_dtype: str | None,
     shard_bytes: int | None,
@@ -114,9 +117,9 @@ def _recipe(
     """The settings that decide the dataset's bytes, in the order in which the manifest records them.
 
     Args:
+        inputs: of each split, name, bytes and sha256 of its files.
         source: what is known of the tokenizer: `exported.SOURCE_FIELDS`.
     """
-    inputs = {name: fingerprint(found.files) for name, found in splits.items()}
     return {
         "format_version": FORMAT_VERSION,
         "kind": "episodes",

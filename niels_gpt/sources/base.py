@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
@@ -40,6 +40,14 @@ class SourceOptions:
     order: str = ORDERS[0]
     english_only: bool = True
     max_messages: int | None = None
+
+
+@runtime_checkable
+class ChecksInputs(Protocol):
+    """Rows that know which of their files must not change while a build reads them."""
+
+    def check_inputs(self) -> None:
+        """See `Source.check_inputs`."""
 
 
 class Source(ABC, Generic[Row]):
@@ -83,6 +91,15 @@ class Source(ABC, Generic[Row]):
     def __iter__(self) -> Iterator[Row | Rejected]:
         """All rows, so that a source can be passed where rows are expected."""
         return self.iterate()
+
+    def check_inputs(self) -> None:
+        """Refuse files that changed since `config` hashed them and of which a build did not read all rows.
+
+        Files that were read to their end are checked there.
+
+        Raises:
+            ChangedWhileRead: a file has changed.
+        """
 
     def fraction_read(self) -> float | None:
         """How much of the data has been read so far, 0 to 1; `None` if that is not known."""

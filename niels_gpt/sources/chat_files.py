@@ -23,7 +23,8 @@ from niels_gpt.ranges import ROW
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_of
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, expand, fingerprint
+from niels_gpt.sources.hashed_files import HashedFiles
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, expand
 from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.media_columns import refuse_media_columns
@@ -55,6 +56,7 @@ class ChatFile(ChatSource):
     dialect: str | None = None
     mapping: RowMapping = NO_MAPPING
     count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
+    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", as_file(self.path))  # callers may pass a string
@@ -75,7 +77,7 @@ class ChatFile(ChatSource):
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of the file, and the dialect that it is read as. Reads the file once."""
-        inputs = fingerprint([existing_file(self.path)], progress)
+        inputs = self.hashed.fingerprint([existing_file(self.path)], progress)
         return {"inputs": inputs, "dialect": self.detected_dialect(), **self.mapping.describe()}
 
     def detected_dialect(self) -> str | None:
@@ -111,7 +113,12 @@ class ChatFile(ChatSource):
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The normalised conversations in order, from row `start` on; `Rejected` in place of unusable rows."""
         self.count.begin([self.path])
-        return self._conversations(islice(read_records(self.path, self.count), start, None))
+        rows = self._conversations(islice(read_records(self.path, self.count), start, None))
+        return self.hashed.checked(rows, [self.path])
+
+    def check_inputs(self) -> None:
+        """See `Source`."""
+        self.hashed.check_unfinished()
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the bytes."""
@@ -119,11 +126,12 @@ class ChatFile(ChatSource):
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`."""
-        return slice_files([self.path], slice_bytes, lambda path: slice_file(path, slice_bytes))
+        slices = slice_files([self.path], slice_bytes, lambda path: slice_file(path, slice_bytes))
+        return self.hashed.checked(slices, [self.path])
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
-        return self._conversations(read_slice(self.path, part, self.count))
+        return self.hashed.checked(self._conversations(read_slice(self.path, part, self.count)), [self.path])
 
     def resolved(self) -> ChatFile:
         """See `Sliceable`: the dialect is detected once, not for every slice."""
@@ -249,6 +257,7 @@ class ChatFiles(ChatSource):
     """
 
     files: tuple[ChatFile, ...]
+    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for path, times in Counter(file.path for file in self.files).items():
@@ -267,7 +276,7 @@ class ChatFiles(ChatSource):
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file, and the dialect that it is read as. Reads every file once."""
-        hashed = fingerprint([existing_file(file.path) for file in self.files], progress)
+        hashed = self.hashed.fingerprint([existing_file(file.path) for file in self.files], progress)
         inputs = [{**one, "dialect": file.detected_dialect()} for one, file in zip(hashed, self.files, strict=True)]
         return {"inputs": inputs, **self.files[0].mapping.describe()}
 
@@ -275,7 +284,11 @@ class ChatFiles(ChatSource):
         """The conversations of the first file, then of the second, ..., from row `start` on of all rows."""
         for file in self.files:
             file.count.begin([file.path])
-        return islice(_rows_of(self.files), start, None)
+        return islice(self._rows_of(self.files), start, None)
+
+    def check_inputs(self) -> None:
+        """See `Source`."""
+        self.hashed.check_unfinished()
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the bytes."""
@@ -286,24 +299,25 @@ class ChatFiles(ChatSource):
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: small files share a slice, because a unit has costs of its own."""
         paths = [file.path for file in self.files]
-        return slice_files(paths, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=slice_bytes)
+        slices = slice_files(paths, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=slice_bytes)
+        return self.hashed.checked(slices, paths)
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
         for file in self.files:
             file.count.begin(())
         if part.kind == "files":
-            return _rows_of(self.files[part.start : part.stop])
+            return self._rows_of(self.files[part.start : part.stop])
         file = next(file for file in self.files if address(file.path) == part.path)
-        return _sourced(file, file.read(part))
+        return self.hashed.checked(_sourced(file, file.read(part)), [file.path])
 
     def resolved(self) -> ChatFiles:
         """See `Sliceable`."""
-        return ChatFiles(tuple(file.resolved() for file in self.files))
+        return ChatFiles(tuple(file.resolved() for file in self.files), self.hashed)
 
-
-def _rows_of(files: Iterable[ChatFile]) -> Iterator[Conversation | Rejected]:
-    return chain.from_iterable(_sourced(file, file.iterate()) for file in files)
+    def _rows_of(self, files: Iterable[ChatFile]) -> Iterator[Conversation | Rejected]:
+        rows = (self.hashed.checked(_sourced(file, file.iterate()), [file.path]) for file in files)
+        return chain.from_iterable(rows)
 
 
 def _sourced(file: ChatFile, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:

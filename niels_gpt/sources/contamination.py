@@ -17,7 +17,8 @@ from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import NGRAM_WORDS
 from niels_gpt.sources.filters import texts_of
-from niels_gpt.sources.inputs import Record, Rejected, fingerprint
+from niels_gpt.sources.hashed_files import HashedFiles
+from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.ngrams import UInt64s, ngrams, words_of
 from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
@@ -41,6 +42,7 @@ class Benchmarks:
 
     files: tuple[AnyFile, ...]
     words: int = WORDS
+    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
     code: str = field(default="contaminated", init=False)
 
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class Benchmarks:
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the check, as a source's `config` records it."""
-        return {"decontaminate": {"words": self.words, "files": fingerprint(self.files)}}
+        return {"decontaminate": {"words": self.words, "files": self.hashed.fingerprint(self.files)}}
 
     def reasons(self, chats: Sequence[Conversation]) -> list[tuple[str, str] | None]:
         """Why each conversation is left out, as a code and a sentence; `None` for one that is used."""
@@ -81,6 +83,7 @@ class Benchmarks:
             for number, (where, _) in enumerate(batch):
                 for one in range(found.offsets[number], found.offsets[number + 1]):
                     places.setdefault(found.text(one), where)
+        self.hashed.check(self.files)
         known = np.unique(np.concatenate(hashes))
         if not len(known):
             names = ", ".join(map(str, self.files))
@@ -89,7 +92,7 @@ class Benchmarks:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Workers read the benchmark files again, because the table may be larger than the files."""
-        return type(self), (self.files, self.words)
+        return type(self), (self.files, self.words, self.hashed)
 
 
 def shown(text: str, most: int = 60) -> str:

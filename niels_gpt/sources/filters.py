@@ -269,6 +269,10 @@ class Filtered(ChatSource):
         """See `Source`."""
         return self._checked(self.source.iterate(start=start))
 
+    def check_inputs(self) -> None:
+        """See `Source`."""
+        self.source.check_inputs()
+
     def fraction_read(self) -> float | None:
         """See `Source`."""
         fraction: float | None = self.source.fraction_read()

@@ -20,8 +20,6 @@ from typing import IO, Any, cast, overload
 
 from niels_gpt.errors import InputError, storage_errors
 from niels_gpt.extras import check_library
-from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
 
@@ -205,26 +203,6 @@ def size_of(file: AnyFile) -> int:
     if isinstance(file, RemoteFile):
         return file.size() or 0
     return file.stat().st_size if file.exists() else 0
-
-
-def fingerprint(files: Iterable[AnyFile], progress: Progress = SILENT) -> list[dict[str, Any]]:
-    """Name, size in bytes and sha256 of each file, as manifests record inputs.
-
-    Each file is read once, except for files of a hub's commit, whose size and hash the hub records.
-    """
-    listed = list(files)
-    progress.begin("hashing the input", total=sum(map(size_of, listed)), unit="bytes")
-    return [_fingerprint(file, progress) for file in listed]
-
-
-def _fingerprint(file: AnyFile, progress: Progress) -> dict[str, Any]:
-    if isinstance(file, RemoteFile) and file.is_immutable:
-        existing_file(file)
-        if (sha256 := file.known_sha256()) is not None:
-            progress.advance(size_of(file))
-            return {"name": file.name, "bytes": size_of(file), "sha256": sha256}
-    record = file_record(file, progress)
-    return {"name": file.name, "bytes": record.bytes, "sha256": record.sha256}
 
 
 def reading(path: AnyFile) -> AbstractContextManager[None]:

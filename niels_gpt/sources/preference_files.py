@@ -11,7 +11,8 @@ from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, files_with_rows
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, fingerprint
+from niels_gpt.sources.hashed_files import HashedFiles
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file
 from niels_gpt.sources.preference_rows import FORMS, Preference, detect_form, to_preference
 from niels_gpt.sources.records import read_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
@@ -35,6 +36,7 @@ class PreferenceFiles:
     files: tuple[AnyFile, ...]
     form: str | None = None
     count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
+    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in FORMS:
@@ -48,8 +50,12 @@ class PreferenceFiles:
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file, and the form of their rows. Reads every file once."""
-        inputs = fingerprint([existing_file(path) for path in self.files], progress)
+        inputs = self.hashed.fingerprint([existing_file(path) for path in self.files], progress)
         return {"inputs": inputs, "form": self.detected_form()}
+
+    def check_inputs(self) -> None:
+        """See `Source`."""
+        self.hashed.check_unfinished()
 
     def fraction_read(self) -> float | None:
         """How much of the files has been read so far, 0 to 1; `None` if that is not known."""
@@ -79,7 +85,9 @@ class PreferenceFiles:
         """The preferences in order, from row `start` on; `Rejected` in place of unusable rows."""
         form = self.detected_form()
         self.count.begin(self.files)
-        records = chain.from_iterable(read_records(path, self.count) for path in self.files)
+        records = chain.from_iterable(
+            self.hashed.checked(read_records(path, self.count), [path]) for path in self.files
+        )
         return _preferences(islice(records, start, None), form)
 
     def __iter__(self) -> Iterator[Preference | Rejected]:
@@ -88,15 +96,17 @@ class PreferenceFiles:
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: small files share a slice."""
         below = slice_bytes if len(self.files) > 1 else 0
-        return slice_files(self.files, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=below)
+        slices = slice_files(self.files, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=below)
+        return self.hashed.checked(slices, self.files)
 
     def read(self, part: Slice) -> Iterator[Preference | Rejected]:
         """See `Sliceable`."""
         form = self.detected_form()
         if part.kind == "files":
-            return _preferences(chain.from_iterable(map(read_records, self.files[part.start : part.stop])), form)
+            files = self.files[part.start : part.stop]
+            return self.hashed.checked(_preferences(chain.from_iterable(map(read_records, files)), form), files)
         path = next(path for path in self.files if address(path) == part.path)
-        return _preferences(read_slice(path, part, self.count), form)
+        return self.hashed.checked(_preferences(read_slice(path, part, self.count), form), [path])
 
     def resolved(self) -> PreferenceFiles:
         """See `Sliceable`: the form is detected once, not for every slice."""

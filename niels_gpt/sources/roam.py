@@ -12,7 +12,8 @@ from typing import Any
 from niels_gpt.errors import InputError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SourceOptions, TextSource
-from niels_gpt.sources.inputs import Document, ReadProgress, Rejected, expand, fingerprint, read_text
+from niels_gpt.sources.hashed_files import HashedFiles
+from niels_gpt.sources.inputs import Document, ReadProgress, Rejected, expand, read_text
 from niels_gpt.sources.slices import Slice, slice_files
 
 SUFFIXES = (".md", ".markdown")
@@ -34,6 +35,7 @@ class RoamNotes(TextSource):
 
     folder: Path
     count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
+    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
     note_files: tuple[Path, ...] | None = None
 
     @classmethod
@@ -60,7 +62,11 @@ class RoamNotes(TextSource):
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of every note. Reads them once."""
-        return {"inputs": fingerprint(self.files(), progress)}
+        return {"inputs": self.hashed.fingerprint(self.files(), progress)}
+
+    def check_inputs(self) -> None:
+        """See `Source`."""
+        self.hashed.check_unfinished()
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the files."""
@@ -72,7 +78,7 @@ class RoamNotes(TextSource):
         self.count.total = len(files)
         for number, file in enumerate(islice(files, start, None), start=start + 1):
             self.count.done = number
-            yield _note(file)
+            yield from self.hashed.checked([_note(file)], [file])
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: each slice is some whole notes."""
@@ -80,7 +86,8 @@ class RoamNotes(TextSource):
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
         """See `Sliceable`."""
-        return map(_note, self.files()[part.start : part.stop])
+        files = self.files()[part.start : part.stop]
+        return self.hashed.checked(map(_note, files), files)
 
     def resolved(self) -> RoamNotes:
         """See `Sliceable`: the folder is searched once."""

@@ -21,6 +21,7 @@ from niels_gpt.errors import DataError, InputError
 from niels_gpt.forks import cached_property
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import TextSource
+from niels_gpt.sources.hashed_files import HashedFiles
 from niels_gpt.sources.inputs import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
@@ -30,7 +31,6 @@ from niels_gpt.sources.inputs import (
     Rejected,
     decode,
     existing_file,
-    fingerprint,
     read_text,
     reading,
     size_of,
@@ -54,6 +54,7 @@ class TextFiles(TextSource):
 
     inputs: Sequence[str | AnyFile]
     count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
+    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -76,12 +77,17 @@ class TextFiles(TextSource):
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file. Reads every file once."""
-        return {"inputs": fingerprint(self.files(), progress)}
+        return {"inputs": self.hashed.fingerprint(self.files(), progress)}
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The documents in order, from document `start` on; `Rejected` in place of unusable rows and files."""
         self.count.begin(self.files())
-        return islice(chain.from_iterable(_documents(file, self.count) for file in self.files()), start, None)
+        rows = (self.hashed.checked(_documents(file, self.count), [file]) for file in self.files())
+        return islice(chain.from_iterable(rows), start, None)
+
+    def check_inputs(self) -> None:
+        """See `Source`."""
+        self.hashed.check_unfinished()
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the bytes."""
@@ -89,22 +95,24 @@ class TextFiles(TextSource):
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: small text files share a slice, larger ones are cut between their parts."""
-        return slice_files(self.files(), slice_bytes, lambda file: _cut(file, slice_bytes))
+        slices = slice_files(self.files(), slice_bytes, lambda file: _cut(file, slice_bytes))
+        return self.hashed.checked(slices, self.files())
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
         """See `Sliceable`."""
         self.count.begin(())
         if part.kind == "files":
-            return chain.from_iterable(map(_documents, self.files()[part.start : part.stop]))
+            files = self.files()[part.start : part.stop]
+            return self.hashed.checked(chain.from_iterable(map(_documents, files)), files)
         file = as_file(part.path)
         if part.kind == "text":
             self.count.done, self.count.total = -part.start, part.stop - part.start
-            return _parts(file, part.start, part.stop, part.before, self.count)
-        return map(_document, read_slice(file, part, self.count))
+            return self.hashed.checked(_parts(file, part.start, part.stop, part.before, self.count), [file])
+        return self.hashed.checked(map(_document, read_slice(file, part, self.count)), [file])
 
     def resolved(self) -> TextFiles:
         """See `Sliceable`: directories and patterns are searched once."""
-        return TextFiles(self.files())
+        return TextFiles(self.files(), hashed=self.hashed)
 
 
 def _documents(file: AnyFile, count: ReadProgress | None = None) -> Iterator[Document | Rejected]:

@@ -90,6 +90,21 @@ class RemoteFile:
         fs, path = file_system(self.url)
         return size_at(fs, path)
 
+    def version(self) -> str:
+        """The size and the version of the contents as the store reports them (an ETag, a time); it is not read.
+
+        A file of a hub's commit cannot change: its version is empty, and costs no request.
+
+        Raises:
+            StorageError: the file does not exist, or the store cannot be reached.
+        """
+        if self.is_immutable:
+            return ""
+        fs, path = file_system(self.url)
+        with remote_errors("looking up", self.url):
+            info = repeated(lambda: fs.info(path))
+        return f"{info.get('size')} {_version(info)}"
+
     @property
     def is_immutable(self) -> bool:
         """Whether the URL names one commit of a hub, so that the file always has the same bytes."""
@@ -105,7 +120,7 @@ class RemoteFile:
 
 
 class ChangedWhileRead(StorageError):
-    """Another file came to an address while it was read: what was read before and what follows are of two files."""
+    """A file was replaced or changed while it was read, or since it was hashed: what was read is of two files."""
 
 
 class PatientFile(io.RawIOBase):
@@ -231,15 +246,22 @@ def is_local(fs: Any) -> bool:
 
 
 # The names by which file systems report a version of a file's contents, the best first.
-_VERSIONS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated")
+_VERSIONS = (
+    *("ETag", "etag", "checksum", "md5Hash", "content_md5"),
+    *("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created"),
+)
+
+
+def _version(details: Mapping[str, Any]) -> str | None:
+    """The first of `_VERSIONS` that a store reports, with its name; `None` if it reports none."""
+    return next((f"{name} {details[name]}" for name in _VERSIONS if details.get(name) is not None), None)
 
 
 def _open_version(fs: Any, path: str) -> tuple[Any, str | None]:
     """The file, and the version of its contents; `None` if the store reports none."""
     file = opened(fs, path)
     details = getattr(file, "details", None)
-    known = details if isinstance(details, Mapping) else {}
-    return file, next((f"{name} {known[name]}" for name in _VERSIONS if known.get(name) is not None), None)
+    return file, _version(details) if isinstance(details, Mapping) else None
 
 
 def _read_at(file: Any, fs: Any, path: str, at: int, wanted: int) -> tuple[Any, str | None, bytes]:

@@ -24,12 +24,12 @@ from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageErro
 from niels_gpt.extras import check_library
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.hashed_files import HashedFiles
 from niels_gpt.sources.inputs import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
     ReadProgress,
     Rejected,
-    fingerprint,
     read_jsonl,
     read_text,
     size_of,
@@ -115,7 +115,9 @@ def train_tokenizer(
     _check(options)
     files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
+        hashes = (hashed := HashedFiles()).fingerprint(files, progress)
         sample = sample_of(files, options.max_lines, options.seed, progress)
+        hashed.check(files)
         progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
         model = _train_sentencepiece(sample.lines(), options)
         record = write_atomic(staged.path / MODEL_NAME, model)
@@ -125,7 +127,7 @@ def train_tokenizer(
             **vars(options),
             "special_tokens": list(SPECIAL_TOKENS),
             "versions": {"niels_gpt": __version__, "sentencepiece": sentencepiece.__version__},
-            **what_was_made(sample, files, MODEL_NAME, record),
+            **what_was_made(sample, hashes, MODEL_NAME, record),
         }
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()
@@ -156,11 +158,11 @@ def sample_of(
     return sample
 
 
-def what_was_made(sample: Sample, files: Sequence[AnyFile], name: str, record: FileRecord) -> dict[str, Any]:
+def what_was_made(sample: Sample, inputs: Sequence[dict[str, Any]], name: str, record: FileRecord) -> dict[str, Any]:
     """The last fields of tokenizer_meta.json: lines, inputs, and the file of the model."""
     return {
         "lines": {"read": sample.seen, "used": len(sample)},
-        "inputs": fingerprint(files),
+        "inputs": list(inputs),
         "model": {"name": name, "bytes": record.bytes, "sha256": record.sha256},
     }
 
@@ -323,7 +325,9 @@ def train_byte_bpe(
     files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         # Line ends stay: a blank line is to become one token.
+        hashes = (hashed := HashedFiles()).fingerprint(files, progress)
         sample = sample_of(files, max_lines, seed, progress, with_ends=True)
+        hashed.check(files)
         progress.begin(f"training byte-level BPE with {vocab_size:,} ids on {len(sample):,} lines")
         record = write_atomic(staged.path / TOKENIZER_NAME, _train_byte_bpe(sample.lines(), vocab_size))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "bos_token": BOS}
@@ -336,7 +340,7 @@ def train_byte_bpe(
             "max_lines": max_lines,
             "special_tokens": [EOS, BOS],
             "versions": {"niels_gpt": __version__, "tokenizers": version("tokenizers")},
-            **what_was_made(sample, files, TOKENIZER_NAME, record),
+            **what_was_made(sample, hashes, TOKENIZER_NAME, record),
         }
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()

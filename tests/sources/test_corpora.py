@@ -76,7 +76,7 @@ def test_roam_reads_a_folder_in_a_fixed_order(tmp_path: Path) -> None:
     assert [entry["name"] for entry in source.config()["inputs"]] == ["two.md", "bad.md", "one.md"]
     before = source.fingerprint()
     (tmp_path / "one.md").write_text("changed")
-    assert source.fingerprint() != before
+    assert RoamNotes(tmp_path).fingerprint() != before
 
 
 def test_large_text_files_come_in_parts_that_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
