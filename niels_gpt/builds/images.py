@@ -186,7 +186,7 @@ def _size_of(data: bytes, image: ImagePart) -> tuple[int, int]:
     try:
         with Image.open(BytesIO(data)) as opened:
             return opened.size
-    except Exception as error:  # Pillow's readers raise anything on a damaged file
+    except Exception as error:  # Pillow's readers raise OSError, SyntaxError, struct.error, ... on damage
         raise MessageError(
             "broken_image", f"{image.where} is no image that Pillow can read ({error}); repair it or drop the row"
         ) from error

@@ -77,7 +77,7 @@ class CopiedRows(StoredRows):
         try:
             self._copy = copied(opened, folder, self._names)
             super().__init__(folder, [])
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the caller gets no object that it could close
             self.close()
             raise
         self._form, self.token_text, self.name = opened.form, text, opened.name

@@ -119,7 +119,7 @@ class RolloutWriter:
         try:
             self._episodes = self._build.add(EpisodeWriter(self._build.path, SPLIT))
             self._files = self._build.add(_RolloutFiles(self._build.path, self._logprobs, self._token_versions))
-        except BaseException:
+        except BaseException:  # Ctrl-C too: `__exit__` is not called when `__enter__` raises
             self._build.__exit__(None, None, None)
             raise
         return self

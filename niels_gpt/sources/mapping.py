@@ -338,7 +338,7 @@ def _module(module: str, folder: Path) -> ModuleType:
         if not local.is_file():
             return importlib.import_module(module)
         return _from_file(local)
-    except Exception as error:
+    except Exception as error:  # a module may raise anything when it is imported
         raise UsageError(f"function of {local}: its module raised {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(folder))

@@ -174,7 +174,7 @@ class ShardCache:
                 self._download(shard, part)
                 with storage_errors("completing", place):
                     part.rename(place)
-            except BaseException:
+            except BaseException:  # Ctrl-C too must not leave part of a download behind
                 shutil.rmtree(part, ignore_errors=True)
                 raise
             self._record_use(shard.key)

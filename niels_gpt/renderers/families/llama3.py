@@ -185,6 +185,7 @@ def write_user_with_tools(
 
 
 def declare_tools(tools: Tools) -> str:
+    """The declarations of all tools: each as indented JSON, with a blank line after it."""
     return "".join(_indented(text) + "\n\n" for text in tools.json_texts)
 
 
