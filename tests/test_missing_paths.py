@@ -76,10 +76,14 @@ COMMANDS = (
     "import NOTHING --from hf --out o",
     "publish NOTHING s3://bucket/x",
 )
-# Each command in a process of its own, forked from one that has imported what all commands share.
+# Each command in a process of its own, forked from one that has imported the modules of all commands; these import none
+# of the heavy libraries themselves, which is looked at first.
 RUN = """
 import json, os, sys
 from niels_gpt.cli.main import main
+import numpy, pydantic, sentencepiece
+import niels_gpt.cli.build_options, niels_gpt.cli.catalogue, niels_gpt.cli.corpora, niels_gpt.cli.exchange
+import niels_gpt.cli.show
 heavy, commands = json.loads(sys.argv[1])
 before = [name for name in heavy if name in sys.modules]
 assert not before, before
