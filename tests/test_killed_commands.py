@@ -28,12 +28,14 @@ from tests.rollouts.made import rows
 from tests.scale.builds import write_chats
 
 SCRIPT = """
-import json, os, resource, signal, sys
+import contextlib, json, os, resource, signal, sys
 from pathlib import Path
 import pandas, pyarrow.parquet, fsspec.implementations.local
 import niels_gpt.doctor.run, niels_gpt.export.registry, niels_gpt.imports.run, niels_gpt.tokenizer.training
 import niels_gpt.recipes.run, niels_gpt.export.preferences, niels_gpt.rollouts.verify
 import niels_gpt.preferences.build, niels_gpt.sources.duplicates
+import niels_gpt.builds.units, niels_gpt.cli.catalogue, niels_gpt.cli.corpora, niels_gpt.cli.exchange
+import niels_gpt.cli.recipes, niels_gpt.cli.show, niels_gpt.doctor.sarif, niels_gpt.doctor.show
 from niels_gpt.cache.build_all import Target
 from niels_gpt.cli.main import main
 from niels_gpt.config import TrainingConfig
@@ -60,6 +62,9 @@ def run(command):
     return 0
 
 
+with contextlib.suppress(ImportError):
+    import py3langid
+    py3langid.rank("Loading its model takes longer than the rest of a command.")
 for line in sys.stdin:
     order = json.loads(line)
     reading, log = os.pipe()  # not a file, which a limit of sizes would cut too
