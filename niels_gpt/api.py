@@ -421,6 +421,7 @@ def explore(
     renderer_options: Mapping[str, Any] | None = None,
     template: Path | None = None,
     date: str | None = None,
+    format: str | None = None,
     findings: Path | None = None,
     port: int = 0,
     browser: bool = True,
@@ -432,6 +433,7 @@ def explore(
             programs, a dataset on the hub; default renderers side by side, without data.
         tokenizers: directories or hub names.
         renderer_name, renderer_options, template, date: how the first tokenizer's rows are rendered.
+        format: the shape of conversations or preferences; default as the rows look.
         findings: a report of the doctor as JSON.
         port: 0 takes any that is free.
         browser: open the page.
@@ -449,7 +451,7 @@ def explore(
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # after the cheap checks, because it needs the extra
 
-    explorer = Explorer(listed, open_dataset(path, listed), report)
+    explorer = Explorer(listed, open_dataset(path, listed, format), report)
     serve(
         explorer,
         port=port,

@@ -21,20 +21,18 @@ from niels_gpt.cli.options import (
     LossFlags,
     RendererName,
     RendererOption,
+    RowFormat,
     Template,
     existing_or_hub,
     existing_tokenizer,
     grouped,
     name_and_value,
     note_automatic,
-    one_of,
     renderer_options,
     sequence_length,
 )
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.sources.chat_shapes import DIALECTS
-from niels_gpt.sources.preference_rows import FORMS
 from niels_gpt.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -112,18 +110,6 @@ class ReportFlags:
         """
         expected = "RULE=REASON, with the reason why it is accepted"
         return dict(name_and_value("--silence", text, expected) for text in self.silence or ())
-
-
-RowFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="SHAPE",
-        help=f"How conversations are stored: {', '.join(DIALECTS)}; or preferences: {', '.join(FORMS)}.  "
-        "\\[default: by the keys of the rows]",
-        **one_of("--format", [*DIALECTS, *FORMS]),
-    ),
-]
 
 
 @dataclass(frozen=True)

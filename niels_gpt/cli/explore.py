@@ -15,6 +15,7 @@ from niels_gpt.cli.options import (
     Date,
     RendererName,
     RendererOption,
+    RowFormat,
     Template,
     existing,
     existing_or_hub,
@@ -47,6 +48,7 @@ def explore(
     renderer_option: RendererOption = None,
     template: Template = None,
     date: Date = None,
+    form: RowFormat = None,
     findings: Annotated[
         Path | None,
         typer.Option(
@@ -75,7 +77,7 @@ def explore(
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # here, because it needs the extra
 
-    explorer = Explorer(listed, open_dataset(path, listed), report)
+    explorer = Explorer(listed, open_dataset(path, listed, form), report)
     if listed.tokenizers:
         note_automatic(chosen, next(iter(listed.tokenizers.values())))
     serve(explorer, port=port, browser=browser, announce=_announce)

@@ -26,6 +26,7 @@ from niels_gpt.cli import completion
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.sources.chat_shapes import DIALECTS
+from niels_gpt.sources.preference_rows import FORMS
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.choice import RendererOptions
@@ -196,6 +197,16 @@ ChatFormat = Annotated[
         metavar="SHAPE",
         help=f"How conversations are stored: {', '.join(DIALECTS)}.  \\[default: by the keys of the rows]",
         **one_of("--format", DIALECTS),
+    ),
+]
+RowFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="SHAPE",
+        help=f"How conversations are stored: {', '.join(DIALECTS)}; or preferences: {', '.join(FORMS)}.  "
+        "\\[default: by the keys of the rows]",
+        **one_of("--format", [*DIALECTS, *FORMS]),
     ),
 ]
 OutDirectory = Annotated[Path, typer.Option("--out", metavar="DIR", help="The directory to create.")]

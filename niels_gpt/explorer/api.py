@@ -160,14 +160,19 @@ class Explorer:
         """One row."""
         modes = [*MODES, *([request.custom.mode()] if request.custom else [])]
         choice = request.choice or self.renderers.first
-        return dataclasses.asdict(self._opened().detail(self._split(request.split), request.row, choice, modes))
+        dataset, place = self._opened(), (self._split(request.split), request.row)
+        if isinstance(dataset, ChatRows):
+            return dataclasses.asdict(dataset.detail(*place, choice, modes, request.completion))
+        if request.completion:
+            raise UsageError("completion is for rows of preferences in files; a dataset has a row for each completion")
+        return dataclasses.asdict(dataset.detail(*place, choice, modes))
 
-    def image(self, row: int, message: int, part: int) -> tuple[bytes, str]:
+    def image(self, row: int, message: int, part: int, completion: int = 0) -> tuple[bytes, str]:
         """The bytes of an image in a row of a chat file, and their media type; raises as `ChatRows.image`."""
         dataset = self._opened()
         if not isinstance(dataset, ChatRows):
             raise NoSuchRow("images are shown of chat files; a dataset has names and hashes of them")
-        return dataset.image(row, message, part)
+        return dataset.image(row, message, part, completion)
 
     def stats(self, request: Sample) -> dict[str, Any]:
         """The histograms of the rows sampled so far; the first request starts the sampling."""
@@ -238,17 +243,20 @@ class Explorer:
         return exported(request.title, view)
 
 
-def open_dataset(path: str | Path | None, renderers: RendererList) -> Dataset | None:
+def open_dataset(path: str | Path | None, renderers: RendererList, form: str | None = None) -> Dataset | None:
     """Open what the doctor opens: files and folders, datasets of ours and of other programs, URLs, names on the hub.
 
     Rows of ids that are not ours are shown as the text of the first tokenizer.
 
+    Args:
+        form: the shape of conversations or preferences; default as the first rows look.
+
     Raises:
-        InputError, CacheError: nothing usable there.
+        InputError, CacheError: nothing usable there. UsageError: no such form.
     """
     if path is None:
         return None
-    opened = open_input(path)
+    opened = open_input(path, form=form)
     if opened.kind != "tokens":
         return ChatRows(Path(path), renderers, opened)
     # Here, because a chat file needs none of our datasets' code.

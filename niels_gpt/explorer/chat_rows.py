@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.doctor.open_input import Opened, open_input
-from niels_gpt.errors import MessageError, NielsError
+from niels_gpt.errors import MessageError, NielsError, UsageError
 from niels_gpt.explorer.byte_search import SLOW, ByteSearch
+from niels_gpt.explorer.completions import conversation_of, summaries_of, with_all_completions
 from niels_gpt.explorer.dataset import (
     SCAN_SECONDS,
     About,
@@ -34,6 +36,7 @@ from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.preference_files import record_to_preference
+from niels_gpt.sources.preference_rows import Preference
 
 PREVIEW = 160  # characters
 MOST_IMAGE_BYTES = 1 << 25
@@ -51,7 +54,8 @@ Int64s = npt.NDArray[np.int64]
 class ChatRows:
     """The conversations of a file, of the files of a folder, or of what the doctor opens without a path here.
 
-    A row of preferences is shown as its prompt with the best completion, or with its only one.
+    A row of preferences is shown as its prompt with one of its completions, by default the best. Searches, filters
+    and sizes take all of them.
 
     Args:
         opened: what it is, as the doctor opens it; by default the files at `path`.
@@ -67,7 +71,7 @@ class ChatRows:
         self._name = path.name
         self.splits = ["all"]
         self._dialect = self.opened.dialect
-        self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self.conversation)
+        self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self._whole)
 
     def close(self) -> None:
         """See `Dataset`."""
@@ -78,7 +82,7 @@ class ChatRows:
         """See `Dataset`."""
         facts: dict[str, Any] = {"read as": self._dialect}
         if self.opened.kind == "preferences":
-            facts["read as"] = f"{self._dialect} (the best completion of each row)"
+            facts["histograms"] = "of the best completions"
         if self.lines.files:
             facts["bytes"] = sum(file.stat().st_size for file in self.lines.files)
         return About(
@@ -94,17 +98,25 @@ class ChatRows:
             facts=facts | ({"searched": SLOW} if SLOW else {}),
         )
 
-    def conversation(self, row: int) -> Conversation | Rejected:
-        """A row as a conversation, or the reason why it cannot be used."""
+    def conversation(self, row: int, completion: int = 0) -> Conversation | Rejected:
+        """A row as a conversation, or the reason why it cannot be used.
+
+        Raises:
+            UsageError: the row has no such completion.
+        """
+        found = self._read(row)
+        return conversation_of(found, completion) if isinstance(found, Preference) else found
+
+    def _whole(self, row: int) -> Conversation | Rejected:
+        found = self._read(row)
+        return with_all_completions(found) if isinstance(found, Preference) else found
+
+    def _read(self, row: int) -> Conversation | Preference | Rejected:
         record = self.lines.record(row)
         if isinstance(record, Rejected):
             return record
-        if self.opened.kind != "preferences":
-            return record_to_conversation(record, self._dialect)
-        found = record_to_preference(record, self._dialect)
-        if isinstance(found, Rejected):
-            return found
-        return Conversation([*found.prompt, *found.completions[0].messages], found.where, tools=found.tools)
+        is_preference = self.opened.kind == "preferences"
+        return (record_to_preference if is_preference else record_to_conversation)(record, self._dialect)
 
     def place_of(self, number: int) -> tuple[str, int]:
         """See `Dataset`."""
@@ -171,7 +183,7 @@ class ChatRows:
             at = self.lines.start(row + 1) - begin
 
     def _wanted(self, row: int, wanted: Filter) -> RowSummary | None:
-        chat = self.conversation(row)
+        chat = self._whole(row)
         summary = self._summary(row, chat)
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.
@@ -187,19 +199,28 @@ class ChatRows:
         return summary
 
     def _summary(self, row: int, chat: Conversation | Rejected | None = None) -> RowSummary:
-        chat = self.conversation(row) if chat is None else chat
+        chat = self._whole(row) if chat is None else chat
         if isinstance(chat, Rejected):
             return RowSummary(row, chat.where, "", 0, problem=chat.why)
         first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
         preview = "".join(texts_of(first))[:PREVIEW]
         return RowSummary(row, chat.where, preview, size_of(chat.messages), [m["role"] for m in chat.messages])
 
-    def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
-        """See `Dataset`."""
+    def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode], completion: int = 0) -> RowDetail:
+        """See `Dataset`; of a row of preferences one of its completions."""
         check_row(row, len(self.lines), self.lines.share, self._name)
-        chat = self.conversation(row)
-        if isinstance(chat, Rejected):
-            return RowDetail(row, chat.where, None, problem=chat.why)
+        found = self._read(row)
+        if isinstance(found, Rejected):
+            return RowDetail(row, found.where, None, problem=found.why)
+        if isinstance(found, Preference):
+            chat = conversation_of(found, completion)
+            shown = self._rendered(row, chat, choice, modes)
+            return replace(shown, completions=summaries_of(found), completion=completion)
+        if completion:
+            raise UsageError(f"{found.where}: completion is {completion}, but the row is no preference; leave it out")
+        return self._rendered(row, found, choice, modes)
+
+    def _rendered(self, row: int, chat: Conversation, choice: Choice, modes: list[LossMode]) -> RowDetail:
         conversation = {"messages": chat.messages, "tools": chat.tools}
         try:
             table = self._renderers.table(chat.messages, chat.tools, choice, modes)
@@ -208,14 +229,15 @@ class ChatRows:
             return RowDetail(row, chat.where, None, conversation, str(error))
         return RowDetail(row, chat.where, table, conversation)
 
-    def image(self, row: int, message: int, part: int) -> tuple[bytes, str]:
+    def image(self, row: int, message: int, part: int, completion: int = 0) -> tuple[bytes, str]:
         """The bytes of an image in a content, and their media type. Paths are relative to the folder of the file.
 
         Raises:
+            UsageError: the row has no such completion.
             MessageError: no image there; one outside of the folder, on the network, too large or of an unknown kind.
         """
         check_row(row, len(self.lines), self.lines.share, self._name)
-        chat = self.conversation(row)
+        chat = self.conversation(row, completion)
         contents = [] if isinstance(chat, Rejected) else [one["content"] for one in chat.messages]
         parts = contents[message] if 0 <= message < len(contents) else ""
         found = (

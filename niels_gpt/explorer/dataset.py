@@ -114,14 +114,36 @@ class Page:
 
 
 @dataclass(frozen=True)
+class CompletionSummary:
+    """One completion in a row of preferences.
+
+    Attributes:
+        name: its column, such as "chosen" or "completions 2".
+        facts: its rank, label, score and margin as a text; empty without them.
+        text: its beginning. size: its characters.
+    """
+
+    name: str
+    facts: str
+    text: str
+    size: int
+
+
+@dataclass(frozen=True)
 class RowDetail:
-    """One row: its conversation if it has one, and its tokens, or the problem that prevents them."""
+    """One row: its conversation if it has one, and its tokens, or the problem that prevents them.
+
+    Attributes:
+        completions: of a row of preferences, all of them; the conversation ends with number `completion`.
+    """
 
     row: int
     where: str
     table: TokenTable | None
     conversation: dict[str, Any] | None = None
     problem: str = ""
+    completions: list[CompletionSummary] = field(default_factory=list)
+    completion: int = 0
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class Browse:
 
 @dataclass(frozen=True)
 class Open:
-    """One row to show; a conversation is rendered as chosen."""
+    """One row to show; a conversation is rendered as chosen, a row of preferences with one of its completions."""
 
     __pydantic_config__ = _FORBID
 
@@ -114,6 +114,7 @@ class Open:
     split: str = ""
     choice: Choice | None = None
     custom: CustomMode | None = None
+    completion: int = 0
 
 
 @dataclass(frozen=True)

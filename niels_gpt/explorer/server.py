@@ -161,8 +161,9 @@ def _routes(explorer: Explorer) -> list[Route | Mount]:
     async def image(request: Request) -> Response:
         try:
             place = [int(request.query_params[name]) for name in ("row", "message", "part")]
+            place.append(int(request.query_params.get("completion", 0)))
         except (KeyError, ValueError) as error:
-            raise UsageError("expected row, message and part, each a number") from error
+            raise UsageError("expected row, message and part, and maybe completion, each a number") from error
         data, kind = await to_thread.run_sync(lambda: explorer.image(*place), abandon_on_cancel=True, limiter=limiter)
         return Response(data, media_type=kind)
 

@@ -380,6 +380,24 @@ def test_hundred_thousand_tokens(tokenizer_dir: Path, visit: Visit, tmp_path: Pa
         assert took < 2000, took  # a bound for a busy machine; docs/explorer.md has what was measured
 
 
+def test_both_sides_of_a_pair(visit: Visit, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"prompt": "Which?", "chosen": "the best", "rejected": "the worst"}) + "\n")
+    renderers = RendererList()
+    with visited(visit, Explorer(renderers, open_dataset(path, renderers)), "#dataset?row=0") as page:
+        page.locator(".detail .tokens", has_text="the·best").wait_for()
+        pressed = page.locator('.completion[aria-pressed="true"]')
+        assert "chosen" in pressed.inner_text()
+        page.locator(".completion", has_text="rejected").click()
+        page.locator(".detail .tokens", has_text="the·worst").wait_for()
+        assert "rejected" in pressed.inner_text()
+        assert "the best" in text_of(page, ".completions")
+        # Another format does not change which of them is shown.
+        page.get_by_label("Format of the rows: format").select_option(label="mistral")
+        page.locator(".detail .tokens", has_text="[INST]").wait_for()
+        assert "the·worst" in text_of(page, ".detail .tokens").replace("\u200b", "")
+
+
 def share_of(page: Any, within: str) -> float:
     """The loss share shown in a part of the page."""
     return float(text_of(page, f'{within} [data-count="loss share"] dd').removesuffix(" %"))

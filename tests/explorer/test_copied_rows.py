@@ -204,15 +204,3 @@ def test_a_folder_of_several_formats_names_its_rows_alike(tmp_path: Path) -> Non
     assert [rows.lines.where(place.row) for place in found.evidence] == [place.where for place in found.evidence]
     assert rows.lines.where(1) == f"{tmp_path}/a.jsonl:3"
     explorer.close()
-
-
-def test_preferences_are_shown_with_their_best_completion(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps({"prompt": "a?", "chosen": "yes", "rejected": "no"}) + "\n{}\n")
-    explorer, rows = opened(path)
-    assert rows.lines.wait(60)
-    assert "best completion" in explorer.about()["facts"]["read as"]
-    shown = explorer.row(Open(row=0))["conversation"]["messages"]
-    assert [message["content"] for message in shown] == ["a?", "yes"]
-    assert explorer.rows(Browse(has=["unusable"]))["page"]["rows"][0]["row"] == 1
-    explorer.close()

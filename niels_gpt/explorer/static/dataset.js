@@ -27,7 +27,7 @@ export class DatasetView {
 
   build() {
     const { about, session } = this, chats = about.kind === "chats";
-    this.picker = rendererPicker(session, "Format of the rows", session.first, () => { this.stats(); if (this.row !== null) this.open(this.row); this.training.refresh(); }, { raw: false });
+    this.picker = rendererPicker(session, "Format of the rows", session.first, () => { this.stats(); if (this.row !== null) this.open(this.row, {}, this.completion); this.training.refresh(); }, { raw: false });
     this.facts = h("p", { class: "facts", role: "status" });
     this.charts = h("div", { class: "charts" });
     this.list = h("div", { class: "rows" });
@@ -204,14 +204,14 @@ export class DatasetView {
     await this.load();
   }
 
-  async open(row, evidence = {}) {
+  async open(row, evidence = {}, completion = 0) {
     const mine = this.opened();
     this.detail.setAttribute("aria-busy", "true");
     if (this.row === null) this.detail.replaceChildren(h("p", { class: "note", role: "status" }, `Loading row ${number(row)}, and its tokenizer if it is not loaded yet …`));
     try {
-      const answer = await ask("/api/row", { row, split: this.split, choice: this.picker.value() });
+      const answer = await ask("/api/row", { row, split: this.split, choice: this.picker.value(), completion });
       if (!mine()) return false;
-      this.row = row;
+      [this.row, this.completion] = [row, completion];
       this.settled("row");
       this.forget();
       if (location.hash.startsWith("#dataset") || !location.hash) {
@@ -237,6 +237,7 @@ export class DatasetView {
     if (evidence.note) parts.push(h("p", { class: "verdict differ" }, evidence.note));
     const named = this.findingsOf(answer.row);
     if (named.length) parts.push(h("p", { class: "note" }, "The doctor names this row: ", named.flatMap((link, at) => (at ? [", ", link] : [link]))));
+    if (answer.completions?.length) parts.push(this.completions(answer));
     const shown = images(answer);
     if (shown.length) parts.push(h("div", { class: "images" }, shown));
     if (answer.problem) parts.push(h("p", { class: "problem" }, answer.problem));
@@ -252,6 +253,14 @@ export class DatasetView {
     } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, shortened, 2)) : "");
     // Where the row is above the list, not beside it, its beginning is shown.
     if (matchMedia("(max-width: 900px)").matches && !(evidence.token ?? evidence.message)) this.detail.scrollIntoView({ block: "start" });
+  }
+
+  // All completions of a row of preferences; the tokens below are those of the pressed one.
+  completions(answer) {
+    return h("div", { class: "completions", role: "group", "aria-label": "Completions" }, answer.completions.map((one, at) =>
+      h("button", { type: "button", class: "completion", "aria-pressed": String(at === answer.completion), onclick: () => this.open(answer.row, {}, at) },
+        h("b", {}, one.name), h("small", {}, one.facts),
+        h("span", { class: "text" }, one.text, one.size > one.text.length ? `… (${number(one.size)} characters)` : ""))));
   }
 
   findingsOf(row) {
@@ -291,11 +300,11 @@ function placeOf(view, evidence) {
 }
 
 // The images of a conversation, in order; the server reads them from beside the file.
-function images({ row, conversation }) {
+function images({ row, conversation, completion }) {
   const kinds = ["image", "image_url", "input_image"];
   return (conversation?.messages ?? []).flatMap((message, at) => (Array.isArray(message.content) ? message.content : []).flatMap((part, number) =>
     kinds.includes(part?.type) || part?.image || part?.image_url
-      ? [h("figure", {}, h("img", { src: `/api/image?${new URLSearchParams({ row, message: at, part: number })}`, alt: `image ${number} of message ${at}`, loading: "lazy" }), h("figcaption", { class: "note" }, `message ${at}`))] : []));
+      ? [h("figure", {}, h("img", { src: `/api/image?${new URLSearchParams({ row, message: at, part: number, completion })}`, alt: `image ${number} of message ${at}`, loading: "lazy" }), h("figcaption", { class: "note" }, `message ${at}`))] : []));
 }
 
 // Strings of a conversation as JSON: an image in the row itself would fill the page.

@@ -37,7 +37,7 @@ export function legend(view) {
     view.facts_known ? key("body sampled", "sampled", "the model's, not in the loss") : null,
     view.facts_known ? key("body", "body", "from your data") : null,
     view.facts_known ? key("scaffold", "scaffold", "the format's own") : null,
-    view.facts.some((facts) => facts & CONTROL) ? key("scaffold control", "control", view.facts_known ? "control token" : "sentinel") : null,
+    view.facts.some((facts) => facts & CONTROL) ? key("scaffold control", "control", "control token") : null,
     h("li", {}, h("span", { class: "t" }, "·⏎⇥"), " space, newline, tab"),
   );
 }

@@ -223,7 +223,9 @@ function whoIs(chunk) {
 }
 
 function unowned(view, at) {
-  return view.facts[at] & PADDING ? "padding" : "format";
+  if (view.facts[at] & PADDING) return "padding";
+  // Ids of a file have no owners: they are not all of the format.
+  return view.facts_known ? "format" : "row";
 }
 
 // A chunk never spans two messages, and prefers to end where a line does.
@@ -264,7 +266,7 @@ export function describe(tokens, at) {
   pairs.push([owner?.role === "episode" ? "episode" : "message", owner ? (owner.role === "episode" ? owner.label : `${owner.label} ${owner.role}`) : "none"]);
   if (facts & PADDING) pairs.push(["is", "padding"]);
   else if (view.facts_known) pairs.push(["is", `${facts & BODY ? "body" : "scaffold"}${facts & CONTROL ? ", control token" : ""}${facts & SAMPLED ? ", sampled" : ""}`]);
-  else if (facts & CONTROL) pairs.push(["is", "sentinel"]);
+  else if (facts & CONTROL) pairs.push(["is", "control token"]);
   const weight = owner && owner.weight !== 1 ? `, weight ${owner.weight}` : "";
   pairs.push(["in the loss", trained[at] ? `● trained${weight}` : "○ not trained"]);
   if (at + 1 < view.n) {
