@@ -131,6 +131,9 @@ def numbered(found: list[Record | Rejected]) -> list[tuple[int, Any]]:
         ('{"a": "x\u2028y\x85z"}\n'.encode(), [(1, {"a": "x\u2028y\x85z"})]),  # only \n ends a line
         (b'{"a": 1}\n{"a": \n{"a": 3}\n', [(1, {"a": 1}), (2, "invalid_json"), (3, {"a": 3})]),
         (b'{"a": 1} {"b": 2}\n', [(1, "invalid_json")]),
+        (b'{"a": 1, "b": 2, "a": 1}\n2\n', [(1, "repeated_key"), (2, 2)]),
+        (b'[{"m": [{"role": "user", "role": "assistant"}]}]\n2\n', [(1, "repeated_key"), (2, 2)]),  # at any depth
+        (b'{"a": {"x": 1}, "b": {"x": 1}}\n', [(1, {"a": {"x": 1}, "b": {"x": 1}})]),
         (b"\xff\n1\n", [(1, "invalid_utf8"), (2, 1)]),
         (b"1\n" + b"[" * 100_000 + b"\n2\n", [(1, 1), (2, "invalid_json"), (3, 2)]),  # too deep to read
         (b"1" * 5000 + b"\n2\n", [(1, "invalid_json"), (2, 2)]),  # Python refuses to read integers so long
@@ -146,6 +149,11 @@ def test_read_jsonl(tmp_path: Path, data: bytes, expected: list[tuple[int, Any]]
         (
             b'{"a": 1}\n{"a": nope}',
             "rows.jsonl:2: not valid JSON at column 7 (expecting value); expected one JSON object",
+        ),
+        (
+            b'{"a": 1, "b": 1, "a": 2, "a": 3}',
+            "rows.jsonl:1: an object has the key 'a' 3 times, and readers of JSON disagree on which value counts; "
+            "expected each key once. Remove the others",
         ),
         (BOM + b"x", "rows.jsonl:1: not valid JSON at column 1 (expecting value)"),
         (b'1\n{"a": "\xff"}', "rows.jsonl:2: invalid UTF-8 at byte 7 (0xff); save the file as UTF-8"),

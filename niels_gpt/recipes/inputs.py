@@ -6,6 +6,7 @@ Everything that can be refused without a tokenizer is refused first, since loadi
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from niels_gpt.sources.duplicates import Duplicates, find_duplicates, table_path
 from niels_gpt.sources.filters import Filtered, RowCheck
 from niels_gpt.sources.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
+from niels_gpt.sources.ngrams import RULE
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import HASH_KEY
@@ -208,7 +210,14 @@ def _duplicates(
     assert table is not None
     options, folder = table.options(), loaded.place(loaded.recipe.out) / "duplicates"
     names = {name: [str(one.path) for one in _files_of(source)] for name, source in files.items()}
-    wanted = json_bytes({"sources": {name: source.config() for name, source in sources.items()}, **asdict(options)})
+    wanted = json_bytes(
+        {
+            "sources": {name: source.config() for name, source in sources.items()},
+            **asdict(options),
+            # Which characters are letters depends on Python's version of Unicode.
+            "rule": [RULE, unicodedata.unidata_version],
+        }
+    )
     recover_interrupted(folder)
     recorded = _recorded(folder)
     if recorded.get("in") == json.loads(wanted):

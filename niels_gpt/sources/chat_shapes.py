@@ -14,13 +14,13 @@ harmony
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import count
 from types import MappingProxyType
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
+from niels_gpt.sources.inputs import UNIQUE_KEYS
 from niels_gpt.sources.provider_shapes import SHAPES, TOOLS, list_at, looks_like
 
 Row = Mapping[str, Any]
@@ -148,8 +148,10 @@ def _sharegpt_turn(turn: Any, index: int, roles: Roles) -> dict[str, Any]:
 
 def _function_call(value: Any, index: int) -> dict[str, Any]:
     try:
-        call = json.loads(value)
+        call = UNIQUE_KEYS.decode(value)
         return {"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+    except MessageError as error:
+        raise MessageError(error.reason, f"message {index}: function_call: {error}") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MessageError(
             "wrong_type", f"message {index}: function_call is not JSON with 'name' and 'arguments' ({error})"
@@ -276,7 +278,9 @@ def tools_of(row: Row, dialect: str = "messages") -> list[Any] | None:
         )
     if isinstance(tools, str) and tools.strip():
         try:
-            tools = json.loads(tools)
+            tools = UNIQUE_KEYS.decode(tools)
+        except MessageError as error:
+            raise MessageError(error.reason, f"tools: {error}") from error
         except (ValueError, RecursionError) as error:
             raise MessageError("wrong_type", f"tools is text but not JSON ({error})") from error
     if tools is not None and tools != "" and not isinstance(tools, list):

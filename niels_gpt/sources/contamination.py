@@ -20,7 +20,7 @@ from niels_gpt.sources.filters import texts_of
 from niels_gpt.sources.hashed_files import HashedFiles
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.locations import files_of
-from niels_gpt.sources.ngrams import UInt64s, ngrams, words_of
+from niels_gpt.sources.ngrams import RULE, UInt64s, ngrams, words_of
 from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.storage.remote import AnyFile
 
@@ -55,7 +55,7 @@ class Benchmarks:
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the check, as a source's `config` records it."""
-        return {"decontaminate": {"words": self.words, "files": self.hashed.fingerprint(self.files)}}
+        return {"decontaminate": {"words": self.words, "rule": RULE, "files": self.hashed.fingerprint(self.files)}}
 
     def reasons(self, chats: Sequence[Conversation]) -> list[tuple[str, str] | None]:
         """Why each conversation is left out, as a code and a sentence; `None` for one that is used."""

@@ -49,6 +49,8 @@ _SPACE: Final = 0x20
 # Of ASCII only letters and digits belong to words; the bytes of other characters are kept.
 _KEPT: Final = bytes(byte if byte >= 128 or chr(byte).isalnum() else _SPACE for byte in range(256))
 
+# The version of `words_of`, `ngrams` and the MinHash, for records of what was found by them. Raise it with each change.
+RULE: Final = 1
 PERMUTATIONS: Final = 128
 FOUND: Final = 0.95
 SEED: Final = 42  # of the MinHash; another one would find other pairs near the threshold

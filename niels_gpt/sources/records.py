@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from niels_gpt.errors import InputError
+from niels_gpt.errors import InputError, MessageError
 from niels_gpt.extras import check_library
 from niels_gpt.sources.inputs import (
     MAX_LINE_BYTES,
+    UNIQUE_KEYS,
     ReadProgress,
     Record,
     Rejected,
@@ -78,12 +79,12 @@ def is_array(path: AnyFile) -> bool:
         return file.read(4096).lstrip(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def _whole_array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record]:
+def _whole_array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record | Rejected]:
     with open_bytes(path, count) as file:
         yield from _array(path, file)
 
 
-def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
+def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record | Rejected]:
     """The values of one JSON array, read in chunks.
 
     ::
@@ -92,7 +93,7 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
         at       ----------------------^          what is before `at` has been yielded; the rest waits for the next
         chunk
     """
-    decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
+    utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     text, at, number = "", 0, 0
     size, more, opened = _CHUNK_CHARACTERS, True, False
     while True:
@@ -100,8 +101,8 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
         if text[at : at + 1] == "]":
             _check_end(path, file, text[at + 1 :], number)
             return
-        value, end = _value(decoder, text, at) if opened else (None, None)
-        if end is None or text[end : end + 1] not in _AFTER_A_VALUE:  # incomplete: "2" may become "2.5"
+        found = _value(text, at, f"{path} row {number}") if opened else None
+        if found is None or text[found[1] : found[1] + 1] not in _AFTER_A_VALUE:  # incomplete: "2" may become "2.5"
             if not more or len(text) - at > MAX_LINE_BYTES:
                 raise InputError(f"{path}: row {number}: not valid JSON; the array breaks off or is damaged there")
             chunk = file.read(size)
@@ -111,8 +112,8 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
             if not opened and text.lstrip():
                 text, opened = text.lstrip()[1:], True
             continue
-        yield Record(f"{path} row {number}", value)
-        at, number, size = end, number + 1, _CHUNK_CHARACTERS
+        yield found[0]
+        at, number, size = found[1], number + 1, _CHUNK_CHARACTERS
 
 
 def _check_end(path: AnyFile, file: IO[bytes], rest: str, number: int) -> None:
@@ -129,12 +130,16 @@ def _check_end(path: AnyFile, file: IO[bytes], rest: str, number: int) -> None:
     )
 
 
-def _value(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int | None]:
-    """The value at `at` and where it ends; no end if it is incomplete or not JSON."""
+def _value(text: str, at: int, where: str) -> tuple[Record | Rejected, int] | None:
+    """The row at `at` and where it ends; `None` if it is incomplete or not JSON."""
     try:
-        return decoder.raw_decode(text, at)
+        try:
+            value, end = UNIQUE_KEYS.raw_decode(text, at)
+            return Record(where, value), end
+        except MessageError as error:  # a repeated key; what follows in the value may be incomplete
+            return Rejected(where, error.reason, f"{where}: {error}"), json.JSONDecoder().raw_decode(text, at)[1]
     except (ValueError, RecursionError):
-        return None, None
+        return None
 
 
 def _decoded(utf8: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, number: int) -> str:

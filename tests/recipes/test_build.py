@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import niels_gpt as ng
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import CacheError, DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
+from niels_gpt.recipes import inputs as recipe_inputs
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.ngrams import RULE
 from niels_gpt.storage.manifests import with_manifest_hash
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer import load_tokenizer
@@ -284,6 +287,20 @@ def test_damaged_records_of_duplicates_are_made_again(folder: Path, name: str, d
     (folder / "made/duplicates" / name).write_bytes(damage)
     open_recipe(recipe)
     assert digests(folder / "made") == before
+
+
+def test_duplicates_are_searched_again_where_the_words_are_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe(folder / "recipe.toml", ["duplicates.exact=true"])
+    open_recipe(recipe)
+    recorded = folder / "made/duplicates/looked_for.json"
+    before = recorded.read_bytes()
+    open_recipe(recipe)
+    assert recorded.read_bytes() == before
+    monkeypatch.setattr(recipe_inputs, "RULE", RULE + 1)
+    open_recipe(recipe)
+    assert json.loads(recorded.read_bytes())["in"]["rule"] == [RULE + 1, unicodedata.unidata_version]
 
 
 def test_other_options_of_duplicates_and_a_search_that_was_killed(folder: Path) -> None:

@@ -14,8 +14,8 @@ import niels_gpt as ng
 from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.messages import Conversation
 from niels_gpt.sources import records
-from niels_gpt.sources.chat_files import ChatFile, from_dataset
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset
+from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.sources.records import read_records
 from niels_gpt.sources.rejections import Rejections
@@ -312,6 +312,34 @@ def test_arrays_are_read_whatever_the_chunks(
     ):
         (tmp_path / "a.json").write_text(text, encoding="utf-8")
         assert [record.value for record in read_records(tmp_path / "a.json")] == values
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 64])
+def test_a_row_of_an_array_with_a_repeated_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(records, "_CHUNK_CHARACTERS", chunk)
+    (tmp_path / "a.json").write_text('[{"a": 1}, {"m": [{"role": "user", "role": "assistant"}], "b": "]"}, {"a": 3}]')
+    found = list(read_records(tmp_path / "a.json"))
+    assert [row.value if isinstance(row, Record) else row.reason for row in found] == [
+        {"a": 1},
+        "repeated_key",
+        {"a": 3},
+    ]
+    assert isinstance(found[1], Rejected)
+    assert found[1].detail.startswith(f"{tmp_path / 'a.json'} row 1: an object has the key 'role' 2 times")
+
+
+def test_a_repeated_key_in_json_text_of_a_row(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    call = {"from": "function_call", "value": '{"name": "f", "name": "g", "arguments": {}}'}
+    rows = [
+        {"messages": turns, "tools": '[{"type": "function", "function": {"name": "f", "name": "g"}}]'},
+        {"conversations": [{"from": "human", "value": "?"}, call]},
+    ]
+    for row in rows:
+        (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+        (found,) = chat_files([str(tmp_path / "a.jsonl")])
+        assert isinstance(found, Rejected)
+        assert (found.reason, "an object has the key 'name' 2 times" in found.detail) == ("repeated_key", True)
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"b": ', "[1, 2", '[{"a": 1} x]', '[{"a": 1}, \xff]'])

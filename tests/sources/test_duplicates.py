@@ -32,7 +32,7 @@ from niels_gpt.sources.duplicates import (
 )
 from niels_gpt.sources.filters import Filtered, RowFilters
 from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.ngrams import band_length, minhashes_of, ngrams, words_of
+from niels_gpt.sources.ngrams import RULE, band_length, minhashes_of, ngrams, words_of
 
 WORDS = [f"word{n}" for n in range(400)]
 
@@ -71,6 +71,19 @@ def test_ngrams_against_a_slow_reference(texts: list[str], n: int) -> None:
     # Equal hashes are equal n-grams, and the hash does not depend on where the n-gram is.
     assert all(by_hash[value] == text for value, text in zip(made.hashes.tolist(), flat, strict=True))
     assert len(by_hash) == len(set(flat))
+
+
+def test_the_rule_of_words_is_recorded_by_its_number() -> None:
+    """Recorded searches for duplicates are used again while `RULE` is the same, so it must stand for one behaviour."""
+    texts = [
+        "Das Wasser des Sees, 25\N{DEGREE SIGN} warm!",
+        "e\u0301tude d'e\u0301te\u0301",
+        "今日はx1年",
+        "a_b-c's",
+        "",
+    ]
+    seen = [[words_of(text) for text in texts], ngrams(texts, 2).hashes.tolist()]
+    assert (RULE, hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]) == (1, "eaa8477b1f4ee5f6")
 
 
 def test_what_a_word_is() -> None:
