@@ -17,7 +17,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.values import check_keywords
 
 if TYPE_CHECKING:
-    from niels_gpt.builds.conversation_encoders import Samples
+    from niels_gpt.builds.sample_encoder import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers

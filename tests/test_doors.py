@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
 pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 pytest.importorskip("torch", reason="the extra 'torch' is not installed")
 
-from niels_gpt.builds.conversation_encoders import SentinelEncoder
+from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.doctor import diagnose
 from niels_gpt.episodes import build_episodes

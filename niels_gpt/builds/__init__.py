@@ -6,7 +6,10 @@
     tasks.py                  what may run anywhere, and what runs it;  units.py: finished pieces on disk
     rows.py                   checks of rows before they are encoded, and batches of similar size
     conversations.py          the tasks that encode conversations, by one of
-    conversation_encoders.py    a renderer or our own sentinels: `as_encoder`
+    conversation_encoders.py    the encoder for what a caller has: `as_encoder`
+    encoder_protocol.py         what an encoder is, and its batches
+    sentinel_encoder.py         our own sentinels
+    renderer_encoder.py         a renderer
     sample_encoder.py           a renderer that makes several samples of a conversation
     documents.py              texts: encoder, task, token budgets
     splits.py                 train or val, by group; the shuffle buffer

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.conversation_encoders import ConversationEncoder, EncodedBatch, Rows
+from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch, Rows
 from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.rows import as_conversation
 from niels_gpt.builds.tasks import Chunk, RowMetadata

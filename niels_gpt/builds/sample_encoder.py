@@ -23,19 +23,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.build import check_ids
-from niels_gpt.builds.conversation_encoders import (
-    BatchRenderer,
-    EncodedBatch,
-    RendererEncoder,
-    Samples,
-    changes_of,
-)
+from niels_gpt.builds.encoder_protocol import EncodedBatch
+from niels_gpt.builds.renderer_encoder import BatchRenderer, RendererEncoder, changes_of
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
@@ -44,6 +39,11 @@ from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
+# What becomes of a conversation with several answers:
+#   per-conversation  one sample, as the conversation is rendered now; reasoning that the format drops is lost
+#   per-turn          a sample for each trained turn, which ends with it and trains it alone
+#   auto              as few samples as train every turn on the ids with which it was produced
+Samples = Literal["per-conversation", "per-turn", "auto"]
 _NO_IMAGES = "only --samples per-conversation takes images; build these rows into another dataset, or drop the row"
 
 

@@ -29,13 +29,7 @@ from niels_gpt.builds.build import (
     new_build,
     report_changes,
 )
-from niels_gpt.builds.conversation_encoders import (
-    ConversationEncoder,
-    OnUnsupported,
-    RenderingPolicy,
-    SentinelEncoder,
-    as_encoder,
-)
+from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import SFTCacheTask
 from niels_gpt.builds.documents import (
     DocumentEncoder,
@@ -46,7 +40,10 @@ from niels_gpt.builds.documents import (
     document_encoder,
     with_split,
 )
+from niels_gpt.builds.encoder_protocol import ConversationEncoder
+from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
+from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import (

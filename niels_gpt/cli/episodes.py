@@ -55,7 +55,8 @@ from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from niels_gpt.builds.conversation_encoders import ConversationEncoder, Samples
+    from niels_gpt.builds.encoder_protocol import ConversationEncoder
+    from niels_gpt.builds.sample_encoder import Samples
     from niels_gpt.episodes.verify import SplitSummary
 
 app = App(
@@ -171,7 +172,9 @@ def conversation_encoder(
     Raises:
         UsageError: --images or --samples per-turn, which need a renderer, for a spm.model.
     """
-    from niels_gpt.builds.conversation_encoders import RenderingPolicy, SentinelEncoder, as_encoder
+    from niels_gpt.builds.conversation_encoders import as_encoder
+    from niels_gpt.builds.renderer_encoder import RenderingPolicy
+    from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 
     loss_on = loss.loss_on
     if uses_renderer(tokenizer, renderer, loss):

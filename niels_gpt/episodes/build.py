@@ -24,16 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.build import Build, BuildFields, BuildOptions, already_built, new_build, report_changes
-from niels_gpt.builds.conversation_encoders import (
-    ConversationEncoder,
-    OnUnsupported,
-    RendererEncoder,
-    RenderingPolicy,
-    Rows,
-    as_encoder,
-)
+from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import IMAGES, PREFIX, EpisodeTask
+from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
 from niels_gpt.builds.images import ImageFolder, PlacedImage
+from niels_gpt.builds.renderer_encoder import OnUnsupported, RendererEncoder, RenderingPolicy
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk

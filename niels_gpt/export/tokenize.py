@@ -24,7 +24,9 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.conversation_encoders import ConversationEncoder, EncodedBatch, RenderingPolicy, as_encoder
+from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch
+from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.datasets import gather
 from niels_gpt.errors import DataError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows, cut, rows_of

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.build import BuildFields, BuildOptions
-from niels_gpt.builds.conversation_encoders import OnUnsupported, RenderingPolicy, as_encoder, refuse_image_folder
+from niels_gpt.builds.conversation_encoders import as_encoder, refuse_image_folder
+from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.episodes.build import build_splits, recipe_of

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.conversation_encoders import ConversationEncoder, RendererEncoder
+from niels_gpt.builds.encoder_protocol import ConversationEncoder
+from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.builds.rows import batches, characters
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError

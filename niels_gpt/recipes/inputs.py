@@ -12,13 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.builds.conversation_encoders import (
-    ConversationEncoder,
-    RenderingPolicy,
-    Samples,
-    SentinelEncoder,
-    as_encoder,
-)
+from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.encoder_protocol import ConversationEncoder
+from niels_gpt.builds.renderer_encoder import RenderingPolicy
+from niels_gpt.builds.sample_encoder import Samples
+from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest, require_episodes, require_plain_episodes
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, Mismatch, UsageError

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.builds.conversation_encoders import RendererEncoder, SentinelEncoder
+from niels_gpt.builds.renderer_encoder import RendererEncoder
+from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes, is_episode_indexed_dataset
 from niels_gpt.episodes.format import open_manifest

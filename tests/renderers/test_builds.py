@@ -11,7 +11,8 @@ import pytest
 import torch
 
 pytest.importorskip("tokenizers")
-from niels_gpt.builds.conversation_encoders import RendererEncoder, as_encoder
+from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cache.sft_dataset import SFTExampleDataset

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.builds.conversation_encoders import RendererEncoder, RenderingPolicy
+from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, UsageError

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
-from niels_gpt.builds.conversation_encoders import RendererEncoder
+from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.errors import MessageError, MissingExtra, UsageError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.base import (

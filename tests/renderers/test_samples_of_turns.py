@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
-from niels_gpt.builds.conversation_encoders import Samples, as_encoder
+from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.sample_encoder import Samples
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.rows import EpisodeReader

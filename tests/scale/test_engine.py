@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.builds.conversation_encoders import SentinelEncoder
+from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.units import units_path
 from niels_gpt.errors import DataError, EngineError, UsageError
 from niels_gpt.progress import Progress

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.builds.conversation_encoders import SentinelEncoder
 from niels_gpt.builds.conversations import EpisodeTask
 from niels_gpt.builds.documents import DocumentTask, document_encoder
+from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.builds.units import ATTEMPTS, Unit, UnitTask, build_unit, prepare, units_path
 from niels_gpt.errors import OutputExists

@@ -1,0 +1,270 @@
+"""Conversations to ids and loss weights by a renderer: one sample a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds.build import NOT_WRITTEN, check_ids
+from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows
+from niels_gpt.builds.images import ImageFile, ImageFolder, PlacedImage, has_images
+from niels_gpt.builds.rows import as_conversation, batches, characters
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
+from niels_gpt.renderers.images.loading import refuse_images
+from niels_gpt.renderers.loss import LossOn, check_full
+from niels_gpt.renderers.masks import batch_weights
+from niels_gpt.renderers.types import RenderedBatch
+from niels_gpt.renderers.unsupported import UnsupportedField, UnsupportedFields
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.rejections import Rejections
+
+NO_IMAGES = (
+    "name the folder of the images, which episodes alone take (niels-gpt episodes build --images, ng.build(images=)), "
+    "with a renderer that has a processor; or drop the row. "
+    "Without their names in the dataset, a model trained on it would see only placeholders"
+)
+OnUnsupported = Literal["drop", "error"]
+
+
+class Rendered(Protocol):
+    """What `Renderer.render` returns: lists with one entry per token, see docs/attribution.md."""
+
+    token_ids: Sequence[int]
+    message_indices: Sequence[int]
+    sampled_mask: Sequence[bool]
+    is_content: Sequence[bool]
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """Renders a conversation. The renderers of this package and those of others fit."""
+
+    def render(self, messages: Any, *, tools: Any = None) -> Rendered: ...
+
+
+@runtime_checkable
+class BatchRenderer(Renderer, Protocol):
+    """A renderer that also renders many conversations in one call, each as `render` does."""
+
+    def render_many(self, conversations: Sequence[Any], *, tools: Sequence[Any] | None = None) -> RenderedBatch: ...
+
+
+@runtime_checkable
+class KnownRenderer(Renderer, Protocol):
+    """A renderer that names its vocabulary size and the hashes of what decides its ids."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def fingerprints(self) -> Mapping[str, str | None]: ...
+
+
+@dataclass(frozen=True)
+class RenderingPolicy:
+    """Whether conversations are used whose rendering is incomplete.
+
+    Attributes:
+        allow_partial: use renderings whose attribution is only partial. Their masks may train scaffold tokens, so they
+            are rejected by default.
+        on_unsupported: for fields that the format has no place for (`UnsupportedFields`). "drop": render without them,
+            as the official template does, and count the row; "error": reject the row.
+
+    Raises:
+        UsageError: an unknown `on_unsupported`.
+    """
+
+    allow_partial: bool = False
+    on_unsupported: OnUnsupported = "drop"
+
+    def __post_init__(self) -> None:
+        if self.on_unsupported not in get_args(OnUnsupported):
+            raise UsageError(
+                f"on_unsupported is {self.on_unsupported!r}; expected one of {', '.join(get_args(OnUnsupported))}"
+            )
+
+    def check(self, attribution: str, unsupported: Sequence[UnsupportedField]) -> None:
+        """Raise `MessageError` (`partial_attribution`, `unsupported_field`) for a conversation that is not used."""
+        check_full(attribution, allow_partial=self.allow_partial)
+        if unsupported and self.on_unsupported == "error":
+            raise MessageError(
+                "unsupported_field",
+                f"{unsupported[0]} is not written, because the format has no place for it; remove it, drop the row, "
+                "or leave it out with --on-unsupported drop (on_unsupported='drop')",
+            )
+
+    def allow(self, attribution: str, unsupported: Sequence[UnsupportedField]) -> bool:
+        """Whether `check` passes, without building a message: the fast path of batches."""
+        return (attribution == "full" or self.allow_partial) and not (unsupported and self.on_unsupported == "error")
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    chat: Conversation
+    ids: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+    images: Sequence[PlacedImage]
+
+
+@dataclass(frozen=True)
+class RendererEncoder:
+    """Encodes with a renderer.
+
+    Args:
+        fingerprints: recorded in the manifest: `tokenizer_sha256`, `template_sha256`, and what else decides the ids.
+        on: which tokens are trained; default the sampled ones. A message's `train` and `weight` apply on top.
+        policy: whether conversations are used whose rendering is incomplete.
+        images: the folder of the images in conversations; `None`: conversations with images are rejected.
+    """
+
+    renderer: Renderer
+    vocab_size: int | None = None
+    fingerprints: Mapping[str, str | None] = field(default_factory=dict)
+    on: LossOn = field(default_factory=LossOn)
+    policy: RenderingPolicy = field(default_factory=RenderingPolicy)
+    images: ImageFolder | None = None
+    _unsupported: UnsupportedFields = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_unsupported", UnsupportedFields(self.renderer))
+
+    @property
+    def identified(self) -> bool:
+        """See `ConversationEncoder`: true if both fingerprints are known."""
+        return all(self.fingerprints.get(name) for name in ("tokenizer_sha256", "template_sha256"))
+
+    def describe(self) -> dict[str, Any]:
+        """See `ConversationEncoder`."""
+        known = {"tokenizer_sha256": None, "template_sha256": None, **self.fingerprints}
+        options: dict[str, Any] = {}
+        if self.on != LossOn():
+            loss_on = {name: value if name == "preset" else sorted(value) for name, value in asdict(self.on).items()}
+            options["loss_on"] = loss_on
+        # Defaults are left out, so that manifests written before an option existed still compare equal.
+        defaults = asdict(RenderingPolicy())
+        options |= {name: value for name, value in asdict(self.policy).items() if value != defaults[name]}
+        if self.images is not None:
+            options["image_processor"] = self.images.describe()
+        return {"encoder": type(self.renderer).__name__, **known, **options}
+
+    def encode(self, rows: Rows, rejections: Rejections) -> Iterator[EncodedBatch]:
+        """See `ConversationEncoder`."""
+        # Unusable rows stay in their places within a batch, so that rejections come in the order of the rows.
+        parsed = (_conversation(number, row) for number, row in enumerate(rows))
+        for batch in batches(parsed, self._size):
+            chats = [row for row in batch if isinstance(row, Conversation)]
+            encoded = self._whole_batch(chats, rejections) if chats else None
+            if encoded is None:
+                yield self._one_by_one(batch, rejections)
+            else:
+                rejections.record(row for row in batch if isinstance(row, Rejected))
+                yield encoded
+
+    def _size(self, row: Conversation | Rejected) -> int:
+        """How many characters are rendered for a row."""
+        return characters(row.messages) if isinstance(row, Conversation) else 0
+
+    def _whole_batch(self, chats: list[Conversation], rejections: Rejections) -> EncodedBatch | None:
+        """Encode all conversations in one call; `None` if one must be rejected, which `_one_by_one` then finds."""
+        if not isinstance(self.renderer, BatchRenderer):
+            return None
+        if self.images is not None and any(has_images(chat.messages) for chat in chats):
+            return None
+        try:
+            rendered = self.renderer.render_many(
+                [chat.messages for chat in chats], tools=[chat.tools for chat in chats]
+            )
+            weights = batch_weights(rendered, self.on)
+        except MessageError:
+            return None
+        # Images, and no folder for them: `_one_by_one` says which row has them.
+        if rendered.media:
+            return None
+        # Trained tokens up to each conversation's end, for instance 2 2 5: the second conversation has none.
+        ends = np.concatenate(([0], np.cumsum(weights > 0)))[np.cumsum(rendered.lengths)]
+        if (np.diff(ends, prepend=0) == 0).any():
+            return None
+        lost = [self._unsupported.of(chat.messages, chat.tools) for chat in chats]
+        if not all(map(self.policy.allow, rendered.attribution, lost)):
+            return None
+        check_ids(rendered.ids, self.vocab_size)
+        for chat, attribution, fields in zip(chats, rendered.attribution, lost, strict=True):
+            rejections.changed.update(changes_of(chat, attribution, fields))
+        images = None if self.images is None else [()] * len(chats)
+        return EncodedBatch(chats, rendered.ids, rendered.lengths, weights, images=images)
+
+    def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
+        checked = (row if isinstance(row, Rejected) else self._encode_one(row, rejections) for row in rows)
+        encoded = list(rejections.accepted(checked))
+        ids = np.concatenate([np.zeros(0, np.int64), *(one.ids for one in encoded)])
+        check_ids(ids, self.vocab_size)
+        return EncodedBatch(
+            [one.chat for one in encoded],
+            ids,
+            np.array([len(one.ids) for one in encoded], dtype=np.int64),
+            np.concatenate([np.zeros(0, np.float32), *(one.weights for one in encoded)]),
+            images=None if self.images is None else [one.images for one in encoded],
+        )
+
+    def _encode_one(self, chat: Conversation, rejections: Rejections) -> _Encoded | Rejected:
+        try:
+            messages: Sequence[Message] = chat.messages
+            if self.images is None:
+                refuse_images(messages, "image_in_dataset", NO_IMAGES)
+                files: list[ImageFile] = []
+            else:
+                messages, files = self.images.located(messages)
+            rendered = self.renderer.render(messages, tools=chat.tools)
+            attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
+            lost = self._unsupported.of(chat.messages, chat.tools)
+            self.policy.check(attribution, lost)
+            images = (
+                [] if self.images is None else self.images.placed(files, getattr(rendered, "multi_modal_data", None))
+            )
+            weights = self._weights(rendered, chat.messages, images)
+        except MessageError as error:
+            left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
+            return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
+        rejections.changed.update(changes_of(chat, attribution, lost))
+        return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
+
+    def _weights(
+        self, rendered: Rendered, messages: Sequence[Message], images: Sequence[PlacedImage] = ()
+    ) -> npt.NDArray[np.float32]:
+        facts = (rendered.message_indices, rendered.sampled_mask, rendered.is_content)
+        indices, sampled, content = (np.asarray(fact) for fact in facts)
+        if not len(sampled) == len(indices) == len(content) == len(rendered.token_ids):
+            raise UsageError(
+                f"{type(self.renderer).__name__}: {len(rendered.token_ids)} ids, {len(sampled)} sampled flags, "
+                f"{len(content)} content flags and {len(indices)} message indices; expected one of each per token"
+            )
+        weights = self.on.weights(indices.astype(np.int64), sampled.astype(bool), content.astype(bool), messages)
+        for image in images:  # no model says placeholders, whatever else is trained
+            weights[image.start : image.start + image.tokens] = 0
+        if not weights.any():
+            raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
+        return weights
+
+
+def changes_of(chat: Conversation, attribution: str, unsupported: Sequence[UnsupportedField]) -> list[str]:
+    """The codes of everything that was changed or left out in a conversation, each once; for `Rejections.changed`."""
+    if not (chat.changed or unsupported) and attribution == "full":
+        return []
+    fields = dict.fromkeys(f"{name}{NOT_WRITTEN}" for name, _ in unsupported)
+    return [*chat.changed, *fields, *(["partial_attribution"] if attribution != "full" else [])]
+
+
+def _conversation(
+    number: int, row: Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected
+) -> Conversation | Rejected:
+    if isinstance(row, Rejected):
+        return row
+    try:
+        return as_conversation(number, row)
+    except MessageError as error:
+        return Rejected(f"example {number}", error.reason, f"example {number}: {error}")
