@@ -65,9 +65,12 @@ def test_a_finished_dataset_counts_while_its_images_are_the_same(tmp_path: Path)
         build_again(tmp_path, rows=rows)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interrupted_build_goes_on_with_the_images_of_now(tmp_path: Path, workers: int) -> None:
-    """Units whose images changed, or whose rows were rejected for an image, are built again; the others stay."""
+    """Units whose images changed, or whose rows were rejected for an image, are built again; the others stay.
+
+    A worker takes seconds to import transformers; `tests/renderers/test_image_datasets.py` has two in every run.
+    """
     names = photos(tmp_path / "photos")
     rows = rows_of(names, 40, seed=1) + rows_of(["later.png"], 1, seed=5)
     assert "later.png" in json.dumps(rows)

@@ -28,7 +28,7 @@ from niels_gpt.renderers.images.stored import StoredImages
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.trainers.fields import CONVENTIONS, fields
-from tests.conftest import run_cli
+from tests.conftest import cli_here
 from tests.renderers.tiny_images import WITH_IMAGES, PaddingProcessor, picture, png, processor_of, seeing
 
 Rows = list[list[dict[str, Any]]]
@@ -295,7 +295,7 @@ def test_what_images_cannot_do(tmp_path: Path) -> None:
         as_encoder(seeing("qwen3-vl"), images=tmp_path / "nowhere")
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With the official processor of the assets, if they are here."""
     from tests.assets import ASSETS
 
@@ -304,8 +304,10 @@ def test_the_command(tmp_path: Path) -> None:
         pytest.skip(f"no {model}")
     names = photos(tmp_path / "photos")
     write_rows(tmp_path / "chats.jsonl", rows_of(names, 6))
+    monkeypatch.chdir(tmp_path)
+    run = cli_here(capsys, monkeypatch)  # three processes would import transformers, for seconds each
     command = ("episodes", "build", "chats.jsonl", "--tokenizer", model, "--renderer", "qwen3-vl", "--val-frac", 0)
-    done = run_cli(*command, "--out", "data", "--images", "photos", cwd=tmp_path)
+    done = run(*command, "--out", "data", "--images", "photos")
     assert done.returncode == 0, done.stderr
     counts = json.loads((tmp_path / "data" / "episodes.json").read_text())["splits"]["train"]
     assert f"{counts['images']} images, of {counts['image_tokens']:,} placeholder tokens" in done.stdout
@@ -323,11 +325,11 @@ name = "chats"
 files = ["chats.jsonl"]
 """
     )
-    assert run_cli("build", "recipe.toml", cwd=tmp_path).returncode == 0
+    assert run("build", "recipe.toml").returncode == 0
     (made,) = (tmp_path / "made").rglob("train/images.idx")
     assert made.read_bytes() == (tmp_path / "data" / "train" / "images.idx").read_bytes()
-    refused = run_cli(*command, "--out", "other", cwd=tmp_path)
+    refused = run(*command, "--out", "other")
     assert refused.returncode != 0
     assert "--images" in refused.stderr
-    verified = run_cli("episodes", "verify", "data", cwd=tmp_path)
+    verified = run("episodes", "verify", "data")
     assert verified.returncode == 0, verified.stdout
