@@ -124,8 +124,8 @@ def gives_the_facts_of_rendering(name: str, conversations: int) -> bool:
 
 @needs_assets
 def test_a_fixed_prompt_is_what_rendering_finds() -> None:
-    chosen = random.Random(19).sample(sorted(SOURCES), 60)
-    assert sum(gives_the_facts_of_rendering(name, 1) for name in chosen) > 12
+    chosen = random.Random(19).sample(sorted(SOURCES), 30)
+    assert sum(gives_the_facts_of_rendering(name, 1) for name in chosen) > 6
 
 
 @needs_assets
