@@ -206,7 +206,7 @@ def test_the_same_command_again_changes_nothing(whole: Builder, hub: Hub) -> Non
     assert {path: path.stat().st_mtime_ns for path in whole.cache.rglob("*.bin")} == times
 
 
-@pytest.mark.parametrize("workers", [1, 5])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_workers_do_not_show_in_the_bytes(whole: Builder, builder: Builder, hub: Hub, workers: int) -> None:
     assert builder.run(hub, "--workers", workers)[0] == 0
     assert builder.digests() == whole.digests()
