@@ -309,6 +309,12 @@ class TurnMasks:
             ids             h a b O
             correct mask    . # # .
             left            # # . .      begins in the header, leaves out the last token
+
+        and behind a block < w > of an empty thought, of which the prompt has < w::
+
+            ids             h < w > w a b E n
+            correct mask    . . . # # # # # .      or, where the prompt has all of it    . . . . . # # # .
+            right           . . . . # # # # #      leaves out the end of the block, and trains what follows the stop
         """
         trained = view.trained
         ends = np.where(turns.stop >= 0, turns.stop, _end_before_padding(view, turns))
@@ -331,6 +337,8 @@ class TurnMasks:
             left |= one_less & before & ~further & ~stop & ~padded[last - 1]
             # The last turn of a row has no next opener.
             right |= one_less & ~stopped & ~before & ~padded[turns.body]
+        after = whole & padded[turns.stop + 1] & ~padded[turns.body - 1] & (count == length) & stop
+        right |= after & _begin_after_thought(view, turns)
         touched = counts_in(trained, turns.start, np.minimum(turns.end, last + 2)) > 0
         return cls(turns, last, length, count, stop, left, right, touched)
 
@@ -373,6 +381,18 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
     # White space after the block may belong to the answer: only what is not trained is left out with it.
     after = after_white_space(white & ~np.append(view.trained, True), last)
     return replace(turns, body=np.where(untrained, np.minimum(after, turns.end), turns.body))
+
+
+def _begin_after_thought(view: View, turns: Turns) -> Bools:
+    """True on turns whose bodies are the white space behind the end of a think block, and more."""
+    layout, ids = view.scope.layout, view.rows.ids
+    if layout is None or layout.think is None or not len(turns):
+        return np.zeros(len(turns), dtype=np.bool_)
+    first = ids[np.minimum(turns.body, len(ids) - 1)]
+    white = (first >= 0) & (first < layout.vocab_size)
+    white[white] = layout.white_bytes[first[white]]
+    behind: Bools = white & (turns.body > turns.start) & (ids[turns.body - 1] == layout.think[1])
+    return behind
 
 
 def after_white_space(white: Bools, places: Int64s) -> Int64s:

@@ -372,6 +372,8 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     # The next opener ends their turns, and is not trained.
     ("mask-shifted", ("glm-4.5", "glm-5"), shifted_left, ()),
     ("mask-shifted", ("glm-4.5",), shifted_right, ()),
+    # An empty think block, of which the prompt has all but the end.
+    ("mask-shifted", ("qwen3.5", "qwen3.6", "qwen3.8"), shifted_right, ()),
     ("eot-not-trained", PLAIN, without_stop, ()),
     ("eot-masked-as-padding", PLAIN, masked_by_value, ()),
     ("padding-trained", PLAIN, padding_trained, ()),
@@ -382,6 +384,9 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("last-turn-only", ("chatml", "llama-3", "deepseek-v3", "gemma"), partial(in_some, last_only), ()),
     ("first-turn-only", (*PLAIN, "gemma"), first_only, ()),
     ("first-turn-only", (*PLAIN, "gemma"), partial(in_some, first_only), ()),
+    # The next opener ends turns, so that nothing ends the last one.
+    ("first-turn-only", ("glm-4.5", "glm-5", "glm-5.3"), first_only, ()),
+    ("first-turn-only", ("glm-4.5", "glm-5", "glm-5.3"), partial(in_some, first_only), ()),
     ("turns-untrained", (*PLAIN, "gemma"), middle_untrained, ()),
     ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, middle_untrained), ()),
     # The forged answer begins with the space before a word.

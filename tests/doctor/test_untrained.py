@@ -12,10 +12,12 @@ pytest.importorskip("jinja2")
 import numpy as np
 
 from niels_gpt.doctor import diagnose
-from niels_gpt.doctor.layout_inference import TOOLS, call, result
+from niels_gpt.doctor.layout_inference import TOOLS, call, infer_layout, result
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers import build_training_samples
 from niels_gpt.renderers.registry import FAMILIES
+from tests.doctor.made import chats, rows
+from tests.doctor.made import samples as samples_of
 from tests.renderers.tiny_families import renderer_of
 
 Rows = list[dict[str, Any]]
@@ -104,3 +106,38 @@ def test_answers_that_end_alike_are_told_apart() -> None:
     # And where the very same turn is trained in another row, it is trained.
     rows += last_turns(renderer, [named[0], named[2]])
     assert not FOUND & set(diagnose(rows, renderer=renderer).rules())
+
+
+@pytest.mark.parametrize("family", ["glm-4.5", "glm-5.3"])
+def test_the_turn_that_a_longest_length_cut_may_be_left_out_of_the_loss(family: str) -> None:
+    """Where the next opener ends turns, only the length of a row tells that it was cut."""
+    made = rows(samples_of(family, [chat[: 2 + 2 * (at % 2)] for at, chat in enumerate(chats(10))]))
+    width = max(len(row["input_ids"]) for row in made) - 4
+    cut = [{name: values[:width] for name, values in row.items()} for row in made]
+    for row in cut:
+        if len(row["input_ids"]) == width:
+            last = len(row["labels"]) - 1 - row["labels"][::-1].index(-100)
+            row["labels"][last:] = [-100] * (width - last)
+    assert sum(len(row["input_ids"]) == width for row in cut) > 1
+    renderer = renderer_of(family)
+    assert not FOUND & set(diagnose(cut, renderer=renderer).rules())
+    # Shorter rows were not cut: the same turns left out of these are found.
+    shorter = [{"input_ids": list(range(20, 30)) * width, "labels": [-100] * 10 * width}]
+    assert "first-turn-only" in diagnose([*cut, *shorter], renderer=renderer).rules()
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "qwen3.8", "nemotron-3"])
+def test_an_empty_think_block_of_the_prompt_beside_a_trained_newline_is_no_shift(family: str) -> None:
+    """The mask of what is written behind the prompt of serving without reasoning, up to the next turn."""
+    renderer, made = renderer_of(family), []
+    layout = infer_layout(renderer)
+    assert layout.think is not None
+    for sample in samples_of(family, chats(turns=1)):
+        (body, stop), white = sample.bodies[0], renderer.encoder.decode
+        end = sample.ids.index(layout.think[1], body) + 1
+        while not white([sample.ids[end]]).strip():
+            end += 1
+        sample.trained[body:end] = [False] * (end - body)
+        sample.trained[stop + 1] = True
+        made.append(sample)
+    assert "mask-shifted" not in diagnose(rows(made), renderer=renderer).rules()

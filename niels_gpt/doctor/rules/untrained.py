@@ -102,6 +102,8 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
     view.counters.sums["rows of several turns"] += int(several.sum())
     some = np.bincount(row[trained], minlength=n) > 0
     whole = _last_of(turns.stop, number, len(first)) >= 0  # a turn that was cut is rightly left out of the loss
+    if not layout.has_own_stop:
+        whole |= ~_may_be_cut(view)[row]
     left = ~trained & whole & (several & some)[row]
     kinds = _kinds(row, trained, n)
     for kind, name in enumerate(NAMES):
@@ -109,6 +111,16 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
     row_numbers = view.rows.numbers[row[left]].astype(np.uint64)
     view.counters.untrained_turns.append(np.column_stack((looked_up[left], row_numbers)))
     view.counters.untrained_kinds.append(kinds[row[left]])
+
+
+def _may_be_cut(view: View) -> Bools:
+    """Rows as long as the longest, bool of shape (rows,): those that a longest length cut are among them.
+
+    Where the next opener ends turns, nothing ends the last turn of a row, whether it was cut or not.
+    """
+    lengths = view.rows.per_row(~view.padding)
+    longest: Bools = lengths == lengths.max(initial=0)
+    return longest
 
 
 def _last_of(places: Int64s, number: Int64s, n: int) -> Int64s:
