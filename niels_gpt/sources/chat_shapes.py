@@ -252,7 +252,8 @@ def to_messages(row: Row, dialect: str, roles: Roles = MappingProxyType({})) -> 
         roles: what the rows call some roles -> their names here.
 
     Raises:
-        MessageError: a key of the dialect is missing, or its value has a wrong type.
+        MessageError: a key of the dialect is missing, or its value has a wrong type; or a call's arguments are JSON text
+            with a repeated key, of which formats that write parameters one by one would lose a value.
     """
     keys, convert = DIALECTS[dialect]
     missing = [key for key in keys if row.get(key) is None]
@@ -260,7 +261,32 @@ def to_messages(row: Row, dialect: str, roles: Roles = MappingProxyType({})) -> 
         found = ", ".join(map(repr, row)) or "none"
         problem = f"{missing[0]!r} is null" if missing[0] in row else f"no {missing[0]!r}"
         raise MessageError("no_messages", f"{problem} in the row; keys found: {found}")
-    return convert(row, roles)
+    return with_unique_arguments(convert(row, roles))
+
+
+def with_unique_arguments(messages: list[Any]) -> list[Any]:
+    """The same messages, if no call in them has arguments that are JSON text with a repeated key.
+
+    Raises:
+        MessageError: there is such a key (`repeated_key`).
+    """
+    for index, message in enumerate(messages):
+        if isinstance(message, Mapping) and message.get("tool_calls"):
+            _check_arguments(message["tool_calls"], index)
+    return messages
+
+
+def _check_arguments(calls: Any, index: int) -> None:
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        arguments = function.get("arguments") if isinstance(function, Mapping) else None
+        if isinstance(arguments, str):
+            try:
+                UNIQUE_KEYS.decode(arguments)
+            except MessageError as error:
+                raise MessageError(error.reason, f"message {index}: arguments: {error}") from error
+            except (ValueError, RecursionError):  # the renderer says what is wrong, and some take any text
+                continue
 
 
 def tools_of(row: Row, dialect: str = "messages") -> list[Any] | None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, ToolSpec, normalise
-from niels_gpt.sources.chat_shapes import beside, instruction_turns, plain_message, tools_of
+from niels_gpt.sources.chat_shapes import beside, instruction_turns, plain_message, tools_of, with_unique_arguments
 from niels_gpt.sources.media_columns import refuse_media_columns
 
 Row = Mapping[str, Any]
@@ -333,7 +333,8 @@ def _as_messages(side: str | Messages) -> Messages:
 
 def _checked(messages: Messages, name: str) -> list[Message]:
     try:
-        return normalise([plain_message(message, index) for index, message in enumerate(messages)])
+        plain = [plain_message(message, index) for index, message in enumerate(messages)]
+        return normalise(with_unique_arguments(plain))
     except MessageError as error:
         raise MessageError(error.reason, f"{name}: {error}") from error
 

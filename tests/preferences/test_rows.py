@@ -12,7 +12,8 @@ from niels_gpt.sources.preference_rows import Preference, detect_form, to_prefer
 from tests.preferences.made import labelled, pairs, write_rows
 
 USER = {"role": "user", "content": "Hi"}
-GOOD, BAD = {"role": "assistant", "content": "Hello!"}, {"role": "assistant", "content": "Go away."}
+GOOD, TWICE = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]}
+BAD = {"role": "assistant", "content": "Hello!"}, {"role": "assistant", "content": "Go away."}
 SYSTEM = {"role": "system", "content": "Be kind."}
 HUMAN = "\n\nHuman: Hi\n\nAssistant:"
 
@@ -177,6 +178,12 @@ def test_a_label_and_a_score() -> None:
             "ranked",
             "wrong_type",
             "ranks has 1 values; expected one for each of the 2 answers",
+        ),
+        (
+            {"prompt": "Hi", "chosen": [TWICE], "rejected": [BAD]},
+            "preference",
+            "repeated_key",
+            "chosen: message 0: arguments: an object has the key 'a' 2 times",
         ),
         ({"prompt": "Hi", "answers": [{"rank": 1}, "b"]}, "ranked", "missing_column", "answers 0 has none of answer"),
         ({"prompt": "Hi", "completion": "a", "score": True}, "scored", "wrong_score", "score is True"),

@@ -331,9 +331,11 @@ def test_a_row_of_an_array_with_a_repeated_key(tmp_path: Path, monkeypatch: pyte
 def test_a_repeated_key_in_json_text_of_a_row(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
     call = {"from": "function_call", "value": '{"name": "f", "name": "g", "arguments": {}}'}
+    called = {"type": "function", "function": {"name": "f", "arguments": '{"name": 1, "name": 2}'}}
     rows = [
         {"messages": turns, "tools": '[{"type": "function", "function": {"name": "f", "name": "g"}}]'},
         {"conversations": [{"from": "human", "value": "?"}, call]},
+        {"messages": [turns[0], {"role": "assistant", "tool_calls": [called]}]},
     ]
     for row in rows:
         (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
