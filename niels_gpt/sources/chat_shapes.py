@@ -252,8 +252,8 @@ def to_messages(row: Row, dialect: str, roles: Roles = MappingProxyType({})) -> 
         roles: what the rows call some roles -> their names here.
 
     Raises:
-        MessageError: a key of the dialect is missing, or its value has a wrong type; or a call's arguments are JSON text
-            with a repeated key, of which formats that write parameters one by one would lose a value.
+        MessageError: a key of the dialect is missing, or its value has a wrong type; or the arguments of a call are
+            JSON text with a repeated key, of which formats that write parameters one by one would lose a value.
     """
     keys, convert = DIALECTS[dialect]
     missing = [key for key in keys if row.get(key) is None]

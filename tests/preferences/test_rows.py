@@ -12,8 +12,8 @@ from niels_gpt.sources.preference_rows import Preference, detect_form, to_prefer
 from tests.preferences.made import labelled, pairs, write_rows
 
 USER = {"role": "user", "content": "Hi"}
-GOOD, TWICE = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]}
-BAD = {"role": "assistant", "content": "Hello!"}, {"role": "assistant", "content": "Go away."}
+TWICE = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]}
+GOOD, BAD = {"role": "assistant", "content": "Hello!"}, {"role": "assistant", "content": "Go away."}
 SYSTEM = {"role": "system", "content": "Be kind."}
 HUMAN = "\n\nHuman: Hi\n\nAssistant:"
 
