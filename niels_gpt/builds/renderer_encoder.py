@@ -179,7 +179,7 @@ class RendererEncoder:
             rendered = self.renderer.render_many(
                 [chat.messages for chat in chats], tools=[chat.tools for chat in chats]
             )
-            weights = batch_weights(rendered, self.on)
+            weights = batch_weights(rendered, self.on, allow_partial=True)  # the policy decides below
         except MessageError:
             return None
         # Images, and no folder for them: `_one_by_one` says which row has them.

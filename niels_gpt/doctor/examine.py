@@ -212,7 +212,7 @@ class Examination:
             wheres=[chat.where for chat in rendered],
             ids=batch.ids.astype(np.int64),
             starts=np.concatenate(([0], np.cumsum(batch.lengths))),
-            trained=batch_weights(batch, self.loss_on) > 0,
+            trained=batch_weights(batch, self.loss_on, allow_partial=True) > 0,
         )
         view = View(rows, self.scope, counters, rendered_turns(batch, rows, self.scope.layout))
         counters.sums["tokens"] += len(rows.ids)

@@ -163,11 +163,10 @@ def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: Lo
     """
     try:
         made = renderer.render_many([chat.messages], tools=[chat.tools])  # arrays; `render` returns lists
-        trained = np.asarray(batch_weights(made, on or LossOn()) > 0, np.bool_)
+        trained = np.asarray(batch_weights(made, on or LossOn(), allow_partial=True) > 0, np.bool_)
     except MessageError:
-        loss_weights(
-            renderer.render(chat.messages, tools=chat.tools), chat.messages, on or LossOn()
-        )  # its error names no batch
+        rendered = renderer.render(chat.messages, tools=chat.tools)
+        loss_weights(rendered, chat.messages, on or LossOn(), allow_partial=True)  # its error names no batch
         raise
     ids, sampled, body = made.ids, made.sampled, made.is_content
     tokens = TokenColumns(

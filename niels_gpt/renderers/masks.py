@@ -25,26 +25,38 @@ from niels_gpt.renderers.types import (
 )
 
 
-def loss_weights(rendered: RenderedTokens, messages: Sequence[Message], on: LossOn) -> Weights:
+def loss_weights(
+    rendered: RenderedTokens, messages: Sequence[Message], on: LossOn, *, allow_partial: bool = False
+) -> Weights:
     """The weight of every token of one rendering; see `LossOn.weights`.
 
     Args:
         messages: the normalised messages that were rendered.
+        allow_partial: also for a rendering in which some content could not be attributed.
 
     Raises:
-        UsageError: the rendering has no attribution, or is not of these messages. MessageError: as `LossOn.weights`.
+        UsageError: the rendering has no attribution, or is not of these messages.
+        MessageError: partial attribution; else as `LossOn.weights`.
     """
-    return rendered.weights(on, messages=messages, allow_partial=True)
+    return rendered.weights(on, messages=messages, allow_partial=allow_partial)
 
 
-def batch_weights(batch: RenderedBatch, on: LossOn) -> Weights:
+def batch_weights(batch: RenderedBatch, on: LossOn, *, allow_partial: bool = False) -> Weights:
     """The weight of every token of many renderings, equal to `loss_weights` of each: float32 of shape (tokens,).
 
     Weights are computed per piece, of which a conversation has some forty, and repeated for the tokens of each.
 
+    Args:
+        allow_partial: also for renderings in which some content could not be attributed.
+
     Raises:
-        MessageError: as `LossOn.weights`, with the index of the conversation.
+        MessageError: partial attribution; else as `LossOn.weights`. With the index of the conversation.
     """
+    for number, attribution in enumerate(batch.attribution):
+        try:
+            check_full(attribution, allow_partial=allow_partial)
+        except MessageError as error:
+            raise MessageError(error.reason, f"conversation {number}: {error}") from error
     try:
         table, first = on.weight_table(batch.messages)
     except MessageError:
@@ -92,9 +104,9 @@ def build_training_sample(
         message if role_to_mask is None or role_to_mask(own) else _untrained(message)
         for own, message in zip(messages, normalised, strict=True)
     ]
-    mask = loss_weights(rendered, wanted, LossOn()) > 0
+    mask = loss_weights(rendered, wanted, LossOn(), allow_partial=True) > 0
     if content_sft_roles:
-        counts = loss_weights(rendered, normalised, LossOn("all_tokens")) > 0
+        counts = loss_weights(rendered, normalised, LossOn("all_tokens"), allow_partial=True) > 0
         mask |= counts & np.asarray(rendered.content_mask_for_roles(content_sft_roles), dtype=np.bool_)
     closing = _missing_stop(renderer, rendered) if ensure_final_stop and weight_of(wanted[-1]) > 0 else []
     return rendered.token_ids + closing, mask.tolist() + [True] * len(closing)

@@ -25,6 +25,7 @@ from tests.renderers.small import (
     user,
     weights_reference,
 )
+from tests.renderers.test_template import chatml
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -125,3 +126,18 @@ def test_a_conversation_without_users() -> None:
     assert LossOn("last_assistant_turn").messages(messages) == [True, True]
     assert LossOn("last_message").messages(messages) == [False, True]
     assert LossOn().messages([]) == []
+
+
+def test_weights_of_partial_attribution_are_refused() -> None:
+    """The same rule as for labels and training samples: masks from it may train what the template wrote."""
+    body = "{{ m.role + '\\n' + m.content | urlencode }}"
+    source = "{% for m in messages %}<|im_start|>" + body + "{{ '<|im_end|>\\n' }}{% endfor %}"
+    renderer, messages = chatml(source), normalise([user("a b"), assistant("c d")])
+    rendered, batch = renderer.render(messages), renderer.render_many([messages, messages])
+    assert rendered.attribution != "full"
+    with pytest.raises(MessageError, match="attribution is 'partial"):
+        loss_weights(rendered, messages, LossOn())
+    with pytest.raises(MessageError, match="conversation 0: attribution is 'partial"):
+        batch_weights(batch, LossOn())
+    weights = loss_weights(rendered, messages, LossOn(), allow_partial=True)
+    assert [*weights, *weights] == batch_weights(batch, LossOn(), allow_partial=True).tolist()
