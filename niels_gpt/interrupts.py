@@ -21,7 +21,7 @@ from typing import Any
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 SAME_SECONDS = 1.0  # another signal within this time is ignored: it would interrupt the cleanup
 AGAIN_SECONDS = 0.02  # after which an interrupt that was lost in a destructor is sent again
-# What Python does by itself where nobody has changed it.
+# The handlers that Python installs; others, of a program that imports this package, are not replaced.
 _UNCHANGED: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,

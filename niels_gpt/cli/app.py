@@ -1,4 +1,4 @@
-"""How help pages of commands are laid out, and how what typer refuses is reported: one line, with the nearest name.
+"""How help pages of commands look, and how what typer refuses is reported: one line, with the nearest name.
 
 ::
 

@@ -131,7 +131,7 @@ def print_plan(settings: Settings, as_json: bool) -> None:
 
 
 def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> None:
-    """Print the result of each corpus: built, kept or failed, with its counts."""
+    """Print the result of each corpus: built, already built, or failed, with its counts."""
     if as_json:
         print_json([outcome.to_json() for outcome in outcomes])
         return

@@ -1,6 +1,6 @@
 """The steps of `niels-gpt demo` on the bundled samples: tokenizer, caches, batches, one example, counts, next steps.
 
-It is apart from `demo.py` so that the help page of `niels-gpt demo` does not wait for these imports. Only the batches
+It is not part of `demo.py`, so that the help page of `niels-gpt demo` does not wait for these imports. Only the batches
 need torch; without it that step prints how to install it, and the other steps run.
 """
 

@@ -300,8 +300,8 @@ def token_parts(numbers: Int64s, payload: Any) -> tuple[list[TokenRows], list[Mi
     """The rows of a slice of ids (`slices.Lines`, `Objects`, `Arrow`, or `token_files.Concatenated`).
 
     Returns:
-        The usable rows, those with a mask and those without one apart, since a part has a mask in all rows or in none;
-        and the misfits, in the order of the input.
+        The usable rows, those with a mask separate from those without one, since a part has a mask in all rows or in
+        none; and the misfits, in the order of the input.
     """
     if isinstance(payload, Concatenated):
         return _parts_of_files(numbers, payload)

@@ -302,6 +302,6 @@ class BatchSource(Batches[EpisodeBatch]):
             "episodes": len(self.split),
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
         }
-        # Apart, because states of version 1 did not cover them.
+        # Separate, because states of version 1 did not cover them.
         cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
         return hash_of(parts | cutting), hash_of(parts)

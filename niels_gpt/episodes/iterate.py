@@ -31,7 +31,7 @@ from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
 
 LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
-LOOKAHEAD_TOKENS = 1 << 17  # in them at most, if they have TOKEN_BYTES each; a batch with more is made by itself
+LOOKAHEAD_TOKENS = 1 << 17  # in them at most, if they have TOKEN_BYTES each; a larger batch is made alone
 MAX_WORKERS = 1024
 
 

@@ -286,7 +286,7 @@ class ChatRows:
                 trained = np.add.reduceat(weights > 0, made.lengths.cumsum() - made.lengths)
                 return list(zip(made.lengths.tolist(), (trained / made.lengths).tolist(), strict=True))
             except (MessageError, IndexError):
-                pass  # a conversation cannot be rendered, or is empty: each is tried by itself below
+                pass  # a conversation cannot be rendered, or is empty: each is tried on its own below
         return [size for chat in chats for size in self._size(chat, choice)]
 
     def _size(self, chat: Conversation, choice: Choice) -> Iterator[tuple[int, float]]:

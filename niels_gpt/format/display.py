@@ -1,4 +1,4 @@
-"""A batch as it is shown: row by row, trained targets in colour, texts of a packed row apart, padding counted.
+"""A batch as it is shown: row by row, trained targets in colour, texts of a packed row separated, padding counted.
 
 The pretraining and SFT datasets return plain tuples of tensors, which cannot show themselves. `BatchView` shows them::
 

@@ -95,7 +95,7 @@ def _emit_block(
 
 
 def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
-    """A block of emitters as ids with their facts; each conversation's ids are what it has by itself."""
+    """A block of emitters as ids with their facts; each conversation's ids are those of rendering it alone."""
     made = encoder.encode_strings([out.texts for out in emitters], [out.facts for out in emitters])
     ids, counts, lengths, facts, pieces = made
     media: Sequence[MultiModalData | None] = ()

@@ -2,8 +2,8 @@
 
 A repository may contain Python code for its tokenizer. It is run for the few names in `TRUSTED_REVISIONS` only, at the
 commit whose code was read. Files are downloaded first, all from one commit, and transformers then finds them in the
-local cache: by itself it continues without a file that it fails to download, and the result is a tokenizer without
-its chat template.
+local cache. Where transformers downloads, it continues without a file that it failed to get, and the result may be a
+tokenizer without its chat template.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def wants_code(folder: Path) -> bool:
     """Whether a tokenizer directory names Python code that must be run to load it."""
     try:
         config = json.loads((folder / CONFIG_NAME).read_bytes())
-    except (OSError, ValueError, RecursionError):  # loading reports an unreadable config by itself
+    except (OSError, ValueError, RecursionError):  # loading itself reports an unreadable config
         return False
     return isinstance(config, dict) and bool(config.get("auto_map"))
 

@@ -84,7 +84,7 @@ class PythonEncoder(FromParts):
         added_ids: spelling -> id of all added tokens.
 
     Raises:
-        TokenizerError: the tokenizer cannot be kept from turning text into special tokens, or splitting at special
+        TokenizerError: the tokenizer cannot be prevented from turning text into special tokens, or splitting at special
             tokens changes its ids.
     """
 
@@ -254,7 +254,7 @@ def _proven_plain(tokenizer: PythonTokenizer, added: Mapping[str, int], name: st
             return options
         tried.append(f"with {options} it still makes a special token of {forged[:40]!r}")
     raise TokenizerError(
-        f"{name}: text cannot be kept from becoming special tokens: {'; '.join(tried)}. Expected an encode() that "
+        f"{name}: special tokens cannot be prevented in text: {'; '.join(tried)}. Expected an encode() that "
         "honours one of these options; use a tokenizer with a tokenizer.json"
     )
 

@@ -205,7 +205,7 @@ def test_bodies_come_back_from_their_tokens(family: str, options: Options) -> No
             text = nfc(family, plain_text(message["content"]).strip())
             if message["role"] != "assistant":
                 assert (TOKENS[family].shown(text) if message["role"] == "tool" else text) in own
-            elif not (family in TOKENS and TOKENS[family].thinks_aloud and message.get("tool_calls")):
+            elif not (family in TOKENS and TOKENS[family].content_as_reasoning and message.get("tool_calls")):
                 assert text.split("</think>")[-1].strip() in own
 
 

@@ -48,7 +48,7 @@ def assert_same(written: str, read: str) -> None:
 def expected_texts(family: str, message: dict[str, Any]) -> tuple[str, str]:
     """Reasoning and content, told apart without the package."""
     content, reasoning = plain_text(message["content"]), message.get("reasoning_content") or ""
-    if family in TOKENS and TOKENS[family].thinks_aloud and message.get("tool_calls"):
+    if family in TOKENS and TOKENS[family].content_as_reasoning and message.get("tool_calls"):
         return reasoning or content, ""
     if "</think>" in content and reasons(family):
         before, _, content = content.rpartition("</think>")

@@ -29,7 +29,7 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens that a family's tokenizer has beside text.
+    """The added tokens of a family's tokenizer, and what tests must expect of its format.
 
     Attributes:
         controls: `special: true`; the first is the eos token.
@@ -39,21 +39,21 @@ class Tokens:
         headed: the span of a call begins with a header, before what it is opened with.
         reasons: the format has a place for reasoning.
         keeps: its template keeps reasoning in history.
-        late_system: it has one for system messages behind the first.
+        late_system: it has a place for system messages after the first.
         holds: what of `Wanted` its conversations may hold, where that is not everything.
-        shown: how a tool result's text stands in its tokens.
+        shown: a tool result's text as the format writes it.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
-        moves: what stands before a user's turn moves on to each new last user.
-        last: the last answer ends otherwise than one in history.
+        moves: a text is written before the last user's turn only, so it moves when a user is added.
+        last: the last answer ends differently from one in history.
         marked: turns have tokens of their own; without, an empty one may have none.
-        opens_block: the generation prompt opens a think block that a turn without reasoning has not.
+        opens_block: the generation prompt opens a think block, and a turn without reasoning is written without one.
         forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
         only_last: reasoning is written in the last message alone, so a tool's result takes it out of what was served.
         empties: the think block of an answer is empty as soon as it is written: only calls keep their reasoning.
-        thinks_aloud: a text beside a call stands where reasoning does.
-        ends: what ends an answer in history, where that is no stop.
-        closes: what ends a text before the stop.
-        day: the option that tells the day as 2026-01-01, for templates that always tell it.
+        content_as_reasoning: a text in a message with a call is written where reasoning is.
+        ends: the text after an answer in history, where that is not a stop.
+        closes: the text between a content and the stop.
+        day: the option for the date, as 2026-01-01, for templates that always write one.
     """
 
     controls: tuple[str, ...]
@@ -71,7 +71,7 @@ class Tokens:
     forgets: bool = False
     only_last: bool = False
     empties: bool = False
-    thinks_aloud: bool = False
+    content_as_reasoning: bool = False
     ends: str = ""
     closes: str = ""
     day: str = ""
@@ -329,7 +329,7 @@ TOKENS: dict[str, Tokens] = {
         shown=_in_json,
         system_in_turn=True,
         forgets=True,
-        thinks_aloud=True,
+        content_as_reasoning=True,
         ends="<|end|>",
         day="conversation_start_date",
     ),

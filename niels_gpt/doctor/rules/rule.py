@@ -35,7 +35,7 @@ Need = Literal[
 class Rule:
     """One thing that can be wrong with data, a mask, a tokenizer or a template.
 
-    A rule that can be judged by itself overrides `check_rows` or `check_chat`. Rules that share work, depend on each
+    A rule that needs no other rule overrides `check_rows` or `check_chat`. Rules that share work, depend on each
     other or need the whole input are instances of this class, judged by the functions of their module.
 
     Attributes:
