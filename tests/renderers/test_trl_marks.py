@@ -86,17 +86,18 @@ def _is_of_prompt(renderer: TemplateRenderer, part: str, messages: list[Any], to
 
 @needs_assets
 @pytest.mark.parametrize("name", MARKED)
-def test_trl_trains_the_same_but_for_the_named_differences(name: str) -> None:
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["every second probe", "all"])
+def test_trl_trains_the_same_but_for_the_named_differences(name: str, step: int) -> None:
     source = source_of(name)
     eos = "<|END_OF_TURN_TOKEN|>" if "<|END_OF_TURN_TOKEN|>" in source else "<|im_end|>"
     renderer = TemplateRenderer(
         encoder(), template=source, clock=lambda form: "2026-01-01", stops=(eos,), bos_token="<s>", eos_token=eos
     )
     compared = 0
-    for probe, _ in probes():
+    for probe, _ in [*probes()][::step]:
         assert not differences(renderer, probe), (probe.name, differences(renderer, probe))
         compared += trained_by_trl(renderer, probe) is not None
-    assert compared > 40
+    assert compared > 40 // step
 
 
 def test_a_mark_in_the_wrong_place_is_a_difference() -> None:
