@@ -1,9 +1,13 @@
-"""Sources that work as slowly, and die or hang as often, as a test wants."""
+"""Sources that work as slowly, and die or hang as often, as a test wants.
+
+Worker processes import the module of a source's class: this one needs a small part of what modules of tests import.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -59,8 +63,49 @@ class Watched:
 
 
 def _node() -> str:
-    try:
-        import ray
-    except ModuleNotFoundError:
-        return ""
-    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+    ray = sys.modules.get("ray")  # only Ray's own workers have imported it, which takes a second
+    return str(ray.get_runtime_context().get_node_id()) if ray and ray.is_initialized() else ""
+
+
+@dataclass(frozen=True)
+class Cutting(Watched):
+    """Finds the slice that begins at `at` only after some slice has been read."""
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        for part in super().slices(slice_bytes):
+            end = time.monotonic() + 30
+            while part.start in self.at and not list(self.marks.iterdir()):
+                assert time.monotonic() < end, "no worker has begun"
+                time.sleep(0.05)
+            yield part
+
+    def _fail(self) -> None:
+        pass
+
+
+class Odd(Exception):
+    """Travels as it is."""
+
+
+class Stuck(Exception):
+    """Does not travel."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__("stuck")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A source with a fault of its own."""
+
+    file: Sliceable
+    kind: str
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        return self.file.slices(slice_bytes)
+
+    def resolved(self) -> Broken:
+        return self
+
+    def read(self, part: Slice) -> Any:
+        raise Odd("broken") if self.kind == "odd" else Stuck(1, 2)

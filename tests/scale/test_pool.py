@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ from niels_gpt.errors import EngineError, UsageError
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.scale.process_pool import Pool
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
 from tests.scale.builds import build, units, write_chats
-from tests.scale.faulty import Watched
+from tests.scale.faulty import Broken, Cutting, Odd, Watched
 from tests.test_cache_determinism import digests
 
 SLICE_BYTES = 12_000
@@ -123,22 +120,6 @@ def test_workers_begin_before_all_cuts_are_known(
     assert pool_build(waits, chats, tmp_path / "out", tokenizer, workers=2) == whole
 
 
-@dataclass(frozen=True)
-class Cutting(Watched):
-    """Finds the slice that begins at `at` only after some slice has been read."""
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        for part in super().slices(slice_bytes):
-            end = time.monotonic() + 30
-            while part.start in self.at and not list(self.marks.iterdir()):
-                assert time.monotonic() < end, "no worker has begun"
-                time.sleep(0.05)
-            yield part
-
-    def _fail(self) -> None:
-        pass
-
-
 def test_a_unit_at_which_every_worker_hangs_is_named(
     tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
 ) -> None:
@@ -148,34 +129,6 @@ def test_a_unit_at_which_every_worker_hangs_is_named(
         pool_build(slow, chats, tmp_path / "out", tokenizer, workers=1, timeout=0.5)
     assert multiprocessing.active_children() == []
     assert {path.name for path in tmp_path.iterdir()} == {"marks"}
-
-
-class Odd(Exception):
-    """Travels as it is."""
-
-
-class Stuck(Exception):
-    """Does not travel."""
-
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__("stuck")
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A source with a fault of its own."""
-
-    file: ChatFile
-    kind: str
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        return self.file.slices(slice_bytes)
-
-    def resolved(self) -> Broken:
-        return self
-
-    def read(self, part: Slice) -> Any:
-        raise Odd("broken") if self.kind == "odd" else Stuck(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +181,7 @@ import sys
 from pathlib import Path
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import load_tokenizer
-from tests.scale.faulty import Watched
+from tests.scale.faulty import Broken, Cutting, Odd, Watched
 from tests.scale.test_pool import pool_build
 
 if __name__ == "__main__":
