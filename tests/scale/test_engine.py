@@ -80,8 +80,10 @@ def test_units_of_a_renderer(tmp_path: Path) -> None:
     assert wheres == [f"{path}:{number + 1}" for number, row in enumerate(rows) if row != json.dumps(good)]
 
 
-@pytest.mark.parametrize("most", [0, 1, 4])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "most"),
+    [(1, 0), (1, 1), (1, 4), (2, 1), *(pytest.param(2, most, marks=pytest.mark.slow) for most in (0, 4))],
+)
 def test_bad_rows_count_over_all_units(
     tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, most: int, workers: int
 ) -> None:
