@@ -114,7 +114,10 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         source = self.encoder.template if template is None else template
         if source is None:
             name = self.encoder.name
-            raise TemplateError(f"{name}: no chat template; pass template=, the text of a Jinja chat template")
+            raise TemplateError(
+                f"{name}: no chat template; pass template=, the text of a Jinja chat template (commands: --template "
+                "FILE), or name a renderer such as chatml (--renderer NAME; `niels-gpt renderers` lists them)"
+            )
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
         self._tracked_variables = {name: _tracked_variable(name, value) for name, value in self._variables.items()}
