@@ -140,13 +140,18 @@ def _check_variables(renderer: DefaultRenderer, names: Collection[str]) -> None:
 
 
 def template_variables(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as variables of a chat template, with text read as JSON: `false` -> False, `3` -> 3, `low` -> "low"."""
+    """Options as variables of a chat template, with text read as JSON: `false` -> False, `3` -> 3, `low` -> "low".
+
+    `True` and `False` are read as booleans too, as families read them: to a template the text "False" would be true.
+    """
     return {name: _from_text(value) for name, value in options.items()}
 
 
 def _from_text(value: Any) -> Any:
     if not isinstance(value, str):
         return value
+    if value in ("True", "False"):
+        return value == "True"
     try:
         return json.loads(value)
     except (ValueError, RecursionError):

@@ -188,3 +188,11 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
 def test_a_choice_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="on_unsupported"):
         RenderingPolicy(on_unsupported="raise")  # type: ignore[arg-type]
+
+
+def test_booleans_of_python_are_booleans_in_a_template_too() -> None:
+    """The text "False" would be true in `{% if enable_thinking %}`."""
+    from niels_gpt.renderers.choice import template_variables
+
+    texts = {"a": "False", "b": "True", "c": "false", "d": "low", "e": "3"}
+    assert template_variables(texts) == {"a": False, "b": True, "c": False, "d": "low", "e": 3}
