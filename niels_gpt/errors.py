@@ -35,6 +35,7 @@ from typing import ClassVar, Final
 
 LONGEST_MESSAGE: Final = 2000  # characters
 LONGEST_VALUE: Final = 80  # characters of a quoted value
+_LEFT_OUT: Final = " [... {:,} characters ...] "
 _LONGEST_NAME = 200  # longer names get no suggestion: comparing two names takes quadratic time
 # Control characters, line separators and lone surrogates: they could clear a terminal or break a log into lines.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -56,9 +57,10 @@ def shortened(text: str, most: int = LONGEST_MESSAGE) -> str:
     A longer text loses its middle: a message begins with what was found and ends with what to do, so both ends matter.
     """
     if len(text) > most:
-        note = f" [... {len(text) - most:,} characters ...] "
-        head = max(0, most - len(note)) * 2 // 3
-        tail = max(0, most - len(note)) - head
+        room = max(0, most - len(_LEFT_OUT.format(len(text))))  # the final note is never longer than this one
+        head = room * 2 // 3
+        tail = room - head
+        note = _LEFT_OUT.format(len(text) - head - tail)
         text = f"{text[:head]}{note}{text[len(text) - tail :]}"[:most]
     return _CONTROLS.sub(_escaped, text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from niels_gpt.errors import (
     StorageError,
     UsageError,
     did_you_mean,
+    shortened,
     shown,
     without_passwords,
 )
@@ -32,6 +34,17 @@ def test_a_huge_value_loses_its_middle(kind: type[NielsError]) -> None:
     assert text.startswith("file.json: name is xxx")
     assert text.endswith("expected a short one. Restore the file")
     assert "498," in text  # how many characters are left out
+
+
+@pytest.mark.parametrize("extra", [1, 4, 30, 1000, 10**6])
+def test_a_shortened_text_counts_the_characters_that_it_leaves_out(extra: int) -> None:
+    text = "".join(chr(0x4E00 + place % 20_000) for place in range(300 + extra))
+    short = shortened(text, 300)
+    head, said, tail = re.fullmatch(r"(.*) \[\.\.\. ([\d,]+) characters \.\.\.\] (.*)", short).groups()  # type: ignore[union-attr]
+    assert len(short) <= 300
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert int(said.replace(",", "")) == len(text) - len(head) - len(tail)
 
 
 def test_control_characters_are_spelled_out() -> None:
