@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import MessageError, UsageError
@@ -25,6 +25,7 @@ CHAT = [user("a <b>\x1b[31m"), assistant("one\ntwo"), user("more"), assistant("t
 
 
 @pytest.mark.parametrize("name", ["qwen3", "glm-5", "template"])
+@settings(deadline=None)
 @given(seed=st.integers(0, 1 << 32), preset=st.sampled_from(PRESETS))
 def test_labels_are_the_ids_where_the_loss_weight_is_positive(name: str, seed: int, preset: str) -> None:
     import random
