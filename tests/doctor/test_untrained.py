@@ -76,7 +76,7 @@ def test_samples_of_short_turns_train_each_other(family: str) -> None:
         assert several > 0
 
 
-@pytest.mark.parametrize("family", ["llama-3", "gpt-oss", "gemma"])
+@pytest.mark.parametrize("family", ["llama-3", "gpt-oss", "gemma", "mistral"])
 def test_questions_that_end_alike_are_told_apart(family: str) -> None:
     """Multiple choice: every answer of one letter is trained somewhere, after another question with the same end."""
     rng = np.random.default_rng(4)

@@ -16,6 +16,7 @@ belong to another conversation. So the same answer to the same question counts a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -68,7 +69,9 @@ RULES: Final = (
 NAMES: Final = tuple(rule.id for rule in RULES)
 MIN_SHARE_OF_SAMPLE: Final = 0.90  # of the rows with several turns; see `finish`
 AT_END = 16  # the number of tokens at the end of an answer that are part of its key
-NEAR = 16  # the most tokens before an answer that are part of its key, where a format moves the system text
+# Where a format moves the system text: the numbers of tokens before an answer that a key can cover. All up to 16, then
+# by steps of a quarter, since questions of a multiple-choice test may end in the same long instruction.
+LENGTHS: Final = np.array([*range(17), *(int(16 * 1.25**step) for step in range(1, 25))])
 Keys = npt.NDArray[np.uint64]
 _NOTES: Final = (
     "several assistant turns, of which only the last is trained",
@@ -158,8 +161,8 @@ def _keys(view: View, layout: Layout, answers: _Answers) -> tuple[Keys, Keys]:
     """The keys by which the same answer is found in another row: hashes of the tokens before it and of its last tokens.
 
     Some formats move the system text (Mistral writes it into the last user turn), so the same question begins
-    differently in two rows. There a trained answer has one key for each number of tokens before it. An untrained answer
-    is looked up by one token fewer than are before it, since its first token may differ after a system text::
+    differently in two rows. There a trained answer has one key for each of `LENGTHS`. An untrained answer is looked up
+    by the largest of them below the number of tokens before it, since its first token may differ after a system text::
 
         trained     [INST] Be brief. newline How far ? [/INST] ...     keys of 0 1 2 3 ... tokens before the answer
         untrained   [INST] How far ? [/INST] ...                       looked up by the key of 2 tokens: "far ?"
@@ -174,11 +177,14 @@ def _keys(view: View, layout: Layout, answers: _Answers) -> tuple[Keys, Keys]:
     if not layout.moves_system:
         keys = _mixed(end + _sums(before, owner, back, n))
         return keys[None], keys
-    known = []
-    for length in range(NEAR + 1):
-        near = back < length
-        known.append(_mixed(end + _sums(before[near], owner[near], back[near], n) + np.uint64(length)))
-    length_of = np.clip(np.bincount(owner, minlength=n) - 1, 0, NEAR)
+    # Each length adds the tokens between the previous length and itself, so every token is hashed once.
+    sums, known = np.zeros(n, dtype=np.uint64), [_mixed(end)]
+    for shorter, length in pairwise(LENGTHS.tolist()):
+        near = (shorter <= back) & (back < length)
+        sums = sums + _sums(before[near], owner[near], back[near], n)
+        known.append(_mixed(end + sums + np.uint64(length)))
+    before_it = np.bincount(owner, minlength=n)
+    length_of = np.maximum(np.searchsorted(LENGTHS, before_it) - 1, 0)
     return np.stack(known), np.stack(known)[length_of, np.arange(n)]
 
 
