@@ -33,6 +33,10 @@ ONE_STOP_AT_THE_END = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}<|im_end|>{% endif %}"
 )
+PROMPT_ONLY_WITHOUT_THE_FLAG = (  # the two branches the wrong way round: with the flag, nothing is written
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}"
+    "{% if not add_generation_prompt %}{{ '<|im_start|>assistant\n<|im_end|>' }}{% endif %}"
+)
 QUOTES_THE_USER = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
     "Re: {{ messages[loop.index0 - 1].content }}\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -98,6 +102,13 @@ def test_a_span_never_crosses_data_of_another_message() -> None:
     with pytest.raises(MessageError, match="partial"):
         build_training_sample(renderer, CHAT)
     assert any(build_training_sample(renderer, CHAT, allow_partial=True)[1])
+
+
+def test_a_header_behind_the_end_of_the_served_text_is_not_left_out_of_a_proven_span() -> None:
+    """The model is served `<|im_start|>user\\nhi` and writes the header itself, so that no prompt shows the start."""
+    renderer = made(PROMPT_ONLY_WITHOUT_THE_FLAG)
+    rendered = renderer.render([user("hi"), assistant("yes")])
+    assert rendered.attribution == "partial: message 1 does not begin as the generation prompt"
 
 
 def test_data_in_a_structure_that_the_template_builds_is_content() -> None:

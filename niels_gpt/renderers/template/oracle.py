@@ -410,7 +410,10 @@ class _Turns(Stops):
             without = self.rendering(index, False)
             if without is not None:
                 added = added_prompt(part.text, without.text, self.controls)
-                yield begin, added, TURN
+                # Where the template writes less with a prompt, no prompt is added, and the model writes the header.
+                exact = self.whole.text.startswith(part.text)
+                if added or not exact or not self.real[len(part.text) : begin].strip():
+                    yield begin, added, TURN
                 # White space between two turns may be written by either of them.
                 gap = len(self.real[begin:]) - len(self.real[begin:].lstrip())
                 if gap and added.strip():
