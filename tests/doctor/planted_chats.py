@@ -172,18 +172,19 @@ def _unwritten_reasoning(some: bool, family: str, planted: bool, _: Path) -> Rep
 WITHOUT_REASONING = ("llama-3", "qwen2.5", "gemma", "mistral", "chatml")
 
 
-def _calls_with(name: str, arguments: Row, share: int, family: str, planted: bool, _: Path) -> Report:
+def _calls_with(name: str, arguments: tuple[str, ...], share: int, family: str, planted: bool, _: Path) -> Report:
     """Calls of another name, or with other arguments, than the row's tools declare."""
     made = tool_chats(lambda n: {"city": f"x{n}", "days": n}, 6)
     for row in made[::share] if planted else ():
-        row["messages"][1]["tool_calls"][0]["function"] = {"name": name, "arguments": arguments}
+        function = {"name": name, "arguments": dict.fromkeys(arguments, "Oslo")}
+        row["messages"][1]["tool_calls"][0]["function"] = function
     return report_on(family, made)
 
 
-TOOL_PLANTS: tuple[tuple[str, str, Row], ...] = (
-    ("tool-not-offered", "get_wheather", {"city": "Oslo"}),
-    ("tool-arguments-unknown", "get_weather", {"town": "Oslo"}),
-    ("tool-arguments-unknown", "get_weather", {"city": "Oslo", "unit": "celsius"}),
+TOOL_PLANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("tool-not-offered", "get_wheather", ("city",)),
+    ("tool-arguments-unknown", "get_weather", ("town",)),
+    ("tool-arguments-unknown", "get_weather", ("city", "unit")),
 )
 
 
@@ -212,9 +213,9 @@ def cases() -> list[Case]:
             ),
             *(
                 Case(rule, f, partial(_calls_with, name, arguments, share, f, planted), planted)
-                for rule, name, arguments in TOOL_PLANTS
+                for rule, name, arguments in (TOOL_PLANTS if planted else TOOL_PLANTS[:2])
                 for f in WITH_TOOLS
-                for share in (1, 6)
+                for share in ((1, 6) if planted else (1,))
             ),
             *(Case("history-thinking-stripped", f, partial(_thinking, f, planted), planted, EMPTY) for f in THINKS),
             *(Case("system-dropped", f, partial(_system, f, planted, DROPS_SYSTEM), planted) for f in TOKENIZERS),
