@@ -36,6 +36,7 @@ RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".j
 _SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
 _CHUNK_CHARACTERS = 1 << 20
 _BATCH_ROWS = 1024
+_ARROW_MAGIC = b"ARROW1"  # the first bytes of Arrow's file format; its stream format has none
 _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
 
 
@@ -235,19 +236,39 @@ def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:
 
 
 def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:
-    """The record batches of an Arrow file as `datasets` writes it (a stream), each of at most `rows` rows."""
+    """The record batches of an Arrow file, each of at most `rows` rows.
+
+    `datasets` writes Arrow's stream format; Feather (version 2) and `pyarrow.ipc.new_file` write its file format.
+
+    Raises:
+        InputError: the file is cut, damaged, or neither. MissingExtra: no pyarrow.
+    """
     check_library("pyarrow")
     import pyarrow as pa
 
     try:
         mapped = pa.memory_map(str(file))
-        with mapped as source, count.reading(source, file.stat().st_size), pa.ipc.open_stream(source) as reader:
-            for batch in reader:
+        with mapped as source, count.reading(source, file.stat().st_size):
+            for batch in _stored_batches(source):
                 for at in range(0, batch.num_rows, rows):
                     # A slice shares memory; `packed` copies its rows only.
                     yield batch.slice(at, rows)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: not a whole Arrow file ({' '.join(str(error).split())[:200]})") from error
+
+
+def _stored_batches(source: Any) -> Iterator[Any]:
+    """All record batches of an open file, in either of Arrow's formats."""
+    import pyarrow as pa
+
+    is_file_format = source.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
+    source.seek(0)
+    if is_file_format:
+        with pa.ipc.open_file(source) as reader:
+            yield from map(reader.get_batch, range(reader.num_record_batches))
+    else:
+        with pa.ipc.open_stream(source) as reader:
+            yield from reader
 
 
 def _arrow_records(path: Path, count: ReadProgress) -> Iterator[Record | Rejected]:

@@ -377,6 +377,20 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
             list(read_records(tmp_path / name))
 
 
+@pytest.mark.parametrize("writer", [pyarrow.ipc.new_stream, pyarrow.ipc.new_file])
+def test_arrow_s_two_formats(tmp_path: Path, writer: Any) -> None:
+    path, rows = tmp_path / "a.arrow", [{"n": n} for n in range(2500)]
+    table = pyarrow.Table.from_pylist(rows)
+    with pyarrow.OSFile(str(path), "wb") as file, writer(file, table.schema) as out:
+        out.write_table(table, max_chunksize=700)
+    assert [record.value for record in read_records(path)] == rows
+    data = path.read_bytes()
+    for damaged in (data[:-40], data[: len(data) // 2], data[:3], b"ARROW1"):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"a\.arrow: not a whole Arrow file"):
+            list(read_records(path))
+
+
 def test_broken_packed_and_parquet_files_are_input_errors(tmp_path: Path) -> None:
     packed = gzip.compress(b'{"messages": []}\n' * 1000)
     (tmp_path / "cut.jsonl.gz").write_bytes(packed[:-20])
