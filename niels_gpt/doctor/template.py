@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
@@ -9,6 +10,7 @@ from rich.text import Text
 from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, Status, TemplateReport, runs, spans_of
 from niels_gpt.renderers.template.proof import SampledSpan
 from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.template.stops import NO_STOP
 from niels_gpt.renderers.types import Piece
 from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable
 
@@ -26,6 +28,7 @@ MEANING: dict[Status, str] = {
 }
 STOP_STYLE = f"{STYLES['sampled']} bold underline"
 _MARGIN = " " * 16  # before what belongs to a status
+_KINDS_WIDTH = 100  # columns of a line of kinds, of which one paragraph may have a hundred
 _LEGEND: tuple[Kind, ...] = ("sampled", "context", "scaffold")
 
 
@@ -39,6 +42,7 @@ def summary(report: TemplateReport) -> Iterator[Text]:
             yield from _lines(report, status)
     yield from _counted("starts", report.rules)
     yield from _counted("stops", _named(report.stops))
+    yield from _stop_tokens(report)
     yield _verdict(report)
 
 
@@ -54,9 +58,10 @@ def _lines(report: TemplateReport, status: Status) -> Iterator[Text]:
 
 
 def _kinds(report: TemplateReport, results: Sequence[ProbeResult]) -> Iterator[str]:
-    """The kinds of some results, a line for each set of variants: `only with tools: one turn; a call`."""
+    """The kinds of some results, a paragraph for each set of variants: `only with tools: one turn; a call`."""
     for variants, kinds in report.kinds_by_variants(results).items():
-        yield _safe((f"only {variants}: " if variants else "") + "; ".join(kinds))
+        text = _safe((f"only {variants}: " if variants else "") + "; ".join(kinds))
+        yield from textwrap.wrap(text, _KINDS_WIDTH, subsequent_indent="  ", break_long_words=False)
 
 
 def _named(stops: dict[str, int]) -> dict[str, int]:
@@ -64,10 +69,27 @@ def _named(stops: dict[str, int]) -> dict[str, int]:
 
 
 def _counted(title: str, counts: dict[str, int]) -> Iterator[Text]:
-    """A line such as `starts    the generation prompt is a prefix (120), ...`, with the number of probes of each."""
+    """Lines such as `starts    the generation prompt is a prefix (120), ...`, with the number of probes of each."""
     named = ", ".join(f"{_safe(name)} ({count})" for name, count in counts.items() if name)
     if named:
-        yield Text.assemble((f"{title:<9}", "bold"), f"{_MARGIN[9:]}{named}")
+        yield from _titled(title, named)
+
+
+def _titled(title: str, text: str) -> Iterator[Text]:
+    first, *others = textwrap.wrap(text, _KINDS_WIDTH, break_long_words=False)
+    yield Text.assemble((title.ljust(len(_MARGIN)), "bold"), first)
+    yield from (Text(f"{_MARGIN}{line}") for line in others)
+
+
+def _stop_tokens(report: TemplateReport) -> Iterator[Text]:
+    """Which tokens count as the end of a turn; what to do, where a turn ends without one."""
+    known = ", ".join(map(_safe, report.stop_tokens)) or "none"
+    advice = (
+        ". If the turns end with another token, add its id to eos_token_id in generation_config.json beside the "
+        "tokenizer, where generate() and servers look, too"
+    )
+    lacking = any(NO_STOP in reason.text for reason in report.reasons("partial"))
+    yield from _titled("stop tokens", f"{known} (eos, and those of generation_config.json){advice if lacking else ''}")
 
 
 def _verdict(report: TemplateReport) -> Text:

@@ -26,6 +26,10 @@ STOP_BEHIND = (
     "{% for m in messages %}{% if not loop.first %}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
     "{% endfor %}<|im_end|>\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+WITHOUT_STOP = (
+    "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}### assistant:\n{% endif %}"
+)
 INDICES = (
     "{% for i in range(messages|length) %}<|im_start|>{{ messages[i].role }}\n{{ messages[i].content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -72,6 +76,19 @@ def test_chatml_is_certified(run_cli: Run, tmp_path: Path) -> None:
     assert lines[at + 1 : at + 4] == ["<|im_start|>assistant⏎", "⟦A river, and⏎", 'a "bridge".<|im_end|>⟧⏎']
     assert "message 1: the generation prompt is a prefix; ends in <|im_end|>" in lines
     assert any(line.startswith("stops") and "<|im_end|>" in line for line in lines)
+
+
+def test_which_tokens_end_a_turn(run_cli: Run, tmp_path: Path) -> None:
+    """Where answers end with a token that is no stop, the report says which are, and where to add one."""
+    plain = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML))
+    assert "stop tokens     <|im_end|> (eos, and those of generation_config.json)" in plain.stdout
+    assert "add its id to eos_token_id" not in plain.stdout
+    done = run_cli("doctor", "template", model(tmp_path / "other", WITHOUT_STOP))
+    assert done.returncode == 1
+    assert "no stop token follows message 1" in done.stdout
+    assert "add its id to eos_token_id in generation_config.json" in " ".join(done.stdout.split())
+    found = json.loads(run_cli("doctor", "template", tmp_path / "other", "--json").stdout)
+    assert found["stop_tokens"] == ["<|im_end|>"]
 
 
 @pytest.mark.parametrize("template", [STOP_BEHIND, INDICES], ids=["stop behind", "indices"])

@@ -112,11 +112,13 @@ class TemplateReport:
         name: the tokenizer, or the template's file.
         template_sha256: of the template's text.
         results: one for each probe, in the order of the probes.
+        stop_tokens: the spellings that end a turn, see `TemplateRenderer.stop_tokens`.
     """
 
     name: str
     template_sha256: str
     results: list[ProbeResult]
+    stop_tokens: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[Status, int]:
@@ -193,6 +195,7 @@ class TemplateReport:
                 if status != "certified"
             },
             "rules": self.rules,
+            "stop_tokens": list(self.stop_tokens),
             "stops": self.stops,
             "prompt_is_prefix": self.prompt_is_prefix,
         }
@@ -212,7 +215,8 @@ def report_on(renderer: TemplateRenderer, name: str = "", progress: Progress = S
     for probe in every:
         results.append(result_of(renderer, probe))
         progress.advance(1)
-    return TemplateReport(name or renderer.encoder.name, renderer.fingerprints["template_sha256"], results)
+    sha256 = renderer.fingerprints["template_sha256"]
+    return TemplateReport(name or renderer.encoder.name, sha256, results, renderer.stop_tokens)
 
 
 def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:

@@ -91,6 +91,9 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             `..._token` become control tokens where the template writes them, like the tokenizer's own `bos_token`;
             other values never do.
 
+    Attributes:
+        stop_tokens: the spellings that end a turn: those of eos, of the stops of generation_config.json, and `stops`.
+
     Raises:
         TemplateError: no template, or a syntax error. TokenizerError: the tokenizer cannot be used.
     """
@@ -139,7 +142,8 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         # Completions end at the argument `stops`, at eos, and at the stops of the generation config.
         self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
-        self._controls = ControlTokens([*self.encoder.control_ids, *stops], [*eos, *stops])
+        self.stop_tokens = tuple(dict.fromkeys([*eos, *stops]))
+        self._controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens)
         self.calls = None if tool_parser is None else dialect_of(tool_parser)
         self.has_reasoning = reasoning_parser is not None
         if reasoning_parser is not None:

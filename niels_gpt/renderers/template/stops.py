@@ -13,6 +13,7 @@ from niels_gpt.renderers.template.attribution import texts_of
 from niels_gpt.renderers.template.renderings import Rendering, Renderings
 from niels_gpt.renderers.template.sampled_span import added_prompt
 
+NO_STOP: Final = "no stop token follows message"  # the beginning of a problem
 PROBE: Final = "probe"  # the content of messages that are rendered only to see what the template writes around it
 
 
@@ -45,7 +46,7 @@ class Stops(Renderings):
                 text.strip() and not self.controls.first_at_start(text) for text in following.values()
             )
             if goes_on and not (self.own == index).any():  # no letter shows what of its markup is the end
-                self.problems.append(f"no stop token follows message {index}")
+                self.problems.append(f"{NO_STOP} {index}")
             return stop + spaces + len(token) if found else stop
         return self._stop_in_next_turn(index, last, max(last, end), limit)
 
@@ -74,7 +75,7 @@ class Stops(Renderings):
             self.problems.append(f"message {index} ends without its stop {last!r}")
         elif footer := self.real[begin:end].rstrip():
             if not self._is_footer(index, begin, footer):
-                self.problems.append(f"no stop token follows message {index}")
+                self.problems.append(f"{NO_STOP} {index}")
                 return begin
             # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
             usual = "" if following.get("user") else self._usual_stop()
@@ -82,7 +83,7 @@ class Stops(Renderings):
                 self.problems.append(f"message {index} ends without its stop {usual!r}")
             return begin + len(footer)
         elif not tokens.get("user") and not tokens.get("tool"):
-            self.problems.append(f"no stop token follows message {index}")
+            self.problems.append(f"{NO_STOP} {index}")
         return end
 
     def _is_footer(self, index: int, last: int, footer: str) -> bool:
