@@ -77,7 +77,7 @@ COMMANDS = (
     "publish NOTHING s3://bucket/x",
 )
 # Each command in a process of its own, forked from one that has imported the modules of all commands; these import none
-# of the heavy libraries themselves, which is looked at first.
+# of the heavy libraries themselves, which is checked first.
 RUN = """
 import json, os, sys
 from niels_gpt.cli.main import main

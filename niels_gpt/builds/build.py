@@ -28,7 +28,7 @@ import numpy.typing as npt
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor, Task, reporting_outcome
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError, shown
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.base import ChecksInputs
+from niels_gpt.sources.base import HasHashedFiles
 from niels_gpt.sources.rejections import BadRowLimit, Rejections
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
@@ -332,8 +332,8 @@ class Build:
         Raises:
             ChangedWhileRead: an input has changed since it was hashed. StorageError: the disk refused.
         """
-        if isinstance(self._rows, ChecksInputs):
-            self._rows.check_inputs()
+        if isinstance(self._rows, HasHashedFiles) and self._rows.hashed is not None:
+            self._rows.hashed.check_unfinished()
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
         # The description of the cache format can be read in two ways, totals as an object or as top-level keys. Readers
         # of either kind find them.

@@ -27,7 +27,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -40,7 +40,7 @@ from niels_gpt.builds.build import differences
 from niels_gpt.builds.tasks import Chunk, Task
 from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, without_passwords
 from niels_gpt.progress import Progress
-from niels_gpt.sources.base import Source
+from niels_gpt.sources.base import HasHashedFiles, Source
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import ALL, REJECTED_NAME, Rejections
 from niels_gpt.sources.slices import Slice, Sliceable
@@ -55,7 +55,6 @@ from niels_gpt.storage.manifests import (
     with_manifest_hash,
 )
 from niels_gpt.storage.regular import is_regular, map_regular, open_regular, read_regular
-from niels_gpt.storage.remote import ChangedWhileRead
 from niels_gpt.storage.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
@@ -101,55 +100,54 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
 
 
 def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]:
-    """The slices of a source, in order. Those that an earlier run found are read from its list.
+    """The slices of a source, in order. Those that an earlier run found in the same files are read from its list.
 
-    Finding them takes reading footers or whole files, perhaps over a network.
+    Finding them takes reading footers or whole files, perhaps over a network. The list begins with the versions of the
+    files: after a change, even one that was undone, some of the slices may be those of other bytes.
     """
     path = folder / LISTING_NAME
-    known, size = _read_listing(path)
+    hashed = source.hashed if isinstance(source, HasHashedFiles) else None
+    first = _line("" if hashed is None else hashed.versions())
+    known, size = _read_listing(path, first)
     yield from known
     with storage_errors("writing", path), path.open("ab") as file:
         # A killed run may have left an incomplete last line. It is cut off, or the next line would be appended to it.
         file.truncate(size)
+        if not size:
+            file.write(first)
         recording = True
         for part in islice(source.slices(slice_bytes), len(known), None):
             # Addresses may contain passwords, which must not be written to a file. From such a slice on nothing is
             # listed.
             recording = recording and _recorded(part)["path"] == part.path
             if recording:
-                file.write(_listing_line(part))
+                file.write(_line(asdict(part)))
                 file.flush()
             yield part
 
 
-@contextmanager
-def listing_deleted_if_changed(folder: Path) -> Iterator[None]:
-    """A block in which slices are found and read. If an input changes meanwhile, the list of slices is deleted.
-
-    They may be the slices of other bytes than the folder is for. Finished units stay: their input was compared.
-    """
-    try:
-        yield
-    except ChangedWhileRead:
-        (folder / LISTING_NAME).unlink(missing_ok=True)
-        raise
-
-
-def _listing_line(part: Slice) -> bytes:
-    line = json.dumps(asdict(part)).encode()
+def _line(value: Any) -> bytes:
+    """A line of the list, with a checksum."""
+    line = json.dumps(value).encode()
     return b"%08x %s\n" % (zlib.crc32(line), line)
 
 
-def _read_listing(path: Path) -> tuple[list[Slice], int]:
-    """The slices up to the first line that is damaged or incomplete, and the size of their lines in bytes."""
+def _read_listing(path: Path, first: bytes) -> tuple[list[Slice], int]:
+    """The slices up to the first line that is damaged or incomplete, and the size of their lines in bytes.
+
+    No slices and no size, if the list does not begin with the line `first`.
+    """
+    lines = read_regular(path).splitlines(keepends=True) if is_regular(path) else []
+    if lines[:1] != [first]:
+        return [], 0
     known: list[Slice] = []
-    size = 0
-    for line in read_regular(path).splitlines(keepends=True) if is_regular(path) else ():
+    size = len(first)
+    for line in lines[1:]:
         try:
             part = Slice(**json.loads(line[9:]))
         except (ValueError, TypeError):
             break
-        if _listing_line(part) != line:
+        if _line(asdict(part)) != line:
             break
         known.append(part)
         size += len(line)

@@ -60,7 +60,7 @@ def rule_names(incomplete: str) -> list[str]:
 def doctor_sources(incomplete: str) -> list[str]:
     """The word `template` (of the command `doctor template`) together with paths.
 
-    A shell offers paths by itself only if the completer returns nothing.
+    A shell offers paths only if the completer returns nothing.
     """
     if not incomplete or not "template".startswith(incomplete):
         return []

@@ -255,7 +255,7 @@ def doctor(
     or --fail-on not-judged) no such finding, but rules that were not judged. Without these two options such a report
     exits with 0, and its first lines say how many rules were not judged, and why.
 
-    A chat template by itself: niels-gpt doctor template --help
+    A chat template without data: niels-gpt doctor template --help
 
     Examples:
 

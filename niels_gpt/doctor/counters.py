@@ -61,7 +61,7 @@ class Counters:
         hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
         minhashes: of conversations, 512 bytes each; `Copies.take` moves them to a file slice by slice.
         samples: by name, at most `SAMPLED_ROWS` rows of all that were passed to `sample`.
-        trained_turns: keys of every trained assistant turn, 8 bytes each; 17 a turn where system texts move.
+        trained_turns: keys of every trained assistant turn, 8 bytes each; 41 a turn where formats move system texts.
         untrained_turns, untrained_kinds: key, row and kind of every assistant turn that is not trained although its row
             trains another one, 24 bytes each. See `rules.untrained`.
     """

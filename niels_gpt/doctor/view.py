@@ -337,7 +337,9 @@ class TurnMasks:
             left |= one_less & before & ~further & ~stop & ~padded[last - 1]
             # The last turn of a row has no next opener.
             right |= one_less & ~stopped & ~before & ~padded[turns.body]
-        after = whole & padded[turns.stop + 1] & ~padded[turns.body - 1] & (count == length) & stop
+        # What follows a stop at the end of its row belongs to the next row.
+        followed = turns.stop + 1 < view.rows.starts[turns.row + 1]
+        after = whole & followed & padded[turns.stop + 1] & ~padded[turns.body - 1] & (count == length) & stop
         right |= after & _begin_after_thought(view, turns)
         touched = counts_in(trained, turns.start, np.minimum(turns.end, last + 2)) > 0
         return cls(turns, last, length, count, stop, left, right, touched)

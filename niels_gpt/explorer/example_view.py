@@ -63,6 +63,8 @@ def view_example(
 def _place_of(dataset: Dataset, split: str, number: int) -> tuple[int, int]:
     """The place of an episode among those with tokens, which are the ones that a loader reads, and its length."""
     lengths = dataset.split(split).lengths
+    if not len(lengths):
+        raise UsageError(f"{dataset.path}: {split} has no episodes; look at another split")
     if not 0 <= number < len(lengths):
         raise UsageError(f"{dataset.path}: {split} has episodes 0 to {len(lengths) - 1:,}; no {number:,}")
     if not lengths[number]:

@@ -20,6 +20,7 @@ from niels_gpt.explorer.dataset import SCAN_SECONDS, Filter
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.unique_keys import UNIQUE_KEYS
 
 BLOCK_BYTES = 1 << 22
 TRAITS = {"system": 1, "tools": 2, "reasoning": 4, "multi_turn": 8, "unusable": 16}
@@ -83,7 +84,7 @@ def plain_texts(line: bytes) -> list[tuple[str, str]] | None:
     Most rows are such; they need no check by `normalise`, which takes most of the time of reading a row.
     """
     try:
-        value = json.loads(line.decode())
+        value = UNIQUE_KEYS.decode(line.decode())
     except (ValueError, RecursionError):
         return None
     # A lone surrogate makes a row unusable; only an escape can write one.

@@ -176,15 +176,15 @@ def _function(loaded: LoadedRecipe, table: SourceTable, allow_code: bool) -> Row
         return None
     if not allow_code:
         raise UsageError(
-            f"source {table.name}: function {table.function} is Python code, which a recipe may not run by itself; "
-            f"read it (in {loaded.base}, or an installed module), then pass --allow-code (allow_code=True)"
+            f"source {table.name}: function {table.function} is Python code, which a recipe may not run without your "
+            f"consent; read it (in {loaded.base}, or an installed module), then pass --allow-code (allow_code=True)"
         )
     return RowFunction.load(table.function, loaded.base)
 
 
 def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | None) -> ChatFile | ChatFiles:
     system = table.default_system
-    if system is None and not _writes_sentinels(loaded):  # the encoder of sentinels adds the recipe's one by itself
+    if system is None and not _writes_sentinels(loaded):  # the encoder of sentinels adds the recipe's one
         system = loaded.recipe.rows.default_system
     mapping = RowMapping.of(table.columns, table.roles, system, function)
     try:
@@ -210,7 +210,7 @@ def _duplicates(
     names = {name: [str(one.path) for one in _files_of(source)] for name, source in files.items()}
     wanted = json_bytes(
         {
-            "sources": {name: source.config() for name, source in sources.items()},
+            "sources": {name: source.config(progress) for name, source in sources.items()},
             **asdict(options),
             # Which characters are letters depends on Python's version of Unicode.
             "rule": [RULE, unicodedata.unidata_version],

@@ -93,11 +93,7 @@ class UnitExecutor:
             for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))
         )
         usable_rows = 0
-        with (
-            unit_store.listing_deleted_if_changed(folder),
-            watch,
-            closing(self._runner.run(task, source, unit_tasks)) as finished,
-        ):
+        with watch, closing(self._runner.run(task, source, unit_tasks)) as finished:
             for unit_task in finished:
                 unit = _open_unit(task, source, unit_task, progress)
                 before, tokens = self._fraction_read or 0.0, 0

@@ -24,7 +24,8 @@
     locations.py    which files a path, pattern, URL or name on the hub names
     inputs.py       paths, decompression, text, JSON lines     records.py      rows of .jsonl, .json and .parquet
     slices.py       files cut into slices for several workers
-    hashed_files.py  the hashes of files, and whether they still had these bytes when they were read
+    hashed_files.py the hashes of files, and whether they still had these bytes when they were read
+    unique_keys.py  a decoder of JSON that refuses objects with a repeated key
     rejections.py   unusable rows: counted, written to rejected.jsonl, and at some point too many
 
 A source yields rows in a fixed order. In place of a row that cannot be used it yields `Rejected`, so that its consumer

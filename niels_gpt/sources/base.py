@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, runti
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.hashed_files import HashedFiles
 from niels_gpt.sources.hub import HubDataset
 from niels_gpt.sources.inputs import Document, Rejected
 
@@ -43,11 +44,12 @@ class SourceOptions:
 
 
 @runtime_checkable
-class ChecksInputs(Protocol):
-    """Rows that know which of their files must not change while a build reads them."""
+class HasHashedFiles(Protocol):
+    """Rows that know which files they are read from, and what hashes these had."""
 
-    def check_inputs(self) -> None:
-        """See `Source.check_inputs`."""
+    @property
+    def hashed(self) -> HashedFiles | None:
+        """The hashes; `None` for rows that are not read from files."""
 
 
 class Source(ABC, Generic[Row]):
@@ -56,10 +58,13 @@ class Source(ABC, Generic[Row]):
     Attributes:
         streaming: rows are read over the network during a build, so their order also depends on the remote side.
         unbounded: there is more data than a build can use, so builds need token budgets.
+        hashed: the hashes that `config` computed of the files, so that a file that changes afterwards is refused; see
+            `sources.hashed_files`. `None` for a source that reads no files, or those of a hub's commit.
     """
 
     streaming: ClassVar[bool] = False
     unbounded: ClassVar[bool] = False
+    hashed: HashedFiles | None = None
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> Self:
@@ -91,15 +96,6 @@ class Source(ABC, Generic[Row]):
     def __iter__(self) -> Iterator[Row | Rejected]:
         """All rows, so that a source can be passed where rows are expected."""
         return self.iterate()
-
-    def check_inputs(self) -> None:
-        """Refuse files that changed since `config` hashed them and of which a build did not read all rows.
-
-        Files that were read to their end are checked there.
-
-        Raises:
-            ChangedWhileRead: a file has changed.
-        """
 
     def fraction_read(self) -> float | None:
         """How much of the data has been read so far, 0 to 1; `None` if that is not known."""

@@ -116,10 +116,6 @@ class ChatFile(ChatSource):
         rows = self._conversations(islice(read_records(self.path, self.count), start, None))
         return self.hashed.checked(rows, [self.path])
 
-    def check_inputs(self) -> None:
-        """See `Source`."""
-        self.hashed.check_unfinished()
-
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the bytes."""
         return self.count.fraction()
@@ -285,10 +281,6 @@ class ChatFiles(ChatSource):
         for file in self.files:
             file.count.begin([file.path])
         return islice(self._rows_of(self.files), start, None)
-
-    def check_inputs(self) -> None:
-        """See `Source`."""
-        self.hashed.check_unfinished()
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the bytes."""

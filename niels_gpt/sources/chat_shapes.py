@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
-from niels_gpt.sources.inputs import UNIQUE_KEYS
 from niels_gpt.sources.provider_shapes import SHAPES, TOOLS, list_at, looks_like
+from niels_gpt.sources.unique_keys import UNIQUE_KEYS
 
 Row = Mapping[str, Any]
 

@@ -55,6 +55,8 @@ class Benchmarks:
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the check, as a source's `config` records it."""
+        # Without Python's version of Unicode, on which few characters depend: recipes that are locked under one Python
+        # could not be built under another.
         return {"decontaminate": {"words": self.words, "rule": RULE, "files": self.hashed.fingerprint(self.files)}}
 
     def reasons(self, chats: Sequence[Conversation]) -> list[tuple[str, str] | None]:

@@ -27,6 +27,7 @@ from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import FILTER_COUNT
 from niels_gpt.sources.base import ChatSource
+from niels_gpt.sources.hashed_files import HashedFiles
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.slices import Slice, Sliceable
 
@@ -269,9 +270,11 @@ class Filtered(ChatSource):
         """See `Source`."""
         return self._checked(self.source.iterate(start=start))
 
-    def check_inputs(self) -> None:
-        """See `Source`."""
-        self.source.check_inputs()
+    @property
+    def hashed(self) -> HashedFiles | None:  # type: ignore[override]  # it is that of the source, and never assigned
+        """The hashes of the source's files."""
+        hashed: HashedFiles | None = self.source.hashed
+        return hashed
 
     def fraction_read(self) -> float | None:
         """See `Source`."""

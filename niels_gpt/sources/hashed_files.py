@@ -9,6 +9,7 @@ a file that another program changes in between would give rows that do not belon
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,37 +23,56 @@ Row = TypeVar("Row")
 
 
 @dataclass
+class _Hashed:
+    """What is known of a file.
+
+    Attributes:
+        record: its name, size and sha256.
+        versions: those that had this sha256, in the order in which they were seen. Copies of a store may differ in
+            their versions, and must not be hashed again for every slice.
+    """
+
+    record: dict[str, Any]
+    versions: list[str]
+
+
+@dataclass
 class HashedFiles:
     """The hashes of some files, each computed once, and their versions at that time.
 
     A version is what the file system reports without reading the file: on this machine size, times and inode, of a
     store for example the ETag. If it is another one, the file is hashed again: a file that was only copied back or
     touched has not changed. A store that reports neither a version nor a time is judged by the size alone. A file that
-    was changed and changed back between the two looks goes unnoticed.
+    was changed and changed back before it is checked goes unnoticed.
 
     It pickles, so that workers compare with the hashes of the process that started them.
     """
 
-    _known: dict[AnyFile, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    _known: dict[AnyFile, _Hashed] = field(default_factory=dict)
     _unfinished: dict[AnyFile, None] = field(default_factory=dict)  # files whose rows are being read
 
     def fingerprint(self, files: Iterable[AnyFile], progress: Progress = SILENT) -> list[dict[str, Any]]:
         """Name, size in bytes and sha256 of each file, as manifests record inputs.
 
         Each file is read once, except for files of a hub's commit, whose size and hash the hub records. A second call
-        returns the hashes of the first: if a file has changed since, `check` refuses it.
+        returns the hashes of the first, because an earlier step may have used them.
 
         Raises:
+            ChangedWhileRead: a file has changed since the first call. The next call computes its hash anew.
             InputError: a file of a hub's commit is missing or empty. StorageError: a file cannot be read.
         """
         listed = list(files)
-        new = [file for file in dict.fromkeys(listed) if file not in self._known]
+        every = dict.fromkeys(listed)
+        for file in every:
+            if file in self._known:
+                self._check_again(file)
+        new = [file for file in every if file not in self._known]
         if new:
             progress.begin("hashing the input", total=sum(map(size_of, new)), unit="bytes")
         for file in new:
             version = version_of(file)  # before the bytes: a change while they are hashed must be noticed, too
-            self._known[file] = version, _fingerprint(file, progress)
-        return [dict(self._known[file][1]) for file in listed]
+            self._known[file] = _Hashed(_fingerprint(file, progress), [version])
+        return [dict(self._known[file].record) for file in listed]
 
     def checked(self, rows: Iterable[Row], files: Sequence[AnyFile]) -> Iterator[Row]:
         """The rows, which are read from these files; after the last one, `check` of the files."""
@@ -78,18 +98,31 @@ class HashedFiles:
         """
         self.check(list(self._unfinished))
 
+    def versions(self) -> str:
+        """sha256 of the files' latest versions: while it is the same, what was derived from the bytes is of these."""
+        latest = "".join(f"{file}\n{known.versions[-1]}\n" for file, known in self._known.items())
+        return hashlib.sha256(latest.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def _check_again(self, file: AnyFile) -> None:
+        try:
+            self._check(file)
+        except ChangedWhileRead:
+            del self._known[file]
+            raise
+
     def _check(self, file: AnyFile) -> None:
-        if file not in self._known or (now := version_of(file)) == self._known[file][0]:
+        known = self._known.get(file)
+        if known is None or (now := version_of(file)) in known.versions:
             return
-        before = self._known[file][1]
-        found = _fingerprint(file, SILENT)
+        before, found = known.record, _fingerprint(file, SILENT)
         if found != before:
             raise ChangedWhileRead(
-                f"{file}: changed between hashing and reading (sha256 {before['sha256'][:12]}, {before['bytes']:,} "
+                f"{file}: changed after its hash was computed (sha256 {before['sha256'][:12]}, {before['bytes']:,} "
                 f"bytes; now {found['sha256'][:12]}, {found['bytes']:,} bytes), so its rows may not be those that the "
-                "manifest would name; leave files in place while they are read, and run the same command again"
+                "manifest would name; leave files in place while they are read, and run the same command again (in "
+                "Python, make a new source)"
             )
-        self._known[file] = now, before
+        known.versions.append(now)
 
 
 def fingerprint(files: Iterable[AnyFile], progress: Progress = SILENT) -> list[dict[str, Any]]:
@@ -98,7 +131,7 @@ def fingerprint(files: Iterable[AnyFile], progress: Progress = SILENT) -> list[d
 
 
 def version_of(file: AnyFile) -> str:
-    """What the file system reports of a file's contents without reading them; equal versions mean equal bytes.
+    """What the file system reports of a file's contents without reading them, see `HashedFiles`.
 
     Raises:
         StorageError: the file is missing, or the store cannot be reached.

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, cast, overload
+from typing import IO, Any, cast, overload
 
-from niels_gpt.errors import InputError, MessageError, shown, storage_errors
+from niels_gpt.errors import InputError, MessageError, storage_errors
 from niels_gpt.extras import check_library
+from niels_gpt.sources.unique_keys import UNIQUE_KEYS
 from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
 
@@ -325,28 +326,6 @@ def read_lines(
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
                 yield f"{path}:{number}", line
-
-
-def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys and values.
-
-    Raises:
-        MessageError: a key is repeated (`repeated_key`).
-    """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for number, name in enumerate(names) if name in names[:number])
-        raise MessageError(
-            "repeated_key",
-            f"an object has the key {shown(repeated)} {names.count(repeated)} times, and readers of JSON disagree on "
-            "which value counts; expected each key once. Remove the others",
-        )
-    return found
-
-
-# `json.loads` would return the last value of a repeated key and lose the others.
-UNIQUE_KEYS: Final = json.JSONDecoder(object_pairs_hook=_with_unique_keys)
 
 
 def parse_line(line: bytes, where: str) -> Record | Rejected:

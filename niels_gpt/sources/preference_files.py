@@ -53,10 +53,6 @@ class PreferenceFiles:
         inputs = self.hashed.fingerprint([existing_file(path) for path in self.files], progress)
         return {"inputs": inputs, "form": self.detected_form()}
 
-    def check_inputs(self) -> None:
-        """See `Source`."""
-        self.hashed.check_unfinished()
-
     def fraction_read(self) -> float | None:
         """How much of the files has been read so far, 0 to 1; `None` if that is not known."""
         return self.count.fraction()

@@ -18,7 +18,6 @@ from niels_gpt.errors import InputError, MessageError
 from niels_gpt.extras import check_library
 from niels_gpt.sources.inputs import (
     MAX_LINE_BYTES,
-    UNIQUE_KEYS,
     ReadProgress,
     Record,
     Rejected,
@@ -28,6 +27,7 @@ from niels_gpt.sources.inputs import (
     read_jsonl,
     size_of,
 )
+from niels_gpt.sources.unique_keys import UNIQUE_KEYS
 from niels_gpt.storage.remote import AnyFile, RemoteFile
 
 RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")

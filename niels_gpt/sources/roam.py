@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.errors import InputError
+from niels_gpt.forks import cached_property
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SourceOptions, TextSource
 from niels_gpt.sources.hashed_files import HashedFiles
@@ -58,15 +59,16 @@ class RoamNotes(TextSource):
         Raises:
             InputError: the folder is missing or has no notes.
         """
-        return expand([self.folder], SUFFIXES) if self.note_files is None else list(self.note_files)
+        return list(self._files)
+
+    @cached_property
+    def _files(self) -> tuple[Path, ...]:
+        # Once, so that a note that is added later is in no row, either.
+        return tuple(expand([self.folder], SUFFIXES)) if self.note_files is None else self.note_files
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of every note. Reads them once."""
         return {"inputs": self.hashed.fingerprint(self.files(), progress)}
-
-    def check_inputs(self) -> None:
-        """See `Source`."""
-        self.hashed.check_unfinished()
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the files."""
@@ -82,7 +84,7 @@ class RoamNotes(TextSource):
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: each slice is some whole notes."""
-        return slice_files(self.files(), slice_bytes, lambda file: None)
+        return self.hashed.checked(slice_files(self.files(), slice_bytes, lambda file: None), self.files())
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
         """See `Sliceable`."""

@@ -85,10 +85,6 @@ class TextFiles(TextSource):
         rows = (self.hashed.checked(_documents(file, self.count), [file]) for file in self.files())
         return islice(chain.from_iterable(rows), start, None)
 
-    def check_inputs(self) -> None:
-        """See `Source`."""
-        self.hashed.check_unfinished()
-
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the bytes."""
         return self.count.fraction()

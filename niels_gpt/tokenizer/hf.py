@@ -69,8 +69,9 @@ class HFTokenizer:
         special_tokens: the named ones (`eos_token`, `bos_token`, ...) with their spellings.
         stop_ids: eos and the stop ids of generation_config.json, ascending: where a client of an inference server
             stops.
-        generate_stops: the ids at which transformers' `generate()` stops by itself: those of generation_config.json,
-            or of config.json if there is no such file; not the tokenizer's eos. `None` if neither file names any.
+        generate_stops: the ids at which transformers' `generate()` stops without further arguments: those of
+            generation_config.json, or of config.json if there is no such file; not the tokenizer's eos. `None` if
+            neither file names any.
     """
 
     name: str

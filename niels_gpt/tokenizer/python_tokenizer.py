@@ -254,8 +254,8 @@ def _proven_plain(tokenizer: PythonTokenizer, added: Mapping[str, int], name: st
             return options
         tried.append(f"with {options} it still makes a special token of {forged[:40]!r}")
     raise TokenizerError(
-        f"{name}: special tokens cannot be prevented in text: {'; '.join(tried)}. Expected an encode() that "
-        "honours one of these options; use a tokenizer with a tokenizer.json"
+        f"{name}: encode() makes special tokens of plain text, whatever the options: {'; '.join(tried)}. Expected "
+        "one that honours one of these options; use a tokenizer with a tokenizer.json"
     )
 
 

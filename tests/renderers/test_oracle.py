@@ -106,9 +106,10 @@ def test_a_span_never_crosses_data_of_another_message() -> None:
 
 def test_a_header_behind_the_end_of_the_served_text_is_not_left_out_of_a_proven_span() -> None:
     """The model is served `<|im_start|>user\\nhi` and writes the header itself, so that no prompt shows the start."""
-    renderer = made(PROMPT_ONLY_WITHOUT_THE_FLAG)
-    rendered = renderer.render([user("hi"), assistant("yes")])
-    assert rendered.attribution == "partial: message 1 does not begin as the generation prompt"
+    more_after_the_last_question = "{% if messages[-1].role == 'user' %}L{% endif %}"
+    for template in (PROMPT_ONLY_WITHOUT_THE_FLAG, PROMPT_ONLY_WITHOUT_THE_FLAG + more_after_the_last_question):
+        rendered = made(template).render([user("hi"), assistant("yes")])
+        assert rendered.attribution == "partial: message 1 does not begin as the generation prompt"
 
 
 def test_data_in_a_structure_that_the_template_builds_is_content() -> None:

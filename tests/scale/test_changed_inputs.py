@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.builds.units import LISTING_NAME, units_path
+from niels_gpt.builds.units import listed, prepare, units_path
 from niels_gpt.episodes import EpisodeWriter
+from niels_gpt.errors import Mismatch
 from niels_gpt.imports import import_episodes
+from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile, chat_files
 from niels_gpt.sources.contamination import Benchmarks
+from niels_gpt.sources.filters import Filtered, RowFilters
 from niels_gpt.sources.hashed_files import HashedFiles
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.roam import RoamNotes
@@ -29,7 +32,7 @@ from niels_gpt.tokenizer import SentencePieceTokenizer, training
 from tests.conftest import FakeTokenizer
 from tests.scale.builds import build, units, write_chats, write_texts
 
-REFUSED = "changed between hashing and reading"
+REFUSED = "changed after its hash was computed"
 
 
 def change(path: Path) -> None:
@@ -114,10 +117,41 @@ def test_a_hash_is_computed_once(tmp_path: Path) -> None:
     file = write_chats(tmp_path / "a.jsonl", 3)
     hashed = HashedFiles()
     first = hashed.fingerprint([file])
+    assert hashed.fingerprint([file]) == first
     change(file)
-    assert hashed.fingerprint([file]) == first, "a second hash would name bytes that an earlier step has not read"
-    with pytest.raises(ChangedWhileRead, match=f"{file}: {REFUSED}"):
-        hashed.check([file])
+    for look in (hashed.check, hashed.fingerprint):  # an earlier step may have used the first hash
+        with pytest.raises(ChangedWhileRead, match=f"{file}: {REFUSED}"):
+            look([file])
+    assert hashed.fingerprint([file]) != first
+
+
+def test_a_source_that_is_used_again(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """An old hash must never say that a dataset of the file's old rows is already built."""
+    file, out = write_chats(tmp_path / "chats.jsonl", 30), tmp_path / "out"
+    source = ChatFile(file)
+    build("episodes", source, out, tokenizer)
+    write_chats(file, 40)
+    with pytest.raises(ChangedWhileRead, match=REFUSED):
+        build("episodes", source, out, tokenizer)
+    with pytest.raises(Mismatch, match="built from other inputs"):
+        build("episodes", source, out, tokenizer)
+
+
+def test_a_note_that_is_added_later_is_in_no_row(tmp_path: Path) -> None:
+    source, file = source_of("notes", tmp_path / "inputs")
+    before = list(source.iterate())
+    file.with_name("three.md").write_text("added", encoding="utf-8")
+    assert list(source.iterate()) == before
+    assert [row for part in source.slices(400) for row in source.read(part)] == before
+
+
+def test_filters_know_the_hashes_of_their_source(tmp_path: Path) -> None:
+    source, file = source_of("several files", tmp_path / "inputs")
+    filtered = Filtered(source, (RowFilters(),))
+    assert filtered.hashed is source.hashed
+    change(file)
+    with pytest.raises(ChangedWhileRead, match=REFUSED):
+        list(filtered.iterate())
 
 
 @dataclass(frozen=True)
@@ -145,14 +179,34 @@ def test_units_of_a_changed_file_are_not_finished(
     with pytest.raises(ChangedWhileRead, match=REFUSED):
         build("episodes", source, out, tokenizer, executor, source_config=config, source_name="chats")
     assert not out.exists()
-    assert not list(units_path(out).rglob(LISTING_NAME)), "its slices may be those of the other bytes"
     # The original comes back. What is finished was compared, so the build continues with it, to the same bytes.
+    assert list(units_path(out).rglob("unit_*"))
     file.write_bytes(original)
     fresh = ChatFile(file)
     assert fresh.config() == config
     build("episodes", fresh, out, tokenizer, executor, source_config=config, source_name="chats")
     build("episodes", fresh, tmp_path / "serial", tokenizer, source_config=config, source_name="chats")
     assert contents(out) == contents(tmp_path / "serial")
+
+
+def test_slices_of_other_bytes_are_not_used(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """The list of slices was made while another file was there, and the build ended before a slice was compared."""
+    file, out = write_chats(tmp_path / "chats.jsonl", 60, bad=False), tmp_path / "out"
+    original = file.read_bytes()
+    source = ChatFile(file)
+    config = source.config()
+    folder = prepare(out, {"of": config}, 3000, SILENT)
+    file.write_bytes(b'{"messages": []}\n' * 700)
+    parts = listed(folder, source, 3000)
+    wrong = [next(parts), next(parts)]  # as if the process had been killed here
+    parts.close()
+    file.write_bytes(original)
+    fresh = ChatFile(file)
+    assert fresh.config() == config
+    found = list(listed(folder, fresh, 3000))
+    assert found == list(fresh.slices(3000))
+    assert found[:2] != wrong
+    assert list(listed(folder, fresh, 3000)) == found
 
 
 def test_a_build_that_needs_only_the_beginning(tmp_path: Path, fake: FakeTokenizer) -> None:

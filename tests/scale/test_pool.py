@@ -181,7 +181,7 @@ import sys
 from pathlib import Path
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import load_tokenizer
-from tests.scale.faulty import Broken, Cutting, Odd, Watched
+from tests.scale.faulty import Watched
 from tests.scale.test_pool import pool_build
 
 if __name__ == "__main__":

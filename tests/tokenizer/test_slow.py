@@ -184,7 +184,7 @@ def test_bytes_from_decoding_each_id(pieces: Pieces) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (Leaky, {}, r"special tokens cannot be prevented in text.*still makes a special token of '<\|im_start"),
+        (Leaky, {}, r"encode\(\) makes special tokens of plain text.*still makes a special token of '<\|im_start"),
         (PrefixOnce, {}, "has other ids than as a whole"),
         (
             Bytes,

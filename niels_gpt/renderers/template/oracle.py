@@ -403,16 +403,17 @@ class _Turns(Stops):
         part = self.rendering(index, True)
         if part is not None:
             yield from self._unwritten_prompt(index, begin)
+            served, exact = begin, self.whole.text.startswith(part.text)  # `served`: where the served text ends
             aligned = self._aligned(part)
             if aligned is not None:
                 at, place = aligned
-                yield place, part.text[at:], PREFIX if self.whole.text.startswith(part.text) else TURN
+                served = place + len(part.text) - at
+                yield place, part.text[at:], PREFIX if exact else TURN
             without = self.rendering(index, False)
             if without is not None:
                 added = added_prompt(part.text, without.text, self.controls)
                 # Where the template writes less with a prompt, no prompt is added, and the model writes the header.
-                exact = self.whole.text.startswith(part.text)
-                if added or not exact or not self.real[len(part.text) : begin].strip():
+                if added or not self.real[served:begin].strip():
                     yield begin, added, TURN
                 # White space between two turns may be written by either of them.
                 gap = len(self.real[begin:]) - len(self.real[begin:].lstrip())
