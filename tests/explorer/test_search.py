@@ -51,6 +51,7 @@ ODD: list[Any] = [
     {"text": "9"},
     [9],
     "{broken 9",
+    '{"messages": [{"role": "user", "content": "x", "content": "y 9"}, {"role": "assistant", "content": "z"}]}',
     {"messages": [{"role": "system", "content": "nine"}, user('/ \\ " 9\u2028'), answer("\t9")], "tools": []},
 ]
 
