@@ -239,6 +239,8 @@ def test_dataset_browse_search_open(address: str, visit: Visit) -> None:
     page.get_by_label("Go to row").fill("99")
     page.get_by_role("button", name="Go", exact=True).click()
     page.locator(".detail h2", has_text="Row 99").wait_for()
+    # The list of these rows comes later, and replaces the form; a click at that moment would be lost.
+    page.get_by_text("rows 50 to 99 of 100").wait_for()
     page.get_by_label("Go to row").fill("5000")
     page.get_by_role("button", name="Go", exact=True).click()
     page.locator(".browse .problem", has_text="there is no row 5,000").wait_for()
