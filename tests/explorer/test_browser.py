@@ -239,8 +239,6 @@ def test_dataset_browse_search_open(address: str, visit: Visit) -> None:
     page.get_by_label("Go to row").fill("99")
     page.get_by_role("button", name="Go", exact=True).click()
     page.locator(".detail h2", has_text="Row 99").wait_for()
-    # The list of these rows comes later, and replaces the form; a click at that moment would be lost.
-    page.get_by_text("rows 50 to 99 of 100").wait_for()
     page.get_by_label("Go to row").fill("5000")
     page.get_by_role("button", name="Go", exact=True).click()
     page.locator(".browse .problem", has_text="there is no row 5,000").wait_for()
@@ -267,6 +265,25 @@ def test_a_list_that_comes_late_hides_no_error(address: str, visit: Visit) -> No
     late[0].continue_()
     page.get_by_text("rows 50 to 99 of 100").wait_for()
     assert problem.is_visible()
+
+
+def test_a_list_that_comes_during_a_click_loses_no_click(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    page.wait_for_selector('tr[data-row="0"]')
+    page.get_by_text("From all 100 rows.").wait_for()
+    late: list[Any] = []
+    page.route("**/api/rows", lambda route: late.append(route))
+    page.get_by_label("Go to row").fill("99")
+    page.get_by_role("button", name="Go", exact=True).click()
+    while not late:
+        page.wait_for_timeout(20)
+    page.get_by_label("Go to row").fill("5000")
+    page.get_by_role("button", name="Go", exact=True).hover()
+    page.mouse.down()
+    late[0].continue_()
+    page.get_by_text("rows 50 to 99 of 100").wait_for()
+    page.mouse.up()
+    page.locator(".browse .problem", has_text="there is no row 5,000").wait_for()
 
 
 def test_rows_as_trained_show_seams(address: str, visit: Visit) -> None:

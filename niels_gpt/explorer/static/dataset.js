@@ -30,6 +30,8 @@ export class DatasetView {
     this.picker = rendererPicker(session, "Format of the rows", session.first, () => { this.stats(); if (this.row !== null) this.open(this.row, {}, this.completion); this.training.refresh(); }, { raw: false });
     this.facts = h("p", { class: "facts", role: "status" });
     this.charts = h("div", { class: "charts" });
+    this.steps = h("div", { class: "steps" });
+    this.table = h("div");
     this.list = h("div", { class: "rows" });
     this.detail = h("div", { class: "detail" }, h("p", { class: "note" }, "Choose a row."));
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
@@ -91,6 +93,8 @@ export class DatasetView {
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
     this.go = h("input", { type: "number", min: 0, placeholder: "row", "aria-label": "Go to row" });
     this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
+    // The form stays where it is when a list arrives: a click on a button that is taken out of the page is lost.
+    this.list.append(h("div", { class: "pager" }, this.steps, this.jump), this.table);
     return h("div", { class: "bar controls" }, this.text, h("label", { title: "The text is a regular expression" }, this.pattern, " .*"), this.role, this.has, this.tool, this.toolNames, this.finding, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
   }
 
@@ -180,13 +184,11 @@ export class DatasetView {
     const status = this.filtered()
       ? `${number(found.length)} found${done ? "" : ` in rows ${number(this.start)} to ${number(scanned)}`} of ${number(this.about.rows)}`
       : `rows ${number(this.start)} to ${number(Math.max(this.start, this.start + found.length - 1))} of ${number(this.about.rows)}`;
-    const pager = h("div", { class: "pager" },
+    this.steps.replaceChildren(
       h("button", { type: "button", disabled: this.start === 0, onclick: () => { this.start = this.filtered() ? 0 : Math.max(0, this.start - LIMIT); this.load(); } }, this.filtered() ? "First" : "Earlier"),
       h("span", { role: "status" }, status),
-      h("button", { type: "button", disabled: done, onclick: () => { this.start = next; this.load(); } }, "Later"), this.jump);
-    const typing = this.jump.contains(document.activeElement) ? document.activeElement : null;
-    this.list.replaceChildren(pager, table);
-    typing?.focus();
+      h("button", { type: "button", disabled: done, onclick: () => { this.start = next; this.load(); } }, "Later"));
+    this.table.replaceChildren(table);
   }
 
   between(event, table) {
