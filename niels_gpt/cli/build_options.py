@@ -15,17 +15,28 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.builds.build import BuildOptions
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
-from niels_gpt.cli.options import EXECUTION, ROWS, ChatFormat, LossFlags, MaxBadRows, RendererFlags, Threads
+from niels_gpt.cli.options import EXECUTION, ROWS, LossFlags, MaxBadRows, RendererFlags, Threads, one_of
 from niels_gpt.errors import UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import Progress
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.sources.chat_shapes import DIALECTS
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
 from niels_gpt.sources.slices import SLICE_BYTES
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 from niels_gpt.tokenizer.load import is_sentencepiece
 
 DEFAULT_TOKENIZER: Final = Path(DEFAULT_TOKENIZER_PATH)
+
+ChatFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="SHAPE",
+        help=f"How conversations are stored: {', '.join(DIALECTS)}.  \\[default: by the keys of the rows]",
+        **one_of("--format", DIALECTS),
+    ),
+]
 
 
 def uses_renderer(tokenizer: Path, renderer: RendererFlags, loss: LossFlags) -> bool:

@@ -190,15 +190,6 @@ ChatInputs = Annotated[
         **EXISTING,
     ),
 ]
-ChatFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="SHAPE",
-        help=f"How conversations are stored: {', '.join(DIALECTS)}.  \\[default: by the keys of the rows]",
-        **one_of("--format", DIALECTS),
-    ),
-]
 RowFormat = Annotated[
     str | None,
     typer.Option(

@@ -247,7 +247,8 @@ def test_dataset_browse_search_open(address: str, visit: Visit) -> None:
     assert page.url.endswith("#mask")
 
 
-def test_a_list_that_comes_late_hides_no_error(address: str, visit: Visit) -> None:
+def list_that_waits(address: str, visit: Visit) -> tuple[Any, list[Any]]:
+    """The page, which has requested the list around row 99; and its requests for lists, which wait to be continued."""
     page = visit(f"{address}/#dataset").page
     page.wait_for_selector('tr[data-row="0"]')
     page.get_by_text("From all 100 rows.").wait_for()
@@ -255,6 +256,11 @@ def test_a_list_that_comes_late_hides_no_error(address: str, visit: Visit) -> No
     page.route("**/api/rows", lambda route: late.append(route))
     page.get_by_label("Go to row").fill("99")
     page.get_by_role("button", name="Go", exact=True).click()
+    return page, late
+
+
+def test_a_list_that_comes_late_hides_no_error(address: str, visit: Visit) -> None:
+    page, late = list_that_waits(address, visit)
     page.locator(".detail h2", has_text="Row 99").wait_for()
     while not late:
         page.wait_for_timeout(20)
@@ -268,13 +274,7 @@ def test_a_list_that_comes_late_hides_no_error(address: str, visit: Visit) -> No
 
 
 def test_a_list_that_comes_during_a_click_loses_no_click(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#dataset").page
-    page.wait_for_selector('tr[data-row="0"]')
-    page.get_by_text("From all 100 rows.").wait_for()
-    late: list[Any] = []
-    page.route("**/api/rows", lambda route: late.append(route))
-    page.get_by_label("Go to row").fill("99")
-    page.get_by_role("button", name="Go", exact=True).click()
+    page, late = list_that_waits(address, visit)
     while not late:
         page.wait_for_timeout(20)
     page.get_by_label("Go to row").fill("5000")
