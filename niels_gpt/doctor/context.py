@@ -173,8 +173,7 @@ class Context:
         if opened.form == "documents":
             documents.finish(counters, opened.stored, opened.splits, sampled=sampled)
             return
-        share = masks.loss_share(counters)
-        if share is not None and not masks.MIN_SHARE <= share <= masks.MAX_SHARE:
+        if masks.share_is_unusual(counters):
             # The share is one number over all rows, so there is no row to show.
             counters.add("loss-share", [], count=counters.sums["plain real tokens"], rows=counters.sums["rows"])
         if self.encoder is not None and self.layout is not None:

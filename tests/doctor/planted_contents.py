@@ -108,7 +108,7 @@ LEAKS = (("exact", 1), ("exact", 10), ("near", 1), ("near", 10))
 # What else these faults are.
 ALSO = {
     "refusals": ("near-duplicate",),
-    "one-word-answers": ("near-duplicate", "loss-share"),
+    "one-word-answers": ("near-duplicate",),
     "language-mismatch": ("near-duplicate",),
     "endless-repetition": ("answer-cut",),
 }

@@ -78,7 +78,7 @@ def no_answer(row: Row, family: str) -> None:
 
 PLANTS: tuple[tuple[str, Callable[[Row, str], None], tuple[str, ...]], ...] = (
     ("identical-pair", same_sides, ("duplicate-row",)),
-    ("chosen-shorter-than-prompt", no_answer, ("over-long", "loss-share")),
+    ("chosen-shorter-than-prompt", no_answer, ("over-long",)),
     ("prompt-mismatch", other_prompt, ()),
     ("length-leakage", longer, ()),
 )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.doctor import Report
+from niels_gpt.doctor import Report, diagnose
 from niels_gpt.doctor.layout_inference import infer_layout
 from niels_gpt.renderers.base import build_training_samples
 from tests.doctor.made import (
@@ -537,10 +537,14 @@ def _empty(family: str, planted: bool, _: Path) -> Report:
 
 
 def _share(family: str, planted: bool, _: Path) -> Report:
-    made = chats()
-    for number, messages in enumerate(made if planted else ()):
-        messages[:] = [user(f"the quick brown fox jumps over {number} " * 30), {"role": "assistant", "content": "ok"}]
-    return report_on(family, rows(samples(family, made)))
+    """Long prompts and short answers; the planted mask covers three tokens of each prompt, and no turns are known."""
+    made = [[user(f"the fox jumps over {n} " * 30), {"role": "assistant", "content": "ok"}] for n in range(8)]
+    given = samples(family, made)
+    if not planted:
+        return report_on(family, rows(given))
+    for sample in given:
+        sample.trained = [3 < place < 7 for place in range(len(sample.ids))]
+    return diagnose(rows(given))
 
 
 def _long(family: str, planted: bool, _: Path) -> Report:

@@ -83,7 +83,8 @@ RULES: Final = (
         "loss-share",
         "warning",
         "the share of trained tokens is unusual",
-        "Usually 30 to 80 of 100 tokens are trained. Fewer than 10 or more than 98 usually mean a wrong mask.",
+        "Usually 30 to 80 of 100 tokens are trained. Fewer than 10 or more than 98 usually mean a wrong mask. Where the "
+        "turns are known and the mask covers the answers, nothing is reported: such rows have long prompts.",
         "A mask that leaves out answers, or one that covers prompts.",
         "Look at some rows: niels-gpt show, niels-gpt render.",
         needs=("mask",),
@@ -93,6 +94,8 @@ RULES: Final = (
 # Trained tokens of all tokens, in rows that train some and not all.
 MIN_SHARE: Final = 0.10
 MAX_SHARE: Final = 0.98
+# Of the tokens of answers, and of the trained tokens: what a mask that covers the answers has at least in common.
+COVERED: Final = 0.9
 
 
 def check(view: View) -> None:
@@ -110,8 +113,11 @@ def check(view: View) -> None:
     view.hit_rows("mask-all-one", ones, "every token of this row is trained")
     plain = ~(zero | ones)
     # Rows that train nothing or everything have findings of their own, and would hide the share of the others.
-    counters.sums["plain real tokens"] += int((real & plain[rows.row_of]).sum())
-    counters.sums["plain trained tokens"] += int((trained & real & plain[rows.row_of]).sum())
+    judged = real & plain[rows.row_of]
+    counters.sums["plain real tokens"] += int(judged.sum())
+    counters.sums["plain trained tokens"] += int((trained & judged).sum())
+    counters.sums["plain answer tokens"] += int((view.sampled & judged).sum())
+    counters.sums["plain trained answer tokens"] += int((view.sampled & trained & judged).sum())
     # Without turns nothing is known about the inside of rows.
     layout = view.scope.layout
     if view.turns is None or layout is None:
@@ -157,6 +163,22 @@ def finish(counters: Counters, *, sampled: bool) -> None:
         counters.add("mask-missing", [Evidence(row=-1, where="", note=note)], count=rows, rows=rows)
     untrained.finish(counters, sampled=sampled)
     answers.finish(counters)
+
+
+def share_is_unusual(counters: Counters) -> bool:
+    """Whether the share of trained tokens points to a wrong mask.
+
+    Where turns are known, the share itself shows nothing if the mask covers the answers: a template's own system prompt,
+    or results of tools, may be ten times longer than the answers::
+
+        tokens 1,000   trained 50   of answers 52   trained of these 50      5 % are trained, and the mask is right
+    """
+    share = loss_share(counters)
+    if share is None or MIN_SHARE <= share <= MAX_SHARE:
+        return False
+    covered = counters.sums["plain trained answer tokens"]
+    of_answers, of_trained = counters.sums["plain answer tokens"], counters.sums["plain trained tokens"]
+    return not (covered and covered >= COVERED * of_answers and covered >= COVERED * of_trained)
 
 
 def loss_share(counters: Counters) -> float | None:
