@@ -83,8 +83,8 @@ RULES: Final = (
         "loss-share",
         "warning",
         "the share of trained tokens is unusual",
-        "Usually 30 to 80 of 100 tokens are trained. Fewer than 10 or more than 98 usually mean a wrong mask. Where the "
-        "turns are known and the mask covers the answers, nothing is reported: such rows have long prompts.",
+        "Usually 30 to 80 of 100 tokens are trained. Fewer than 10 or more than 98 usually mean a wrong mask. Where "
+        "the turns are known and the mask covers the answers, nothing is reported: such rows have long prompts.",
         "A mask that leaves out answers, or one that covers prompts.",
         "Look at some rows: niels-gpt show, niels-gpt render.",
         needs=("mask",),
@@ -168,8 +168,8 @@ def finish(counters: Counters, *, sampled: bool) -> None:
 def share_is_unusual(counters: Counters) -> bool:
     """Whether the share of trained tokens points to a wrong mask.
 
-    Where turns are known, the share itself shows nothing if the mask covers the answers: a template's own system prompt,
-    or results of tools, may be ten times longer than the answers::
+    Where turns are known, the share itself shows nothing if the mask covers the answers: a template's own system
+    prompt, or results of tools, may be ten times longer than the answers::
 
         tokens 1,000   trained 50   of answers 52   trained of these 50      5 % are trained, and the mask is right
     """
