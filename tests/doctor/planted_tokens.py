@@ -34,6 +34,7 @@ WITH_TAIL = ("chatml", "gemma", "minimax-m2")
 WITH_SYSTEM = ("chatml", "qwen2.5", "kimi-k2")
 THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
+GLM = ("glm-4.5", "glm-5")  # the next opener ends a turn
 HEADERS = ("chatml", "qwen2.5", "llama-3", "gemma")
 MANY = (
     "user-tokens-trained",
@@ -247,6 +248,37 @@ def cut(family: str, given: list[Sample]) -> Any:
     return rows(given)
 
 
+def cut_at_limit(family: str, given: list[Sample]) -> Any:
+    """Rows of many lengths, of which a third are cut at one; without the cut they are clean."""
+    made = rows_of_many_lengths(family)
+    limit = sorted(len(row["input_ids"]) for row in made)[2 * len(made) // 3] - 1
+    return [{name: column[:limit] for name, column in row.items()} for row in made]
+
+
+def rows_of_many_lengths(family: str) -> list[Row]:
+    made = chats(24, turns=1)
+    for number, messages in enumerate(made):
+        messages[1]["content"] += " and the lazy dog jumps over it" * number
+    return rows(samples(family, made))
+
+
+def cut_where_others_end(family: str, given: list[Sample]) -> Any:
+    """A tenth of the rows lack the opener that ends the last answer in the others."""
+    made = ending_rows(family)
+    for row in made[::10]:
+        del row["input_ids"][-3:], row["labels"][-3:]
+    return made
+
+
+def ending_rows(family: str) -> list[Row]:
+    """Rows whose last answers end, as `build_training_samples` makes them."""
+    renderer, made = renderer_of(family, ("sampled_openers", True)), list[Row]()
+    for messages in chats(20):
+        for ids, mask in build_training_samples(renderer, messages, ensure_final_stop=True):
+            made.append({"input_ids": ids, "labels": [t if m else -100 for t, m in zip(ids, mask, strict=True)]})
+    return made
+
+
 def cut_in_front(family: str, given: list[Sample]) -> Any:
     """Some rows begin inside their first answer."""
     for sample in given[::2]:
@@ -409,6 +441,8 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("eot-missing", PLAIN, stops_removed, ()),
     ("wrong-end-of-turn", PLAIN, other_stop, ()),
     ("truncated-mid-turn", PLAIN, cut, ()),
+    ("truncated-mid-turn", GLM, cut_at_limit, ("open-turns",)),
+    ("truncated-mid-turn", GLM, cut_where_others_end, ("open-turns",)),
     ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling"), cut_in_front, ()),
     (
         "begins-mid-turn",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
@@ -231,10 +233,10 @@ def _check_ends(view: View, layout: Layout, turns: Turns) -> None:
     text_end = own.end - counts_in(view.padding, own.body, own.end)
     has_text = text_end > own.body
     view.counters.sums["turns closed"] += int((own.stop >= 0).sum())
-    # Where the next header ends a turn (GLM), there is no stop to miss.
-    if not layout.has_own_stop:
-        return
     cut = has_text & (own.stop < 0)
+    if not layout.has_own_stop:
+        _count_open_ends(view, own, cut, text_end)
+        return
     last = _last_text(view, layout, own, text_end)
     other = cut & np.isin(rows.ids[last], list(layout.controls - set(layout.stops)))
     view.hit("wrong-end-of-turn", own.row[other], last[other], "the turn ends in this token")
@@ -244,6 +246,66 @@ def _check_ends(view: View, layout: Layout, turns: Turns) -> None:
     trained = counts_in(view.trained, own.body, own.end) > 0 if rows.trained is not None else has_text
     broken = cut & ~other & at_end & trained
     view.hit("truncated-mid-turn", own.row[broken], text_end[broken] - 1, "the row ends here, inside an assistant turn")
+
+
+def _count_open_ends(view: View, own: Turns, cut: Bools, text_end: Int64s) -> None:
+    """Count answers at the ends of rows where the next opener ends a turn (GLM), so that the last one may have no end.
+
+    One row does not show whether its answer was cut. The lengths of all rows do, see `_cut_at_limit`, as does an opener
+    behind most last answers.
+
+    Args:
+        cut: True on assistant turns with text and without a stop. text_end: one past their last token of text.
+    """
+    rows, counters = view.rows, view.counters
+    lengths = rows.lengths - rows.per_row(view.padding)
+    # The last assistant turn of each row: no later one is in the same row.
+    last = np.append(own.row[1:] != own.row[:-1], True) if len(own) else np.zeros(0, dtype=np.bool_)
+    # Behind the opener that ends the last turn nothing follows.
+    counters.sums[CLOSED] += int((last & (own.stop >= 0) & (own.stop + 1 >= text_end)).sum())
+    trained = counts_in(view.trained, own.body, own.end) > 0 if rows.trained is not None else cut
+    is_open = cut & trained & last & (own.end == rows.starts[own.row + 1])
+    # Packed rows fill up to one length, whatever their last answers.
+    single = rows.per_row(rows.first_of_document) <= 1
+    for length, n in zip(*np.unique(lengths[single], return_counts=True), strict=True):
+        counters.sums[f"{ROWS_OF} {length}"] += int(n)
+    note = "the row ends here, inside an assistant turn"
+    longest = lengths[single].max(initial=0)
+    # Only the longest rows of this slice may be the longest of all, so evidence is kept for one length a slice.
+    at_limit = is_open & (single & (lengths == longest))[own.row]
+    view.hit(f"{ROWS_OF} {longest}", own.row[at_limit], text_end[at_limit] - 1, note)
+    view.hit(OPEN, own.row[is_open], text_end[is_open] - 1, note)
+
+
+def _cut_at_limit(counters: Counters) -> None:
+    """Report open ends where most last answers are closed, else those of rows that were cut at one length.
+
+    A limit gives many rows the greatest length, and few others have one in common::
+
+        tokens    310  388  397  401  433  512
+        rows        1    1    2    1    1    9      the limit is 512
+    """
+    prefix = f"{ROWS_OF} "
+    names = [name for name in counters.sums if name.startswith(prefix)]
+    lengths = {int(name.removeprefix(prefix)): counters.sums.pop(name) for name in names}
+    at_limit = {n: counters.drop(f"{prefix}{n}") for n in lengths}
+    opened = counters.drop(OPEN)
+    if opened is None:
+        return
+    if counters.sums[CLOSED] > opened.count:
+        counters.add("truncated-mid-turn", opened.evidence, count=opened.count, rows=opened.rows)
+        return
+    longest = max(lengths)
+    found, others = at_limit[longest], [n for length, n in lengths.items() if length < longest]
+    if found is None or len(others) < OTHER_LENGTHS or lengths[longest] < max(AT_LIMIT, 3 * max(others)):
+        return
+    counters.add("truncated-mid-turn", found.evidence, count=found.count, rows=found.rows)
+
+
+# Of formats whose turns are ended by the next opener: rows by their length, open and closed last answers.
+ROWS_OF, OPEN, CLOSED = "rows of a length:", "last answers without an end", "last answers with an end"
+AT_LIMIT: Final = 4  # rows of the greatest length, at least
+OTHER_LENGTHS: Final = 4  # rows all of which have one length may be windows
 
 
 def _last_text(view: View, layout: Layout, own: Turns, text_end: Int64s) -> Int64s:
@@ -296,6 +358,7 @@ def finish(counters: Counters) -> None:
     # If no turn in the whole input has an end, rows were not cut, but the ends of turns are missing.
     if not counters.sums["turns closed"]:
         counters.move("truncated-mid-turn", "eot-missing")
+    _cut_at_limit(counters)
     # Without any turn the rows are plain text, of which no turn can be cut.
     if not counters.sums["turns found"]:
         if counters.sums["trained tokens"]:
