@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ import pytest
 pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
 import pyarrow.parquet as pq
 
-from niels_gpt.cache.build_all import NAMES
+from niels_gpt.cache.build_all import NAMES, Settings, build_all
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.mmap import verify_cache
-from niels_gpt.errors import CacheError
+from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers import create_renderer
 from niels_gpt.samples import notes_dir
@@ -404,6 +405,39 @@ def test_a_replaced_model_is_not_built_with(builder: Builder, hub: Hub, other_mo
     model.write_bytes(kept)
     assert builder.digests() == before
     assert builder.run(hub, "--only", "dolly15k")[0] == 0
+
+
+def _set(folder: Path, **fields: Any) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [({"eos_token": "<|endoftext|>"}, "special_token_ids"), ({"chat_template": CHATML}, "template_sha256")],
+)
+def test_another_eos_or_template_beside_the_same_vocabulary_is_not_built_with(
+    tmp_path: Path, fields: dict[str, str], key: str
+) -> None:
+    """tokenizer_config.json decides the separator of documents and how conversations are rendered."""
+    folder = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
+    settings = Settings(cache_dir=tmp_path / "cache", tokenizer=folder, roam_dir=notes_dir(), only=("roam",))
+    copy = settings.cache_dir / "tokenizer"
+    assert [outcome.status for outcome in build_all(settings)] == ["built"]
+    kept = (copy / "tokenizer_config.json").read_bytes()
+    _set(folder, **fields)
+    with pytest.raises(Mismatch, match=f"{folder}: {key} is .*put that tokenizer_config.json back"):
+        build_all(settings)  # the tokenizer that is named was replaced
+    with pytest.raises(Mismatch, match="with other special tokens or another template"):
+        build_all(replace(settings, only=("gutenberg",), overwrite=True))  # another cache than that which is there
+    _set(copy, **fields)
+    for named in (copy, folder_of("qwen3")):
+        with pytest.raises(Mismatch, match=f"{copy}: {key} is "):
+            build_all(replace(settings, tokenizer=named))  # the copy was replaced
+    (copy / "tokenizer_config.json").write_bytes(kept)
+    assert [outcome.status for outcome in build_all(replace(settings, tokenizer=copy))] == ["already built"]
+    assert [outcome.status for outcome in build_all(replace(settings, overwrite=True))] == ["built"]
+    assert [outcome.status for outcome in build_all(settings)] == ["already built"]
 
 
 def test_overwriting_some_caches_with_another_tokenizer_is_refused(

@@ -45,7 +45,7 @@ from niels_gpt.cache.formats import (
     dtype_for,
 )
 from niels_gpt.cache.meta import open_meta, read_meta, write_meta
-from niels_gpt.cache.tokenizer_copy import copy_tokenizer, files_of, is_copied
+from niels_gpt.cache.tokenizer_copy import check_copy, copy_tokenizer, differences, files_of, is_copied
 from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
@@ -245,14 +245,23 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncode
     with _locked(settings.cache_dir):  # a second run waits here, and then finds the copy
         recover_interrupted(folder)
         is_there = is_copied(tokenizer, folder, overwrite=settings.overwrite)
-        _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets})
-        if not is_there:
+        replaced = is_regular(folder / META_NAME) and bool(differences(tokenizer, folder))
+        _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets}, replaced=replaced)
+        if settings.overwrite or not is_there:
             copy_tokenizer(tokenizer, files, settings.tokenizer, folder)
-    return document_encoder(folder, settings.separator)
+    copy = document_encoder(folder, settings.separator)
+    check_copy(copy, folder)
+    return copy
 
 
-def _refuse_caches_of_another(tokenizer: DocumentEncoder, settings: Settings, built: set[str]) -> None:
-    """Raise `Mismatch` if a cache that this run does not rebuild was built with another tokenizer."""
+def _refuse_caches_of_another(
+    tokenizer: DocumentEncoder, settings: Settings, built: set[str], *, replaced: bool
+) -> None:
+    """Raise `Mismatch` if a cache that this run does not rebuild was built with another tokenizer.
+
+    Args:
+        replaced: the tokenizer so far had another eos or chat template, perhaps with the same vocabulary.
+    """
     for target in _all_targets(settings):
         meta = settings.cache_dir / target.place / META_NAME
         if not meta.is_file() or (target.name in built and settings.overwrite):
@@ -261,9 +270,10 @@ def _refuse_caches_of_another(tokenizer: DocumentEncoder, settings: Settings, bu
             found = read_meta(str(meta)).get("tokenizer_sha256")
         except CacheError:  # it is damaged; the build of this cache reports that
             continue
-        if found not in (None, tokenizer.sha256):
+        if found is not None and (replaced or found != tokenizer.sha256):
+            other = " with other special tokens or another template" if found == tokenizer.sha256 else ""
             raise Mismatch(
-                f"{meta.parent}: a cache of tokenizer {str(found)[:12]}, now {tokenizer.sha256[:12]}; pass that "
+                f"{meta.parent}: a cache of tokenizer {str(found)[:12]}, now {tokenizer.sha256[:12]}{other}; pass that "
                 "tokenizer, choose another --cache-dir, or pass --overwrite without --only and --skip to build all "
                 "caches again"
             )

@@ -5,7 +5,8 @@
     CACHE_DIR/tokenizer/spm.model, meta.json                                   a SentencePiece model
     CACHE_DIR/tokenizer/tokenizer.json, tokenizer_config.json, meta.json       any other
 
-`meta.json` records the sha256 of the file with the vocabulary, so that a replaced file is noticed.
+`meta.json` records what decides the ids: the sha256 of the file with the vocabulary, the ids of eos and bos, and the
+sha256 of the chat template. So a replaced file is noticed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def is_copied(tokenizer: DocumentEncoder, folder: Path, *, overwrite: bool) -> b
     recorded = read_meta(str(folder / META_NAME)).get("sha256")
     found = sha256_file(str(model)) if model.is_file() else None
     if overwrite:
-        return found == recorded == tokenizer.sha256
+        return found == recorded == tokenizer.sha256 and not differences(tokenizer, folder)
     if found != recorded:
         problem = "is missing" if found is None else f"has sha256 {found[:12]}"
         raise Mismatch(
@@ -70,7 +71,42 @@ def is_copied(tokenizer: DocumentEncoder, folder: Path, *, overwrite: bool) -> b
             f"{folder}: holds tokenizer {str(recorded)[:12]}, now {tokenizer.sha256[:12]}; choose another --cache-dir, "
             "or pass --overwrite to build all caches again"
         )
+    check_copy(tokenizer, folder)
     return True
+
+
+def check_copy(tokenizer: DocumentEncoder, folder: Path) -> None:
+    """Check that a tokenizer has the special ids and the chat template that `meta.json` records.
+
+    Tokenizers with one tokenizer.json can differ in them: tokenizer_config.json names the tokens and the template.
+
+    Args:
+        tokenizer: the one that was named, or the copy in `folder`.
+
+    Raises:
+        Mismatch: it has others. A `meta.json` from before templates were recorded is compared without them.
+    """
+    for key, (recorded, found) in differences(tokenizer, folder).items():
+        raise Mismatch(
+            f"{getattr(tokenizer.tokenizer, 'name', folder)}: {key} is {found}, but {folder / META_NAME} records "
+            f"{recorded}, as the caches here were built; put that tokenizer_config.json back, choose another "
+            "--cache-dir, or pass --overwrite to build all caches again"
+        )
+
+
+def differences(tokenizer: DocumentEncoder, folder: Path) -> dict[str, tuple[Any, Any]]:
+    """Key of `meta.json` -> recorded value and the tokenizer's, where they differ. Missing keys are not compared."""
+    recorded = read_meta(str(folder / META_NAME))
+    found = _decided_elsewhere(tokenizer)
+    return {key: (recorded[key], found[key]) for key in found if recorded.get(key, found[key]) != found[key]}
+
+
+def _decided_elsewhere(tokenizer: DocumentEncoder) -> dict[str, Any]:
+    """What decides ids and is not in the file with the vocabulary, by its key in `meta.json`."""
+    known: dict[str, Any] = {"special_token_ids": tokenizer.special_ids}
+    if isinstance(tokenizer.tokenizer, TokenizerAdapter):
+        known["template_sha256"] = tokenizer.tokenizer.fingerprints.get("template")
+    return known
 
 
 def copy_tokenizer(tokenizer: DocumentEncoder, files: dict[str, bytes], source: Any, folder: Path) -> None:
@@ -92,7 +128,7 @@ def copy_tokenizer(tokenizer: DocumentEncoder, files: dict[str, bytes], source: 
             "sha256": record.sha256,
             "bytes": record.bytes,
             "vocab_size": tokenizer.vocab_size,
-            "special_token_ids": tokenizer.special_ids,
+            **_decided_elsewhere(tokenizer),
             "training": read_meta(str(trained)) if trained.is_file() else None,
         }
         write_meta(str(staged.path / META_NAME), meta)
