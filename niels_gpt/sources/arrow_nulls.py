@@ -10,9 +10,12 @@ A column of structs has one schema, so every row gets the keys of all rows, with
 An added null cannot be distinguished from one that was written. The rule is:
 
 * among the arguments of a call, a null is dropped unless the tool's own JSON schema names the parameter and allows
-null; * in declarations of tools, nulls are dropped, except a `default` or `const` of a schema that allows null;
+  null;
+* in declarations of tools, nulls are dropped, except a `default` or `const` of a schema that allows null;
 * items of lists stay, because Arrow adds none there; JSON text is not changed, so nulls in arguments or tools that are
   stored as text stay, too.
+
+Calls and tools may have the shape of any interface that `chat_shapes` reads, such as Anthropic's or Gemini's.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ _CHATS: Final = (
     "completion",
     "chosen",
     "rejected",
+    "contents",
 )  # columns that hold messages
+_ARGUMENTS: Final = ("arguments", "input", "args", "response")  # of a call (or its result), beside its name
+_SCHEMAS: Final = ("parameters", "input_schema")
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # name -> schema
 _DATA: Final = ("default", "const", "examples", "enum")  # values, not schemas
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
@@ -98,12 +104,17 @@ class _NullFilter:
             return [self.inside(one) for one in node]
         if not isinstance(node, Mapping):
             return node
-        result = {key: self.inside(value) for key, value in node.items() if value is not None and key != "arguments"}
-        if node.get("arguments") is None:
-            return result
-        schema = self.schemas.get(node["name"]) if isinstance(node.get("name"), str) else None
-        result["arguments"] = self.value(node["arguments"], schema, schema)
-        return {key: result[key] for key in node if key in result}  # in the order of the row
+        name = node.get("name")
+        schema = self.schemas.get(name) if isinstance(name, str) else None
+        result = {}
+        for key, value in node.items():
+            if value is None:
+                continue
+            described = schema if key != "response" else None
+            # Other keys hold parts of the message, whose own nulls only say that a part has no such field.
+            is_data = key in _ARGUMENTS and (key == "arguments" or "name" in node)
+            result[key] = self.value(value, described, described) if is_data else self.inside(value)
+        return result
 
     def value(self, node: Any, schema: Any, root: Any) -> Any:
         """Data described by a schema; a null under a key that the schema does not name is dropped."""
@@ -132,8 +143,12 @@ def _parameters(tools: Any) -> dict[str, Any]:
     found = {}
     for tool in tools if isinstance(tools, list) else ():
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            found[function["name"]] = function.get("parameters")
+        if not isinstance(function, Mapping):
+            continue
+        group = function.get("functionDeclarations") or function.get("function_declarations")
+        for one in group if isinstance(group, list) else (function,):
+            if isinstance(one, Mapping) and isinstance(one.get("name"), str):
+                found[one["name"]] = next((one[key] for key in _SCHEMAS if key in one), None)
     return found
 
 

@@ -183,12 +183,12 @@ def record_to_conversation(
         detail = f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect][0][0]!r}"
         return Rejected(where, "row_not_an_object", detail)
     changed: tuple[str, ...] = ()
-    if record.arrow:
-        row, nulls = without_arrow_nulls(row)
-        changed = (ARROW_NULLS,) if nulls else ()
     try:
         if mapping:
             row = mapping.renamed(row)
+        if record.arrow:  # after the columns have the names by which calls and tools are found
+            row, nulls = without_arrow_nulls(row)
+            changed = (ARROW_NULLS,) if nulls else ()
         messages, tools = normalise(to_messages(row, dialect, dict(mapping.roles))), tools_of(row, dialect)
         messages = mapping.with_system(messages)
         refuse_media_columns(row, messages)

@@ -84,11 +84,11 @@ class PromptColumns:
                 where, "row_not_an_object", f"{where}: the row is a {type(row).__name__}; expected an object"
             )
         try:
-            return self._prompt(without_arrow_nulls(row)[0] if record.arrow else row, where)
+            return self._prompt(row, where, arrow=record.arrow)
         except MessageError as error:
             return Rejected(where, error.reason, f"{where}: {error}")
 
-    def _prompt(self, row: Row, where: str) -> Prompt:
+    def _prompt(self, row: Row, where: str, *, arrow: bool) -> Prompt:
         prompt_path, turns = self._found(row, "prompt", PROMPTS)
         if prompt_path is None:
             raise _missing(row, "no_prompt", PROMPTS)
@@ -102,6 +102,8 @@ class PromptColumns:
             turns = [{"role": "user", "content": turns}]
         # From here on a prompt is read like a conversation, so that both are rendered alike.
         whole = {"messages": turns, **{name: value for name, (_, value) in beside.items()}}
+        if arrow:
+            whole, _ = without_arrow_nulls(whole)
         messages = normalise(to_messages(whole, "messages"))
         if messages[-1]["role"] == "assistant":
             raise MessageError(

@@ -11,8 +11,10 @@ import pytest
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
-from niels_gpt.sources.chat_files import ChatFile, from_dataset, record_to_conversation
+from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset, record_to_conversation
 from niels_gpt.sources.inputs import Record
+from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
+from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -170,6 +172,75 @@ def test_defaults_of_tools_stay_where_null_is_allowed() -> None:
         "b": {"type": "string"},
     }
     assert dropped == 4
+
+
+def as_read(tmp_path: Path, rows: list[dict[str, Any]], mapping: RowMapping, kind: str) -> list[Conversation]:
+    """The conversations of rows from a file of this kind."""
+    file = tmp_path / f"rows.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = list(chat_files([file], None, mapping).iterate())
+    assert all(isinstance(row, Conversation) for row in read), read
+    return read  # type: ignore[return-value]
+
+
+def anthropic(name: str, arguments: Any, schema: Any) -> dict[str, Any]:
+    used = {"type": "tool_use", "id": "c1", "name": name, "input": arguments}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "?"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "wait"}, used]},
+    ]
+    return {"messages": turns, "tools": [{"name": name, "input_schema": schema}]}
+
+
+def gemini(name: str, arguments: Any, schema: Any) -> dict[str, Any]:
+    result = {"functionResponse": {"name": name, "response": arguments}}
+    turns = [
+        {"role": "user", "parts": [{"text": "?"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": name, "args": arguments}}]},
+        {"role": "user", "parts": [result]},
+    ]
+    return {"contents": turns, "tools": [{"functionDeclarations": [{"name": name, "parameters": schema}]}]}
+
+
+def renamed(name: str, arguments: Any, schema: Any) -> dict[str, Any]:
+    offered = {"type": "function", "function": {"name": name, "parameters": schema}}
+    return {"data": {"dialog": calls(name, arguments)}, "offered": [offered]}
+
+
+COLUMNS = RowMapping.of({"messages": "data.dialog", "tools": "offered"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "mapping"), [(anthropic, NO_MAPPING), (gemini, NO_MAPPING), (renamed, COLUMNS)], ids=["anthropic", "gemini", "renamed"]
+)
+def test_rows_of_other_shapes_and_columns_too(tmp_path: Path, shape: Any, mapping: RowMapping) -> None:
+    """As from JSON lines, and counted; a null that the tool's schema allows stays."""
+    # Arrow gives all rows one order of keys; here it is that of the rows, because results of Gemini become JSON text.
+    open_schema = {"type": "object", "properties": {"note": {"type": ["string", "null"]}}}
+    rows = [
+        shape("weather", {"city": "Oslo", "at": {"lat": 1}}, {"type": "object", "properties": {"city": TEXT}}),
+        shape("search", {"at": {"lon": 2}, "query": "tea", "limit": 5}, {"type": "object", "properties": {}}),
+        shape("note", {"note": "x"}, open_schema),
+    ]
+    wanted = as_read(tmp_path, rows, mapping, "jsonl")
+    read = as_read(tmp_path, rows, mapping, "parquet")
+    assert [chat.tools for chat in read] == [chat.tools for chat in wanted]
+    assert [chat.messages for chat in read] == [chat.messages for chat in wanted]
+    assert [chat.changed for chat in read] == [("arrow_nulls_dropped",)] * 3
+
+    allowed = shape("note", {"note": None, "city": None}, open_schema)
+    (kept,) = as_read(tmp_path, [allowed], mapping, "parquet")
+    assert arguments_of(kept) == {"note": None}
+
+
+def test_prompts_in_named_columns_too() -> None:
+    row = {"data": {"dialog": [*calls("f", {"a": None, "b": 1}), {"role": "user", "content": "?"}]}, "answer": 1}
+    (prompt,) = prompts_of([row], PromptColumns({"prompt": "data.dialog"}))
+    assert isinstance(prompt, Prompt)
+    assert prompt.messages[1]["tool_calls"][0]["function"]["arguments"] == {"b": 1}
 
 
 def test_what_json_lines_spell_out_stays(tmp_path: Path) -> None:
