@@ -214,7 +214,9 @@ COLUMNS = RowMapping.of({"messages": "data.dialog", "tools": "offered"})
 
 
 @pytest.mark.parametrize(
-    ("shape", "mapping"), [(anthropic, NO_MAPPING), (gemini, NO_MAPPING), (renamed, COLUMNS)], ids=["anthropic", "gemini", "renamed"]
+    ("shape", "mapping"),
+    [(anthropic, NO_MAPPING), (gemini, NO_MAPPING), (renamed, COLUMNS)],
+    ids=["anthropic", "gemini", "renamed"],
 )
 def test_rows_of_other_shapes_and_columns_too(tmp_path: Path, shape: Any, mapping: RowMapping) -> None:
     """As from JSON lines, and counted; a null that the tool's schema allows stays."""
