@@ -83,7 +83,7 @@ def slice_file(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]
     """
     if path.name.endswith(".parquet"):
         yield from _row_groups(path, slice_bytes)
-    elif not path.name.endswith((".gz", ".zst")) and not is_array(path):
+    elif not path.name.endswith((".gz", ".zst", ".arrow")) and not is_array(path):
         yield from _lines(path, slice_bytes)
     else:
         existing_file(path)  # raises now, in the process that the user sees, and not in a worker

@@ -10,6 +10,7 @@ import pytest
 
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.messages import Conversation
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset, record_to_conversation
 from niels_gpt.sources.inputs import Record
@@ -278,12 +279,17 @@ def test_builds_count_the_rows(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     from tests.renderers.small import family
 
-    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "chats.parquet")
-    lines = tmp_path / "chats.jsonl"
-    lines.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    for source, name in ((tmp_path / "chats.parquet", "p"), (lines, "j")):
-        build_sft_cache(ChatFile(source), str(tmp_path / name), tokenizer=family("qwen3"), val_frac=0, seed=1)
-    made = [(tmp_path / name / "train_tokens.bin").read_bytes() for name in ("p", "j")]
-    assert made[0] == made[1]
-    metas = [json.loads((tmp_path / name / "meta.json").read_text()) for name in ("p", "j")]
-    assert [meta.get("changed") for meta in metas] == [{"arrow_nulls_dropped": 3}, None]
+    table = pyarrow.Table.from_pylist(ROWS)
+    parquet.write_table(table, tmp_path / "chats.parquet")
+    with pyarrow.ipc.new_stream(tmp_path / "chats.arrow", table.schema) as stream:
+        stream.write_table(table)
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    kinds = ("jsonl", "parquet", "arrow")
+    for kind in kinds:
+        source = ChatFile(tmp_path / f"chats.{kind}")
+        own = {"val_frac": 0, "seed": 1, "executor": UnitExecutor(LocalRunner(1))}
+        build_sft_cache(source, str(tmp_path / kind), tokenizer=family("qwen3"), **own)
+    lines, *made = [(tmp_path / kind / "train_tokens.bin").read_bytes() for kind in kinds]
+    assert made == [lines, lines]
+    metas = [json.loads((tmp_path / kind / "meta.json").read_text()) for kind in kinds]
+    assert [meta.get("changed") for meta in metas] == [None, {"arrow_nulls_dropped": 3}, {"arrow_nulls_dropped": 3}]
