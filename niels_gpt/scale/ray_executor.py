@@ -14,6 +14,9 @@ Where workers are idle, a unit that takes much longer than most is begun once mo
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -37,6 +40,7 @@ RAY_RETRIES = 8  # of one attempt, after its worker or node died
 MOST_ATTEMPTS = 4
 POLL_SECONDS = 0.5
 LOCAL = "local"
+REACH_SECONDS = 10.0  # for one connection to the cluster's port
 
 
 class RayRunner:
@@ -82,8 +86,11 @@ class RayRunner:
         # Without an address Ray connects to the cluster named in a file in its temporary directory, even a dead one.
         address = self._address or os.environ.get("RAY_ADDRESS") or LOCAL
         try:
-            self._ray.init(address=address, num_cpus=self._workers if address == LOCAL else None, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            _check_reachable(address)
+            cpus = self._workers if address == LOCAL else None
+            with _sigterm_kept():
+                self._ray.init(address=address, num_cpus=cpus, log_to_driver=False)
+        except (OSError, RuntimeError, ValueError) as error:
             place = "this machine" if address == LOCAL else address
             raise EngineError(
                 f"no Ray cluster at {place} ({error}); start one with `ray start --head`, or name it with --ray-address"
@@ -92,6 +99,45 @@ class RayRunner:
             yield
         finally:
             self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Connect to the cluster's port once: for one that is gone Ray itself repeats that for a quarter of an hour.
+
+    Raises:
+        OSError: nothing answers there. ValueError: it is no HOST:PORT.
+    """
+    if address == "auto":
+        from ray._private.services import canonicalize_bootstrap_address
+
+        # No public function of Ray says which cluster "auto" is; that depends on its files and processes.
+        address = canonicalize_bootstrap_address(address) or LOCAL
+    if address == LOCAL:
+        return
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not (host and colon and port.isdecimal()):
+        raise ValueError(f"found the address {address!r}; expected HOST:PORT, auto or local")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Keep a program's own handler of SIGTERM: `ray.init` replaces it by one that exits with 15 and says nothing."""
+    before = signal.getsignal(signal.SIGTERM)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived = False
+    try:
+        yield
+    except SystemExit as left:  # of Ray's handler
+        arrived = left.code == signal.SIGTERM
+        if not arrived:
+            raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if arrived:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _ray() -> Any:

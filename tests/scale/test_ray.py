@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -243,6 +244,56 @@ def test_a_file_of_a_cluster_that_is_gone_does_not_matter(tmp_path: Path, chats:
         assert list(verify_cache(tmp_path / "sft")) == []
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("place", ["option", "ray://", "environment", "auto", "no port"])
+def test_a_cluster_that_does_not_answer_is_named_at_once(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Ray itself tries for a quarter of an hour to reach the cluster of a stale file or address."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("it is not asked"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.socket() as bound:  # bound but not listening: connections are refused
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        if place == "environment":
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        if place == "auto":
+            monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)  # other tests' clusters
+            monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: address)
+        named = {"option": address, "ray://": f"ray://{address}", "auto": "auto", "no port": "127.0.0.1"}.get(place)
+        with pytest.raises(EngineError, match=rf"no Ray cluster at {named or address} \(.+; start one with `ray start"):
+            ray_build(chats, chats, tmp_path / "ray", tokenizer, address=named)
+
+
+@pytest.mark.parametrize("moment", ["during init", "afterwards"])
+def test_sigterm_still_goes_to_the_handler_of_the_program(
+    chats: ChatFile, tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """`ray.init` replaces it by one that exits with 15; the command line promises a line and 143."""
+    ray = pytest.importorskip("ray")
+
+    def init(**options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        if moment == "during init":
+            signal.raise_signal(signal.SIGTERM)
+
+    def handle(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "put", lambda value: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ray_build(chats, chats, tmp_path / "ray", tokenizer, address="local")
+        assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
