@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from niels_gpt.doctor.slices import (
 from niels_gpt.doctor.stored import document_slices
 from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, UsageError, shown
 from niels_gpt.forks import cached_property
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
@@ -189,14 +190,14 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         form: the dialect of conversations; default as the first rows look.
 
     Raises:
-        InputError: nothing there, or nothing that is known. UsageError: no such dialect.
+        InputError: nothing there, or nothing that is known. UsageError: no such dialect, or an object that is no rows.
     """
     if form is not None and form not in DIALECTS and form not in FORMS:
         raise UsageError(f"no format {form!r}; known: {', '.join([*DIALECTS, *FORMS])}")
     if not isinstance(source, str | Path):
         # Without importing the library, which takes seconds.
         of_datasets = type(source).__module__.partition(".")[0] == "datasets"
-        return _with_kind(Opened("rows", "rows", "chats", rows=list(source), arrow=of_datasets), form)
+        return _with_kind(Opened("rows", "rows", "chats", rows=_listed(source), arrow=of_datasets), form)
     if "://" in str(source):
         return _with_kind(_of_url(str(source)), form)
     path = Path(source)
@@ -214,6 +215,22 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if name.count("/") == 1 and not name.startswith((".", "/")) and not name.endswith(RECORD_SUFFIXES):
         return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
+
+
+def _listed(source: Any) -> list[Any]:
+    """The rows of an iterable."""
+    kind = type(source).__name__
+    if isinstance(source, Mapping):
+        names = ", ".join(shown(key, 30) for key in islice(source, 5)) or "nothing"
+        raise UsageError(
+            f"the input is a {kind} with {names}; expected rows. Pass one of its values (a DatasetDict's split), or a "
+            "list of such rows"
+        )
+    if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
+        raise UsageError(
+            f"the input is a {kind}; expected rows, a path, or a dataset's name. A tokenizer is named by its directory"
+        )
+    return list(source)
 
 
 def is_tokenizer(path: Path) -> bool:

@@ -243,6 +243,19 @@ def test_a_sample_of_none_is_refused() -> None:
         diagnose(as_rows(chats(2)), sample=0)
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ({"train": as_rows(chats(2)), "test": []}, "a dict with 'train', 'test'; expected rows"),
+        (renderer_of("chatml"), "expected rows, a path"),
+        (5, "the input is a int; expected rows, a path"),
+    ],
+)
+def test_an_object_that_is_no_rows_is_refused(source: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        diagnose(source)
+
+
 @pytest.mark.parametrize("kind", ["chats", "tokens"])
 def test_the_report_is_the_same_whatever_the_number_of_workers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
