@@ -34,7 +34,7 @@ from niels_gpt.builds.renderer_encoder import BatchRenderer, RendererEncoder, ch
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
-from niels_gpt.renderers.masks import Sample, TokenFacts, as_produced, samples_of, trained_turns
+from niels_gpt.renderers.masks import Sample, TokenFacts, as_produced, samples_of, stops_of, trained_turns
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -127,7 +127,8 @@ class SampleEncoder(RendererEncoder):
         return chat, samples
 
     def _samples(self, chat: Conversation, whole: TokenFacts, produced: Mapping[int, TokenFacts]) -> list[Sample]:
-        samples = samples_of(whole, produced, chat.messages, self.on, per_turn=self.samples == "per-turn")
+        per_turn, stops = self.samples == "per-turn", stops_of(self.renderer)
+        samples = samples_of(whole, produced, chat.messages, self.on, per_turn=per_turn, stops=stops)
         if not any(weights.any() for _, weights in samples):
             raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
         return samples

@@ -185,7 +185,12 @@ def build_training_samples(
         return _missing_stop(renderer, renderings[turn])
 
     samples = samples_of(
-        whole, dict(zip(turns, produced, strict=True)), normalised, on, missing_stop=stop if ensure_final_stop else None
+        whole,
+        dict(zip(turns, produced, strict=True)),
+        normalised,
+        on,
+        stops=stops_of(renderer),
+        missing_stop=stop if ensure_final_stop else None,
     )
     return [(ids.tolist(), (weights > 0).tolist()) for ids, weights in samples]
 
@@ -203,6 +208,16 @@ class RendersProduced(Protocol):
 
     def as_produced(self) -> Renders:
         """A renderer of conversations that end with the turn that is produced."""
+
+
+@runtime_checkable
+class _NamesStops(Protocol):
+    def get_stop_token_ids(self) -> list[int]: ...
+
+
+def stops_of(renderer: Renders) -> list[int]:
+    """The ids that serving stops at; none where a renderer of another package does not name them."""
+    return renderer.get_stop_token_ids() if isinstance(renderer, _NamesStops) else []
 
 
 def as_produced(renderer: Renders) -> Renders:
@@ -262,6 +277,7 @@ def samples_of(
     on: LossOn,
     *,
     per_turn: bool = False,
+    stops: Collection[int] = (),
     missing_stop: Callable[[int], list[int]] | None = None,
 ) -> list[Sample]:
     """The training samples of a conversation; see `build_training_samples`.
@@ -271,6 +287,7 @@ def samples_of(
         produced: for each trained turn, the rendering of the messages up to and with it.
         messages: all of them, normalised.
         per_turn: a sample for each trained turn, in which nothing else is trained but the contents before it.
+        stops: the ids that serving stops at.
         missing_stop: the ids that end turn `i` where the format does not.
 
     Returns:
@@ -287,7 +304,9 @@ def samples_of(
         ]
         weights = on.weights(facts.message_indices, facts.sampled, facts.is_content, wanted)
         last = facts.messages - 1
-        if last not in here:
+        # The option `final_stop` of GLM has written a stop already.
+        has_stop = facts.end_of_sampled == len(facts.ids) > 0 and int(facts.ids[-1]) in stops
+        if last not in here or has_stop:
             return facts.ids, weights
         # Where the opener of the next message ends a turn (GLM), the sample ends with it.
         after_last = messages[last + 1]["role"] if last + 1 < len(messages) else "assistant"

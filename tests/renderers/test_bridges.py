@@ -67,6 +67,8 @@ def test_bridges_are_what_rendering_gives(family: str, options: Options, number:
         if moves(family) and messages[0]["role"] == "system":
             messages = messages[1:]  # its text would move on to the new user's turn
         prompt, said = served_and_said(renderer, messages, tools)
+        if dict(options).get("final_stop"):
+            said = said[:-1]  # the opener of what follows comes in its place
         for new in results(family, messages[-1]) or following(family):
             ending = [] if renderer.has_end_of_turn else opener(renderer, messages, new, tools)
             same = check_bridge(renderer, (messages, new, tools), prompt, said + ending)

@@ -121,8 +121,10 @@ def test_assistants_end_in_a_sampled_stop(family: str, options: Options) -> None
             if message["role"] != "assistant":
                 continue
             own = [t for t, o, s in facts(rendered) if o == index and s]
-            inside = own[:-1] if renderer.has_end_of_turn else own
+            closed = bool(dict(options).get("final_stop")) and index == len(messages) - 1
+            inside = own[:-1] if renderer.has_end_of_turn or closed else own
             assert not set(inside) & set(stops)
+            assert not closed or own[-1] in stops
             if renderer.has_end_of_turn:
                 ending = ends_of(family) if index + 1 < len(messages) and not message.get("tool_calls") else []
                 assert own[-1] in (ending or stops)

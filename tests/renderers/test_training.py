@@ -140,6 +140,38 @@ def test_ensure_final_stop(name: str) -> None:
     assert untrained == (renderer.render_ids(messages), [False] * len(untrained[0]))
 
 
+@pytest.mark.parametrize("name", GLMS)
+def test_the_option_final_stop_ends_the_last_turn(name: str) -> None:
+    plain, closed = family(name), family(name, final_stop=True)
+    for last, stop in ((assistant(), "<|user|>"), (assistant(tool_calls=[call()]), "<|observation|>")):
+        messages = [user(), last]
+        ids, mask = build_training_sample(plain, messages)
+        closing = [closed.encoder.added_ids[stop]]
+        assert build_training_sample(closed, messages) == (ids + closing, [*mask, True])
+        assert build_training_sample(closed, messages, ensure_final_stop=True) == (ids + closing, [*mask, True])
+        assert build_training_sample(closed, [user(), {**last, "train": False}])[1] == [False] * (len(ids) + 1)
+    for messages in ([user()], [user(), assistant(), user()], [user(), assistant(tool_calls=[call()]), result()]):
+        assert closed.render(messages) == plain.render(messages)
+    prompted = closed.render_ids([user(), assistant()], add_generation_prompt=True)
+    assert prompted == plain.render_ids([user(), assistant()], add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("name", GLMS)
+def test_no_turn_gets_two_stops(name: str) -> None:
+    """A turn with reasoning that history drops has a sample of its own, which the next opener would end, too."""
+    thinks = {"reasoning_content": "x"}
+    messages = [user(), assistant("one", **thinks), user("y"), assistant("two", **thinks)]
+    openers = family(name, sampled_openers=True)
+    closed = family(name, sampled_openers=True, final_stop=True)
+    stop = closed.encoder.added_ids["<|user|>"]
+    usual = build_training_samples(openers, messages)
+    samples = build_training_samples(closed, messages)
+    assert len(samples) == len(usual)
+    for (ids, mask), (usual_ids, usual_mask) in zip(samples, usual, strict=True):
+        own = usual_ids if usual_ids[-1] == stop else [*usual_ids, stop]
+        assert (ids, mask) == (own, [*usual_mask, True][: len(own)])
+
+
 def test_an_opener_before_is_no_stop_of_the_last_turn() -> None:
     """The last turn says nothing that serving did not supply; the last trained token is an opener before it."""
     renderer = family("glm-5", sampled_openers=True, enable_thinking=False)

@@ -41,7 +41,8 @@ RULES: Final = (
         "In this format the opener of the next turn ends the assistant turn. If it is not trained, the model does not "
         "learn to stop.",
         "By default the renderer does not mark the opener as sampled.",
-        "Train it: sampled_openers=True, and ensure_final_stop=True for the last turn.",
+        "Train it: sampled_openers=True, and final_stop=True for the last turn (--renderer-option sampled_openers=true "
+        "--renderer-option final_stop=true).",
         ("huggingface/trl#1623",),
         needs=("mask", "turns"),
     ),

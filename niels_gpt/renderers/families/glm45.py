@@ -16,12 +16,13 @@ class GLM45RendererConfig(FamilyConfig):
 
     Attributes:
         enable_thinking: `False` closes the think block in the generation prompt.
-        sampled_openers: see `GLM5RendererConfig`.
+        sampled_openers, final_stop: see `GLMConfig`.
     """
 
     name: Literal["glm-4.5"] = "glm-4.5"
     enable_thinking: bool = True
     sampled_openers: bool = False
+    final_stop: bool = False
 
 
 _CALL_INSTRUCTIONS = (

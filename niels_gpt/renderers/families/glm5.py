@@ -21,11 +21,14 @@ class GLMConfig(FamilyConfig):
         clear_thinking: `False` keeps the reasoning of all turns.
         sampled_openers: the opener of the turn after an assistant's, at which the model stops, counts as sampled: GLM
             has no other end of turn.
+        final_stop: a conversation that ends in an assistant's turn ends in the token at which the model stops there:
+            `<|user|>`, or `<|observation|>` after a call. The chat template writes none.
     """
 
     enable_thinking: bool = True
     clear_thinking: bool = True
     sampled_openers: bool = False
+    final_stop: bool = False
 
 
 class GLM5RendererConfig(GLMConfig):
@@ -154,6 +157,12 @@ class GLM5Renderer(Family):
         separator = self.separator
         header, footer = f"{separator}<tool_response>{separator}", f"{separator}</tool_response>"
         out.turn(header, view.text(index), footer, index)
+
+    def end(self, view: ConversationView, out: Emitter) -> None:
+        """Write the stop of a last turn of the assistant's, where the option `final_stop` asks for it."""
+        last = len(view.roles) - 1
+        if self.config.final_stop and view.roles[last:] == ["assistant"]:
+            out.model_markup("<|observation|>" if view.calls(last) else "<|user|>", last)
 
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""

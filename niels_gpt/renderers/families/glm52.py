@@ -28,13 +28,14 @@ class GLM53RendererConfig(FamilyConfig):
     Attributes:
         reasoning_effort: how much the model thinks.
         clear_thinking: `True` drops reasoning from turns before the last user message.
-        sampled_openers: see `GLM5RendererConfig`.
+        sampled_openers, final_stop: see `GLMConfig`.
     """
 
     name: Literal["glm-5.3"] = "glm-5.3"
     reasoning_effort: Literal["low", "high", "max"] = "max"
     clear_thinking: bool = False
     sampled_openers: bool = False
+    final_stop: bool = False
 
 
 class GLM52Renderer(GLM51Renderer):
