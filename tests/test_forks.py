@@ -16,14 +16,16 @@ import niels_gpt
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 PACKAGE = Path(niels_gpt.__file__).parent
 
-# What the scripts below begin with: `in_child` forks, and prints what the child finds.
+# What the scripts below begin with: `in_child` forks, and prints what the child finds. faulthandler gets the number of
+# stderr and not the object, whose buffer it would flush: another thread may have been writing into it at the fork (from
+# Python 3.12 on each fork of a process with threads is a DeprecationWarning), and in the child its lock stays held.
 BEGIN = """
 import faulthandler, os, sys, threading, time
 
 def in_child(work):
     process = os.fork()
     if process == 0:
-        faulthandler.dump_traceback_later(30, exit=True)
+        faulthandler.dump_traceback_later(30, exit=True, file=2)
         try:
             os.write(1, f"{work()}\\n".encode())
         finally:
