@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.errors import UsageError
 from niels_gpt.format import gather
 from niels_gpt.format.gather import ARRAYS_PER_SIZE, Buffers, Files, Spans, shifted
 from niels_gpt.format.packing import layout_of
@@ -406,3 +407,8 @@ def test_threads_gather_large_batches_at_once(kernel: ModuleType) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_batch_that_no_memory_holds_is_the_users_mistake() -> None:
+    with pytest.raises(UsageError, match=r"no memory for 9,007,199,254,740,992 bytes.*lower the batch size"):
+        Buffers().empty((1 << 40, 1 << 10), np.int64)

@@ -32,6 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.errors import UsageError
+
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Float32s = npt.NDArray[np.float32]
@@ -273,7 +275,11 @@ class Buffers:
         self._retained: dict[int, deque[tuple[npt.NDArray[np.uint8], int]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """An array like that of `numpy.empty`, which begins with a line of the processor's cache if it is large."""
+        """An array like that of `numpy.empty`, which begins with a line of the processor's cache if it is large.
+
+        Raises:
+            UsageError: there is no memory for it.
+        """
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size < SMALLEST:
             return np.empty(shape, dtype)
@@ -293,7 +299,13 @@ class Buffers:
             retained.append(one)
             if is_free:
                 return room, begin  # not `one`: a new pair refers to the bytes, so no other thread takes them for free
-        room = np.empty(size + ALIGNMENT, np.uint8)
+        try:
+            room = np.empty(size + ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            raise UsageError(
+                f"no memory for {size:,} bytes, one of the arrays of a batch; lower the batch size (B, batch_size) or "
+                "the length of rows (T, block_size)"
+            ) from error
         begin = -room.ctypes.data % ALIGNMENT
         if len(retained) < ARRAYS_PER_SIZE:
             retained.append((room, begin))
