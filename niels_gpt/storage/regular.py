@@ -49,6 +49,8 @@ def is_regular(path: Path) -> bool:
             raise _no_file(path, "a link to nothing") from None
         except NotADirectoryError:  # a part of the path is a file, so nothing is below it
             return False
+        except ValueError:
+            raise StorageError(f"{path}: holds a NUL character, which no path does; check the path") from None
     if not stat.S_ISREG(mode):
         raise _no_file(path, _KINDS.get(stat.S_IFMT(mode), "no regular file"))
     return True
