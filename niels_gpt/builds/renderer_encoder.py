@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import NOT_WRITTEN, check_ids
+from niels_gpt.builds.build import NO_TRAINED_STOP, NOT_WRITTEN, check_ids
 from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows
 from niels_gpt.builds.images import ImageFile, ImageFolder, PlacedImage, has_images
 from niels_gpt.builds.rows import as_conversation, batches, characters
@@ -17,7 +17,7 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.loss import LossOn, check_full
-from niels_gpt.renderers.masks import batch_weights
+from niels_gpt.renderers.masks import batch_weights, stops_of, trained_turns
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.renderers.unsupported import UnsupportedField, UnsupportedFields
 from niels_gpt.sources.inputs import Rejected
@@ -160,10 +160,31 @@ class RendererEncoder:
             chats = [row for row in batch if isinstance(row, Conversation)]
             encoded = self._whole_batch(chats, rejections) if chats else None
             if encoded is None:
-                yield self._one_by_one(batch, rejections)
+                encoded = self._one_by_one(batch, rejections)
             else:
                 rejections.record(row for row in batch if isinstance(row, Rejected))
-                yield encoded
+            without_stop = self._without_trained_stop(encoded)
+            if without_stop:
+                rejections.changed[NO_TRAINED_STOP] += without_stop
+            yield encoded
+
+    def _without_trained_stop(self, batch: EncodedBatch) -> int:
+        """How many conversations have a sample whose answers are trained without any token that ends one.
+
+        ::
+
+            sample         0           1       2
+            trained stops  . # . . #   . . .   . #      ends of samples 5 8 10, sums 2 2 3: sample 1 has none
+        """
+        stops = stops_of(self.renderer)
+        if not stops or self.on.preset == "all_tokens":
+            return 0
+        trained_stop = np.isin(batch.ids, stops) & (batch.weights > 0)
+        sums = np.concatenate(([0], np.cumsum(trained_stop)))[np.cumsum(batch.lengths)]
+        lacking = np.flatnonzero(np.diff(sums, prepend=0) == 0).tolist()
+        chats = {id(chat): chat for chat in (batch.conversations[at] for at in lacking)}
+        # Where only contents of other roles are trained, no answer lacks its end.
+        return sum(bool(trained_turns(chat.messages, self.on)) for chat in chats.values())
 
     def _size(self, row: Conversation | Rejected) -> int:
         """How many characters are rendered for a row."""

@@ -71,6 +71,35 @@ def test_a_cache_holds_what_the_renderer_renders(name: str, tmp_path: Path) -> N
     assert x.shape == masked.shape == (4, 400)
 
 
+@pytest.mark.parametrize("samples", ["per-conversation", "per-turn", "auto"])
+def test_conversations_that_train_no_stop_are_counted(samples: str, tmp_path: Path) -> None:
+    """GLM's answers end in the next turn's opener, which is not trained unless options say so."""
+    chats = [*CHATS, [user("a"), assistant("b", train=False), user("c"), assistant("d")]]
+    counted = {}
+    for name, options in (
+        ("glm-5", {}),
+        ("glm-5", {"sampled_openers": True}),
+        ("glm-5", {"sampled_openers": True, "final_stop": True}),
+        ("qwen3", {}),
+    ):
+        out = tmp_path / f"{name} {len(counted)}"
+        encoder = as_encoder(family(name, **options), samples=samples)
+        build_episodes(chats, out, encoder=encoder, val_frac=0, seed=1)
+        changed = json.loads((out / "episodes.json").read_text()).get("changed", {})
+        counted[name, len(options)] = changed.get("no_trained_stop", 0)
+    # With openers, answers before a question or a result end. The last turns of three conversations are trained: one of
+    # these has a call, too, whose end is in another sample only where each turn has its own.
+    openers = 3 if samples == "per-turn" else 2
+    assert counted == {("glm-5", 0): 4, ("glm-5", 1): openers, ("glm-5", 2): 0, ("qwen3", 0): 0}
+
+
+def test_contents_alone_need_no_stop(tmp_path: Path) -> None:
+    on = LossOn(bodies_of_roles=frozenset({"user"}))
+    chats = [[user("a"), assistant("b", train=False)]]
+    build_episodes(chats, tmp_path / "e", encoder=RendererEncoder(family("glm-5"), on=on), val_frac=0, seed=1)
+    assert "changed" not in json.loads((tmp_path / "e" / "episodes.json").read_text())
+
+
 def test_a_damaged_mask_is_found(tmp_path: Path) -> None:
     build_sft_cache(CHATS, str(tmp_path / "c"), tokenizer=family("qwen3"), val_frac=0, seed=1)
     mask = tmp_path / "c" / "train_mask.bin"
