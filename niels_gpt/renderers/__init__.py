@@ -11,7 +11,7 @@
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
     display.py        how a rendering, and a renderer, is shown in a terminal and a notebook
 
-    families/         one file per model family: its grammar and its options
+    families/         one file per model family: its grammar and its options; all_families.py: the list of them
     engine.py         `Family`: rendering, parsing and bridging, the same for all grammars. Start reading here
     conversation.py   what a grammar reads;  emitter.py: what it writes on
     encode.py         emitters to ids and facts

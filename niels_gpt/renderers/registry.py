@@ -2,7 +2,7 @@
 
 ::
 
-    FAMILIES              renderer name -> class              a new family is one line here
+    FAMILIES              renderer name -> class (`families/all_families.py`, where a new family is registered)
     MODEL_RENDERER_MAP    exact hub name -> renderer name (`known_models.py`)
     TEMPLATE_FAMILIES     families that are rendered through their chat template (`template/known.py`)
     create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
@@ -17,70 +17,28 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from niels_gpt.errors import UsageError
 from niels_gpt.renderers.configs import (
     AutoRendererConfig,
     DefaultRendererConfig,
     FamilyConfig,
-    config_from_name,
-    config_of,
     with_options,
 )
+from niels_gpt.renderers.configs import config_from_name as config_from_name
+from niels_gpt.renderers.configs import config_of as config_of
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.families.chatml import ChatMLRenderer
-from niels_gpt.renderers.families.deepseek_r1 import (
-    DeepSeekR1DistillRenderer,
-    DeepSeekR1Renderer,
-    DeepSeekR10528Renderer,
-)
-from niels_gpt.renderers.families.deepseek_v3 import DeepSeekV3Renderer
-from niels_gpt.renderers.families.deepseek_v4 import (
-    DeepSeekV4PreviewRenderer,
-    DeepSeekV4Renderer,
-    DeepSeekV41Renderer,
-)
-from niels_gpt.renderers.families.deepseek_v31 import DeepSeekV31Renderer
-from niels_gpt.renderers.families.gemma import GemmaRenderer
-from niels_gpt.renderers.families.glm5 import GLM5Renderer, GLM51Renderer
-from niels_gpt.renderers.families.glm45 import GLM45Renderer
-from niels_gpt.renderers.families.glm52 import GLM52Renderer, GLM53Renderer
-from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
-from niels_gpt.renderers.families.granite4 import Granite4Renderer
-from niels_gpt.renderers.families.inkling import InklingRenderer
-from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer, KimiK2ThinkingRenderer
-from niels_gpt.renderers.families.kimi_k25 import KimiK25Renderer
-from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer
-from niels_gpt.renderers.families.llama3 import Llama3Renderer, Llama30Renderer
-from niels_gpt.renderers.families.llama4 import Llama4Renderer
-from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2Renderer
-from niels_gpt.renderers.families.mistral import MistralRenderer
-from niels_gpt.renderers.families.mistral_tekken import MistralV7Renderer, MistralV11Renderer, MistralV13Renderer
-from niels_gpt.renderers.families.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
-from niels_gpt.renderers.families.ngpt import NgptRenderer
-from niels_gpt.renderers.families.olmo3 import Olmo3Renderer, Olmo31Renderer
-from niels_gpt.renderers.families.phi import (
-    Phi3Renderer,
-    Phi4MiniRenderer,
-    Phi4ReasoningRenderer,
-    Phi4Renderer,
-    Phi35Renderer,
-)
-from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRenderer
-from niels_gpt.renderers.families.qwen25 import Qwen25Renderer
-from niels_gpt.renderers.families.qwen35 import Qwen35Renderer
-from niels_gpt.renderers.families.qwen36 import Qwen36Renderer
-from niels_gpt.renderers.families.qwen38 import Qwen38Renderer
-from niels_gpt.renderers.families.raw import RawRenderer
-from niels_gpt.renderers.families.smollm3 import SmolLM3Renderer
-from niels_gpt.renderers.image_family import TakesImages, takes_images
+from niels_gpt.renderers.families.all_families import *  # noqa: F403
+from niels_gpt.renderers.families.all_families import FAMILIES as FAMILIES
+from niels_gpt.renderers.image_family import TakesImages
+from niels_gpt.renderers.image_family import takes_images as takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
-from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES
+from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP as MODEL_RENDERER_MAP
+from niels_gpt.renderers.known_models import MODEL_TYPES
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
-from niels_gpt.renderers.template.renderer import DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer as DefaultRenderer
 from niels_gpt.renderers.types import Renderer
 from niels_gpt.storage.regular import is_regular, open_regular, read_regular
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
@@ -88,119 +46,22 @@ from niels_gpt.tokenizer.hub import load_hf_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece, open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
-__all__ = [
-    "FAMILIES",
-    "MODEL_RENDERER_MAP",
-    "MULTIMODAL_MODELS",
-    "RENDERER_REGISTRY",
-    "ChatMLRenderer",
-    "DeepSeekR1DistillRenderer",
-    "DeepSeekR1Renderer",
-    "DeepSeekR10528Renderer",
-    "DeepSeekV3Renderer",
-    "DeepSeekV4PreviewRenderer",
-    "DeepSeekV4Renderer",
-    "DeepSeekV31Renderer",
-    "DeepSeekV41Renderer",
-    "DefaultRenderer",
-    "GLM5Renderer",
-    "GLM45Renderer",
-    "GLM51Renderer",
-    "GLM52Renderer",
-    "GLM53Renderer",
-    "GemmaRenderer",
-    "GptOssRenderer",
-    "Granite4Renderer",
-    "InklingRenderer",
-    "KimiK2Renderer",
-    "KimiK2ThinkingRenderer",
-    "KimiK25Renderer",
-    "LagunaXS2Renderer",
-    "Llama3Renderer",
-    "Llama4Renderer",
-    "Llama30Renderer",
-    "MiniMaxM2Renderer",
-    "MistralRenderer",
-    "MistralV7Renderer",
-    "MistralV11Renderer",
-    "MistralV13Renderer",
-    "Nemotron3Renderer",
-    "Nemotron3UltraRenderer",
-    "NgptRenderer",
-    "Olmo3Renderer",
-    "Olmo31Renderer",
-    "Phi3Renderer",
-    "Phi4MiniRenderer",
-    "Phi4ReasoningRenderer",
-    "Phi4Renderer",
-    "Phi35Renderer",
-    "Qwen3Renderer",
-    "Qwen3VLRenderer",
-    "Qwen25Renderer",
-    "Qwen35Renderer",
-    "Qwen36Renderer",
-    "Qwen38Renderer",
-    "RawRenderer",
-    "RendererChoice",
-    "SmolLM3Renderer",
-    "automatic_renderer",
-    "config_from_name",
-    "config_of",
-    "create_renderer",
-    "create_renderer_pool",
-    "takes_images",
-]
-
-FAMILIES: dict[str, type[Family]] = {
-    "qwen2.5": Qwen25Renderer,
-    "qwen3": Qwen3Renderer,
-    "qwen3-vl": Qwen3VLRenderer,
-    "qwen3.5": Qwen35Renderer,
-    "qwen3.6": Qwen36Renderer,
-    "qwen3.8": Qwen38Renderer,
-    "deepseek-v3": DeepSeekV3Renderer,
-    "deepseek-r1": DeepSeekR1Renderer,
-    "deepseek-r1-0528": DeepSeekR10528Renderer,
-    "deepseek-r1-distill": DeepSeekR1DistillRenderer,
-    "deepseek-v3.1": DeepSeekV31Renderer,
-    "deepseek-v4": DeepSeekV4Renderer,
-    "deepseek-v4-preview": DeepSeekV4PreviewRenderer,
-    "deepseek-v4.1": DeepSeekV41Renderer,
-    "glm-4.5": GLM45Renderer,
-    "glm-5": GLM5Renderer,
-    "glm-5.1": GLM51Renderer,
-    "glm-5.2": GLM52Renderer,
-    "glm-5.3": GLM53Renderer,
-    "kimi-k2": KimiK2Renderer,
-    "kimi-k2-thinking": KimiK2ThinkingRenderer,
-    "kimi-k2.5": KimiK25Renderer,
-    "llama-3": Llama3Renderer,
-    "llama-3.0": Llama30Renderer,
-    "gemma": GemmaRenderer,
-    "mistral": MistralRenderer,
-    "phi-3": Phi3Renderer,
-    "phi-3.5": Phi35Renderer,
-    "phi-4": Phi4Renderer,
-    "phi-4-mini": Phi4MiniRenderer,
-    "laguna-xs.2": LagunaXS2Renderer,
-    "gpt-oss": GptOssRenderer,
-    "inkling": InklingRenderer,
-    "minimax-m2": MiniMaxM2Renderer,
-    "nemotron-3": Nemotron3Renderer,
-    "nemotron-3-ultra": Nemotron3UltraRenderer,
-    "mistral-v7": MistralV7Renderer,
-    "mistral-v11": MistralV11Renderer,
-    "mistral-v13": MistralV13Renderer,
-    "granite-4": Granite4Renderer,
-    "olmo-3": Olmo3Renderer,
-    "olmo-3.1": Olmo31Renderer,
-    "smollm3": SmolLM3Renderer,
-    "phi-4-reasoning": Phi4ReasoningRenderer,
-    "llama-4": Llama4Renderer,
-    "chatml": ChatMLRenderer,
-    "raw": RawRenderer,
-    "ngpt": NgptRenderer,
-}
+if not TYPE_CHECKING:  # type checkers cannot read a computed list; they go by the imports above, in the form `X as X`
+    __all__ = [
+        "FAMILIES",
+        "MODEL_RENDERER_MAP",
+        "MULTIMODAL_MODELS",
+        "RENDERER_REGISTRY",
+        "DefaultRenderer",
+        "RendererChoice",
+        "automatic_renderer",
+        "config_from_name",
+        "config_of",
+        "create_renderer",
+        "create_renderer_pool",
+        "takes_images",
+        *(family.__name__ for family in FAMILIES.values()),
+    ]
 
 # Every renderer that can be named; `RENDERER_REGISTRY` is its name in the `renderers` package.
 RENDERER_REGISTRY: Mapping[str, type[Family | DefaultRenderer]] = MappingProxyType(

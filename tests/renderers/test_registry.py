@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import random
+import re
 import weakref
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import TemplateError, TokenizerError, UsageError
+from niels_gpt.renderers import configs, registry
 from niels_gpt.renderers.base import MODEL_RENDERER_MAP, Renderer, create_renderer
 from niels_gpt.renderers.configs import (
     AutoRendererConfig,
@@ -20,6 +23,8 @@ from niels_gpt.renderers.configs import (
     FamilyConfig,
     Qwen3RendererConfig,
 )
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.families import all_families
 from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.image_family import takes_images
@@ -292,3 +297,41 @@ def used(family: str) -> list[weakref.ref[Any]]:
     renderer.render_many([[user()], [user(), assistant()]])
     renderer.bridge_to_next_turn(rendered.token_ids, renderer.get_stop_token_ids()[:1], [user()])
     return [weakref.ref(renderer), weakref.ref(renderer.encoder)]
+
+
+# ---- one list of families
+
+
+def test_the_list_of_families_has_all_of_them() -> None:
+    """A grammar that is in `families/` and not in the list could not be named by anybody."""
+    modules = [path.stem for path in Path(all_families.__file__).parent.glob("*.py")]
+    defined = {
+        one
+        for module in modules
+        for one in vars(import_module(f"niels_gpt.renderers.families.{module}")).values()
+        if isinstance(one, type) and issubclass(one, Family) and "name" in vars(one)  # a base class has none
+    }
+    assert defined - set(FAMILIES.values()) == set()
+
+
+def test_a_family_is_named_in_one_list_alone() -> None:
+    """Public names and the union of configs are derived from it; a second list would be one more to remember."""
+    names = "|".join(name for one in FAMILIES.values() for name in (one.__name__, one.config_class.__name__))
+    folder = Path(all_families.__file__).parent
+    lists = [
+        str(path.relative_to(folder.parent))
+        for path in folder.parent.rglob("*.py")
+        if len(set(re.findall(rf"\b(?:{names})\b", path.read_text(encoding="utf-8")))) > 12  # six grammars of one file
+    ]
+    assert lists == ["families/all_families.py"]
+    for one in FAMILIES.values():
+        assert one.__name__ in registry.__all__
+        assert one.config_class.__name__ in configs.__all__
+        assert getattr(configs, one.config_class.__name__) is one.config_class
+
+
+def test_type_checkers_see_the_names_of_families() -> None:
+    """The lists `__all__` are computed, and type checkers go by imports in the form `X as X`."""
+    text = Path(all_families.__file__).read_text(encoding="utf-8")
+    names = [name for one in FAMILIES.values() for name in (one.__name__, one.config_class.__name__)]
+    assert [name for name in names if f"import {name} as {name}\n" not in text] == []
