@@ -191,6 +191,7 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "gigatoken": "hf",
     "lightning": "lightning",
     "hyperscan": "explorer",
+    "regex": "explorer",
     "starlette": "explorer",
     "uvicorn": "explorer",
     "Pillow": "vision",

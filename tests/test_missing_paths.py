@@ -22,6 +22,7 @@ HEAVY = (
     "jinja2",
     "starlette",
     "hyperscan",
+    "regex",
     "ray",
 )
 COMMANDS = (

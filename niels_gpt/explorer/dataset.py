@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import UsageError, shown
 from niels_gpt.explorer.renderer_list import Choice
 from niels_gpt.explorer.token_columns import LossMode, TokenTable
 from niels_gpt.forks import cached_property
 
+MATCH_SECONDS = 1.0  # for a regular expression on one text
 SCAN_SECONDS = 0.5  # a filter scans so long in one request; the page then asks again from where it ended
 
 
@@ -62,6 +63,14 @@ class Filter:
     def _compiled(self) -> re.Pattern[str]:
         return re.compile(self.expression, re.IGNORECASE)
 
+    @cached_property
+    def _compiled_with_limit(self) -> Any:
+        # Python's re takes for ever for (a|aa)+$ on a row of letters a, and holds all threads while it does. regex
+        # finds the same, but for the other case of the Turkish letters ı and İ.
+        import regex
+
+        return regex.compile(self.expression, regex.IGNORECASE | regex.VERSION0)
+
     def check(self) -> None:
         """Raise `UsageError` if the text is no regular expression, but should be one."""
         try:
@@ -70,8 +79,20 @@ class Filter:
             raise UsageError(f"{self.text!r} is no regular expression: {error}") from error
 
     def matches(self, text: str) -> bool:
-        """Whether a text contains what is searched."""
-        return self._compiled.search(text) is not None
+        """Whether a text contains what is searched.
+
+        Raises:
+            UsageError: the regular expression takes longer than `MATCH_SECONDS` on this text.
+        """
+        if not self.pattern:
+            return self._compiled.search(text) is not None
+        try:
+            return self._compiled_with_limit.search(text, timeout=MATCH_SECONDS, concurrent=True) is not None
+        except TimeoutError as error:
+            raise UsageError(
+                f"{shown(self.text)} takes more than {MATCH_SECONDS} s on one text of {len(text):,} characters. "
+                "Repetitions within repetitions, such as (a|aa)+, are tried in very many ways; write it without them"
+            ) from error
 
     def fits(self, size: int) -> bool:
         """Whether a row of this size passes."""

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.explorer import chat_rows
+from niels_gpt.errors import UsageError
+from niels_gpt.explorer import chat_rows, dataset
 from niels_gpt.explorer.byte_search import ByteSearch
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Filter
@@ -267,6 +268,19 @@ def test_every_letter_is_found_in_each_case() -> None:
 def test_patterns_that_say_nothing_of_bytes_find_every_row(pattern: str) -> None:
     assert all(found_in(pattern, line) for line in (b'"b"', b"[9]"))
     assert ByteSearch(pattern).find(memoryview(b"")) == -1
+
+
+def test_an_expression_that_tries_too_many_ways_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "MATCH_SECONDS", 0.05)
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "a" * 60 + "!"}]}) + "\n")
+    found = ChatRows(path, RendererList())
+    try:
+        with pytest.raises(UsageError, match=r"'\(a\|aa\)\+\$' takes more than 0\.05 s on one text of 61 characters"):
+            paged(found, Filter(text="(a|aa)+$", pattern=True), 10)
+        assert paged(found, Filter(text="(a|aa)+!", pattern=True), 10) == [0]
+    finally:
+        found.close()
 
 
 def test_more_tools_than_bits() -> None:
