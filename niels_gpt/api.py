@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     AnyRenderer = Family | DefaultRenderer
 
 
+# Options of builds that the encoder has; the fields of `RenderingPolicy`, which is not imported here.
+_POLICY = ("allow_partial", "on_unsupported")
+
+
 def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **options: Any) -> AnyRenderer:
     """A renderer for a model: its family's grammar if the family is known, else its own chat template.
 
@@ -293,6 +297,7 @@ def build(
     More: `niels_gpt.episodes.build_episodes`.
     """
     from niels_gpt.builds.conversation_encoders import as_encoder
+    from niels_gpt.builds.renderer_encoder import RenderingPolicy
     from niels_gpt.episodes import build_episodes
     from niels_gpt.preferences.build import build_preferences
     from niels_gpt.scale.executor import LocalRunner, UnitExecutor
@@ -310,6 +315,7 @@ def build(
             "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
             "trained"
         )
+    policy = RenderingPolicy(**{name: options.pop(name) for name in _POLICY if name in options})
     config = source.config(progress)
     own = dict(renderer_options or {})
     if images is not None and not hasattr(tokenizer, "render"):
@@ -320,7 +326,7 @@ def build(
     write(
         source,
         out,
-        encoder=as_encoder(chosen, on=loss_on, samples=samples, images=images),
+        encoder=as_encoder(chosen, on=loss_on, policy=policy, samples=samples, images=images),
         source_name=source.name,
         source_config=config,
         executor=UnitExecutor(LocalRunner(workers)),

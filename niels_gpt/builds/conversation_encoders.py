@@ -31,14 +31,16 @@ def as_encoder(
         images: for renderers with a processor: the folder of the images in conversations.
 
     Raises:
-        UsageError: `encoder` is none of these; samples per turn are wanted without a renderer; or images without a
-            folder, without a processor, or in samples per turn.
+        UsageError: `encoder` is none of these; it is an encoder, which has a policy, and another one is passed; samples
+            per turn are wanted without a renderer; or images without a folder, without a processor, or in samples per
+            turn.
     """
     check_samples(samples)
     folder = None if images is None else _image_folder(encoder, Path(images), samples)
     if isinstance(encoder, ConversationEncoder):
         if samples != "per-conversation":
             raise UsageError(f"samples are {samples}, and {type(encoder).__name__} is an encoder; pass its renderer")
+        _refuse_policy(encoder, policy or RenderingPolicy())
         return encoder
     if isinstance(encoder, CacheTokenizer):
         if samples == "per-turn":  # "auto" is one: the sentinel format never rewrites history
@@ -57,6 +59,18 @@ def as_encoder(
     if samples == "per-conversation":
         return RendererEncoder(encoder, on=on, policy=policy, images=folder, **known)
     return SampleEncoder(encoder, on=on, policy=policy, samples=samples, **known)
+
+
+def _refuse_policy(encoder: ConversationEncoder, policy: RenderingPolicy) -> None:
+    """Raise `UsageError` for a policy that is not the encoder's own, which alone decides."""
+    own = encoder.policy if isinstance(encoder, RendererEncoder) else RenderingPolicy()
+    if policy in (own, RenderingPolicy()):
+        return
+    raise UsageError(
+        f"found allow_partial={policy.allow_partial} and on_unsupported={policy.on_unsupported!r} beside a "
+        f"{type(encoder).__name__}, which has its own; pass its renderer, or make it with as_encoder(renderer, "
+        "policy=RenderingPolicy(...))"
+    )
 
 
 def check_samples(samples: str) -> None:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch
-from niels_gpt.builds.renderer_encoder import RenderingPolicy
+from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
 from niels_gpt.datasets import gather
 from niels_gpt.errors import DataError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows, cut, rows_of
@@ -35,7 +35,7 @@ from niels_gpt.format.packing import pack
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import LENGTH
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.sources.chat_files import record_to_conversation, refuse_labelled
+from niels_gpt.sources.chat_files import ARROW_NULLS, record_to_conversation, refuse_labelled
 from niels_gpt.sources.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -67,6 +67,8 @@ class Tokenize:
         format: the shape of the rows, one of `niels-gpt formats`; default as the first row looks.
         on_bad_rows: "error", or "drop": leave rows out that cannot be rendered; each batch logs how many and why.
         allow_partial: use renderings whose attribution is only partial, see docs/attribution.md.
+        on_unsupported: for fields that the format has no place for, such as reasoning: "drop", and each batch logs how
+            many rows lost them, or "error", see `RenderingPolicy`.
         assistant_masks: also a column of 1 on trained tokens and 0 elsewhere.
 
     Raises:
@@ -81,6 +83,7 @@ class Tokenize:
     format: str | None = None
     on_bad_rows: OnBadRows = "error"
     allow_partial: bool = False
+    on_unsupported: OnUnsupported = "drop"
     assistant_masks: bool = False
     _encoder: ConversationEncoder = field(init=False, repr=False, compare=False)
 
@@ -98,7 +101,7 @@ class Tokenize:
         if self.format is not None and self.format not in DIALECTS:
             near = did_you_mean(self.format, DIALECTS)
             raise UsageError(f"format is {self.format!r}; expected one of {', '.join(DIALECTS)}{near}")
-        policy = RenderingPolicy(allow_partial=self.allow_partial)
+        policy = RenderingPolicy(self.allow_partial, self.on_unsupported)
         object.__setattr__(self, "_encoder", as_encoder(self.renderer, on=self.loss_on, policy=policy))
 
     @property
@@ -214,10 +217,14 @@ class _BadRows(Rejections):
             )
 
     def log(self, rows: int) -> None:
-        """One line for a batch of which rows were left out."""
+        """One line each for a batch of which rows were left out, or of which rows lost something."""
         reasons = {reason: count for reason, count in (self.dropped + self.left_out).items() if count}
         if reasons:
             _log.warning("left out %d of %d rows: %s", sum(reasons.values()), rows, reasons)
+        # Nulls that Arrow added were never in the row, so dropping them loses nothing.
+        lost = {reason: count for reason, count in self.changed.items() if count and reason != ARROW_NULLS}
+        if lost:
+            _log.warning("used, of %d rows, but: %s", rows, lost)
 
 
 def _rows(batch: Any) -> Sequence[Mapping[str, Any]]:

@@ -104,6 +104,8 @@ class PreferenceTask:
         ]
         found: list[list[EncodedCompletion]] = [[] for _ in rows]
         for batch in self.encoder.encode(chats, collected):
+            if not batch.conversations:  # all were refused, and numpy splits nothing into one part
+                continue
             ends = np.cumsum(batch.lengths)
             parts = zip(np.split(batch.ids, ends[:-1]), np.split(batch.weights, ends[:-1]), strict=True)
             for chat, (ids, weights) in zip(batch.conversations, parts, strict=True):

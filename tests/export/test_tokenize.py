@@ -116,6 +116,15 @@ def test_long_conversations_are_cut(policy: str) -> None:
         assert columns["input_ids"] == []
 
 
+def test_what_a_format_has_no_place_for_is_logged_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"messages": [user(), assistant("b", reasoning_content="why")]}, {"messages": [user(), assistant("b")]}]
+    assert len(Tokenize(family("llama-3"))(rows)["input_ids"]) == 2
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.getMessage() == "used, of 2 rows, but: {'reasoning_content_not_written': 1}"
+    with pytest.raises(DataError, match="row 0 of the batch: message 1: reasoning_content is not written"):
+        ng.tokenize(family("llama-3"), on_unsupported="error")(rows)
+
+
 def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     bad = {"messages": [{"role": "bot", "content": "x"}]}
     untrained = {"messages": [user(), assistant() | {"train": False}]}

@@ -141,6 +141,13 @@ def test_the_renderer_refuses_one_side(tmp_path: Path) -> None:
         built(tmp_path, rows)
 
 
+def test_rows_that_are_all_refused_are_told_as_such(tmp_path: Path) -> None:
+    """Nothing of the batch is encoded."""
+    rows = [row | {"prompt": [{"role": "robot", "content": "a"}]} for row in pairs(3)]
+    with pytest.raises(DataError, match=r"rows.jsonl:1, chosen: .*robot"):
+        built(tmp_path, rows)
+
+
 def test_answers_in_the_prompt_are_not_trained(tmp_path: Path) -> None:
     before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     rows = [{"prompt": before, "chosen": "the fox", "rejected": "the dog"}]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import niels_gpt as ng
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.episodes.build import build_episodes
@@ -151,6 +152,38 @@ def test_calls_and_tools_that_a_template_ignores_are_counted_by_row(tmp_path: Pa
 
 
 # ---- however a build is run
+
+
+def test_the_function_takes_the_options_too(tmp_path: Path) -> None:
+    """`ng.build`, with a renderer and with a tokenizer."""
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(json.dumps({"messages": THOUGHT}) + "\n")
+    for number, tokenizer in enumerate((family("llama-3"), folder_of("llama-3"))):
+        named = {} if number == 0 else {"renderer_name": "llama-3"}
+        with pytest.raises(DataError, match="reasoning_content is not written"):
+            ng.build(chats, tmp_path / f"r{number}", tokenizer, val_frac=0, on_unsupported="error", **named)
+    with pytest.raises(DataError, match="--allow-partial"):
+        ng.build(chats, tmp_path / "p", partial(), val_frac=0)
+    ng.build(chats, tmp_path / "p", partial(), val_frac=0, allow_partial=True)
+    assert manifest_of(tmp_path / "p")["changed"]["partial_attribution"] == 1
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}]
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="--allow-partial"):
+        ng.build(chats, tmp_path / "preferences", partial(), val_frac=0)
+    ng.build(chats, tmp_path / "preferences", partial(), val_frac=0, allow_partial=True)
+    with pytest.raises(UsageError, match="on_unsupported is 'ignore'"):
+        ng.build(chats, tmp_path / "x", partial(), on_unsupported="ignore")
+
+
+@pytest.mark.parametrize("options", [{"allow_partial": True}, {"on_unsupported": "error"}])
+def test_an_encoder_has_its_own_policy(tmp_path: Path, options: Any) -> None:
+    """Options beside it would have no effect."""
+    encoder = RendererEncoder(family("llama-3"))
+    with pytest.raises(UsageError, match="beside a RendererEncoder, which has its own"):
+        build_episodes([PLAIN], tmp_path / "e", encoder=encoder, val_frac=0, **options)
+    own = RendererEncoder(family("llama-3"), policy=RenderingPolicy(**options))
+    build_episodes([PLAIN], tmp_path / "e", encoder=own, val_frac=0, **options)
+    assert manifest_of(tmp_path / "e")["train_episodes"] == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
