@@ -16,7 +16,10 @@ class GLM45RendererConfig(FamilyConfig):
 
     Attributes:
         enable_thinking: `False` closes the think block in the generation prompt.
-        sampled_openers, final_stop: see `GLMConfig`.
+        sampled_openers: the opener of the turn after an assistant's, at which the model stops, counts as sampled: GLM
+            has no other end of turn.
+        final_stop: a conversation that ends in an assistant's turn ends in the token at which the model stops there:
+            `<|user|>`, or `<|observation|>` after a call. The chat template writes none.
     """
 
     name: Literal["glm-4.5"] = "glm-4.5"

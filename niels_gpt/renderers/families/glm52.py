@@ -28,7 +28,10 @@ class GLM53RendererConfig(FamilyConfig):
     Attributes:
         reasoning_effort: how much the model thinks.
         clear_thinking: `True` drops reasoning from turns before the last user message.
-        sampled_openers, final_stop: see `GLMConfig`.
+        sampled_openers: the opener of the turn after an assistant's, at which the model stops, counts as sampled: GLM
+            has no other end of turn.
+        final_stop: a conversation that ends in an assistant's turn ends in the token at which the model stops there:
+            `<|user|>`, or `<|observation|>` after a call. The chat template writes none.
     """
 
     name: Literal["glm-5.3"] = "glm-5.3"
