@@ -1,4 +1,6 @@
-"""Options as one value: how a function takes the fields of a dataclass as a value and as keywords, too.
+"""Values of options: options as one value, and the value that a text of the command line means.
+
+`merged` lets a function take the fields of a dataclass as a value and as keywords, too.
 
 ::
 
@@ -6,14 +8,19 @@
     build_episodes(rows, "out", encoder=renderer, options=BuildOptions(max_bad_rows=10))      the same
 
 The value can be passed on and stored; the keywords are shorter for a single call.
+
+`name_and_value` splits NAME=VALUE, and `option_value` reads VALUE, for every option of this form.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
+import math
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from niels_gpt.errors import UsageError, did_you_mean
 
@@ -52,6 +59,63 @@ def check_keywords(target: Callable[..., Any], passed: Iterable[str]) -> None:
     for name in passed:
         if name not in known:
             raise UsageError(f"{name!r} is not an option of {target.__name__}{did_you_mean(name, known)}")
+
+
+VALUE_HELP: Final = "VALUE is read as JSON or TOML, such as true, 8, null or [1, 2]; anything else is a text"
+
+
+def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[str, str]:
+    """Split `enable_thinking=false` into ("enable_thinking", "false").
+
+    Raises:
+        UsageError: there is no `=`, or no name before it.
+    """
+    # At the first "=", because a value may hold more of them.
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"{flag} {text}: expected {expected}")
+    return name, value
+
+
+def option_value(text: str) -> Any:
+    """The value of NAME=VALUE on a command line: JSON or TOML where VALUE is one of them, else the text itself.
+
+    ::
+
+        true, False  -> True, False    in any case, because Python writes True
+        8, 0.5       -> 8, 0.5
+        null         -> None
+        "null"       -> "null"         in quotes, everything is a text
+        [1, 2]       -> [1, 2]
+        {a = 1}      -> {"a": 1}       also {"a": 1}
+        2026-01-31   -> "2026-01-31"   dates, inf and nan have no form in JSON, so they remain texts
+        low          -> "low"
+    """
+    if text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
+    try:
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # In a table on one line a comment, a second line or a second value is an error, so nothing of the text is lost.
+        read = tomllib.loads(f"read = {{value = {text}}}", parse_float=_finite)
+        json.dumps(read)  # a TypeError for dates and times
+    except (ValueError, TypeError, RecursionError):
+        return text
+    return read["read"]["value"] if list(read) == ["read"] and list(read["read"]) == ["value"] else text
+
+
+def _finite(text: str) -> float:
+    """A finite number.
+
+    Raises:
+        ValueError: infinity, not a number, or too large for a float.
+    """
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _differs(value: Any, default: Any) -> bool:

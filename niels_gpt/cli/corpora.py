@@ -12,10 +12,10 @@ from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cache.formats import SPLITS
-from niels_gpt.cli.options import name_and_value
 from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import InputError
 from niels_gpt.sources.base import SHUFFLE_BUFFER
+from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.cache.build_all import Outcome, Settings

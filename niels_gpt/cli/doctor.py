@@ -26,7 +26,6 @@ from niels_gpt.cli.options import (
     existing_or_hub,
     existing_tokenizer,
     grouped,
-    name_and_value,
     note_automatic,
     renderer_options,
     sequence_length,
@@ -34,6 +33,7 @@ from niels_gpt.cli.options import (
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.storage.files import write_atomic
+from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.doctor.options import DiagnoseOptions

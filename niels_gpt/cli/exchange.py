@@ -19,7 +19,6 @@ from niels_gpt.cli.options import (
     ShardSize,
     Split,
     grouped,
-    name_and_value,
     one_of,
     sequence_length,
     shard_bytes,
@@ -34,6 +33,7 @@ from niels_gpt.imports.run import FORMATS as IMPORTS
 from niels_gpt.scale.fetch import MAX_BYTES, ReadCache
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.storage.manifests import no_such_directory
+from niels_gpt.values import VALUE_HELP, name_and_value, option_value
 
 EXPORTS: Final[Mapping[str, Format | PreferenceFormat]] = {**FORMATS, **PREFERENCE_FORMATS}
 # `--option NAME=VALUE` of each format, for the help: "hf: assistant_masks; ..."
@@ -100,7 +100,7 @@ class FormatFlags:
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help=f"An option that one format alone has ({_OPTIONS}); repeat for more.",
+            help=f"An option that one format alone has ({_OPTIONS}). {VALUE_HELP}; repeat for more.",
             show_default=False,
         ),
     ] = None
@@ -117,7 +117,7 @@ class FormatFlags:
         # Options of the Megatron format alone, which also have flags because its users look for them in --help.
         padding = {"pad_multiple": self.pad_multiple, "pad_id": self.pad_id}
         given = {name: value for name, value in padding.items() if value is not None}
-        return {name: _value(text) for name, text in named} | given
+        return {name: option_value(text) for name, text in named} | given
 
 
 ExportFormat = Annotated[
@@ -176,14 +176,6 @@ def export_command(
     for line in manifest["use"]:
         print_line(f"* {line}", "")
     print_line(f"{directory} is complete; its README.md repeats this, with more")
-
-
-def _value(text: str) -> Any:
-    """The value of an --option: `true` as True, `8` as 8, anything else as text."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    # Formats check the type of their own options.
-    return int(text) if text.isdecimal() else text
 
 
 def _counts(splits: dict[str, dict[str, int]]) -> Table:

@@ -27,6 +27,7 @@ from niels_gpt.cli.terminal import note
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.sources.chat_shapes import DIALECTS
 from niels_gpt.sources.preference_rows import FORMS
+from niels_gpt.values import VALUE_HELP, name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.choice import RendererOptions
@@ -128,19 +129,6 @@ def _tokenizers_there(value: Any) -> Any:
 
 
 EXISTING_TOKENIZER: Final[dict[str, Any]] = {"callback": _tokenizers_there}  # for options that stay text
-
-
-def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[str, str]:
-    """Split `enable_thinking=false` into ("enable_thinking", "false").
-
-    Raises:
-        UsageError: there is no `=`, or no name before it.
-    """
-    # At the first "=", because a value may hold more of them.
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"{flag} {text}: expected {expected}")
-    return name, value
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -371,7 +359,7 @@ RendererOption = Annotated[
         "--renderer-option",
         metavar="NAME=VALUE",
         help="An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
-        "variable of the chat template; repeat for more.",
+        f"variable of the chat template. {VALUE_HELP}; repeat for more.",
         rich_help_panel=RENDERING,
         autocompletion=completion.renderer_options,
     ),
@@ -428,7 +416,7 @@ def renderer_options(
     """
     from niels_gpt.renderers.choice import RendererOptions
 
-    # Values remain text: their types are known to the renderer's config, which converts them.
+    # Values remain text: which options are texts is known to the renderer's config, see `typed_options`.
     expected = _expected_option(name) if any("=" not in text for text in options or ()) else "NAME=VALUE"
     values = dict(name_and_value("--renderer-option", text, expected) for text in options or ())
     chosen = RendererOptions(name or "auto", template, date, values, isolate)

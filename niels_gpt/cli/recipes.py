@@ -13,6 +13,7 @@ from niels_gpt.cli.build_options import ExecutorFlags
 from niels_gpt.cli.options import EXISTING_TOKENIZER, ChatInputs, Json, Overwrite, existing, grouped
 from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import OutputExists
+from niels_gpt.values import VALUE_HELP
 
 if TYPE_CHECKING:
     from niels_gpt.recipes.lock import Lock
@@ -34,8 +35,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A value in place of the recipe's, such as sequence.length=8192 or sources.chats.format=alpaca; repeat "
-        "for more.",
+        help="A value in place of the recipe's, such as sequence.length=8192 or sources.chats.format=alpaca. "
+        f"{VALUE_HELP}; repeat for more.",
     ),
 ]
 

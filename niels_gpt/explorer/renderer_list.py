@@ -17,10 +17,10 @@ from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.explorer.rendering import RAW, bare_text_table, rendered_table, text_only_table
 from niels_gpt.explorer.token_columns import LossMode, TokenTable
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.choice import RendererOptions, clock_on, template_variables
+from niels_gpt.renderers.choice import RendererOptions, clock_on, typed_options
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES, automatic_renderer, config_of, create_renderer
-from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template
+from niels_gpt.renderers.template.renderer import DefaultRenderer, DefaultRendererConfig, load_template
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
@@ -182,6 +182,8 @@ class RendererList:
         name = choice.renderer
         # Other families do not have the options that the command line set for this one.
         options = self._options if name == self.first.renderer else {}
+        kind = FAMILIES[name].config_class if name in FAMILIES else DefaultRendererConfig
+        options = typed_options(kind, options)
         if name in FAMILIES and not choice.tokenizer:
             family = FAMILIES[name]
             config: Any = config_of({"name": name, **options})
@@ -196,7 +198,7 @@ class RendererList:
             day = {option: self._clock(form)} if option and self._dated else {}
             return create_renderer(encoder, {"name": name, **day, **options})
         source = load_template(self._template) if name == FILE and self._template else choice.source
-        return DefaultRenderer(encoder, template=source, clock=self._clock, **template_variables(options))
+        return DefaultRenderer(encoder, template=source, clock=self._clock, **options)
 
     def table(
         self, messages: object, tools: Any, choice: Choice, modes: Sequence[LossMode], *, prompt: bool = False

@@ -23,6 +23,7 @@ from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown
 from niels_gpt.recipes.schema import Recipe, Table
 from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.values import name_and_value, option_value
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
@@ -287,12 +288,12 @@ def _table_in(annotation: Any) -> type[Table] | None:
 def set_value(values: dict[str, Any], text: str) -> Location:
     """Set `key.key=value` in the values of a file, in place; returns the location that was set.
 
+    The value is read by `option_value`.
+
     Raises:
         UsageError: no `=`, no such table in a list, or a key below something that is not a table.
     """
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise UsageError(f"--set {text}: expected KEY.KEY=VALUE, such as sequence.length=8192")
+    name, value = name_and_value("--set", text, "KEY.KEY=VALUE, such as sequence.length=8192")
     place: Location = ()
     here: Any = values
     *path, last = name.strip().split(".")
@@ -301,7 +302,7 @@ def set_value(values: dict[str, Any], text: str) -> Location:
         place = (*place, key)
         here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
     key = _key_in(here, last, text)
-    here[key] = _value(value)
+    here[key] = option_value(value.strip())
     return (*place, key)
 
 
@@ -316,10 +317,3 @@ def _key_in(here: Any, part: str, text: str) -> str | int:
             return int(part)
         raise UsageError(f"--set {text}: no {part!r} among {', '.join(map(str, names))}; use a name or a number")
     raise UsageError(f"--set {text}: {part!r} is below {shown(here)}, which is no table")
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text.strip()

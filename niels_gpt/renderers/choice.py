@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.configs import (
@@ -24,6 +25,7 @@ from niels_gpt.renderers.registry import automatic_renderer, create_renderer, re
 from niels_gpt.renderers.template.isolation import Isolation
 from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template, no_clock
 from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.values import option_value
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class RendererOptions:
         clock_on(self.date)
         config = config_from_name(self.name)
         if not isinstance(config, AutoRendererConfig):
-            config_of({"name": self.name, **self.options})
+            config_of({"name": self.name, **typed_options(type(config), self.options)})
 
     def open(self, tokenizer: str | Path, *, images: bool = False) -> Family | DefaultRenderer:
         """The renderer for a tokenizer; see `open_renderer`."""
@@ -81,8 +83,7 @@ def open_renderer(
 ) -> Family | DefaultRenderer:
     """A renderer from the options of a command line; see `RendererOptions` for the arguments.
 
-    Text values of `options` are converted: by the option's type for a family ("false" for a bool), as JSON for the
-    variables of a template, where text that is no JSON remains text.
+    Text values of `options` are converted by `typed_options`.
 
     Args:
         images: load the image processor that is in the tokenizer's directory.
@@ -102,7 +103,7 @@ def open_renderer(
     if isinstance(config, DefaultRendererConfig):
         if images:
             raise UsageError("images are for the renderer of a model with images; a chat template cannot count tokens")
-        config = with_options(config, template_variables(fields))
+        config = with_options(config, typed_options(DefaultRendererConfig, fields))
         source = None if template is None else load_template(template)
         encoder = open_encoder(str(tokenizer))
         if automatic is not None and not automatic.is_known:
@@ -111,6 +112,7 @@ def open_renderer(
         opened = DefaultRenderer(encoder, config, template=source, clock=clock, isolate=isolation)
         _check_variables(opened, fields)
         return opened
+    fields = typed_options(type(config), fields)
     option, form = config.day
     # By "auto" the date is for whichever format the tokenizer has, so a family without one ignores it.
     if template is not None or isolate or (date is not None and not option and renderer != "auto"):
@@ -139,23 +141,21 @@ def _check_variables(renderer: DefaultRenderer, names: Collection[str]) -> None:
             )
 
 
-def template_variables(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as variables of a chat template, with text read as JSON: `false` -> False, `3` -> 3, `low` -> "low".
+def typed_options(kind: type[BaseModel], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in which texts are read as `option_value` reads them: "false" -> False, "3" -> 3, "null" -> None.
 
-    `True` and `False` are read as booleans too, as families read them: to a template the text "False" would be true.
+    An option that is declared a text keeps the digits of a number: "20260131" remains a text.
+
+    Args:
+        kind: the config's class; names that it does not declare are variables of a template.
     """
-    return {name: _from_text(value) for name, value in options.items()}
+    return {name: _typed(kind, name, value) if isinstance(value, str) else value for name, value in options.items()}
 
 
-def _from_text(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value in ("True", "False"):
-        return value == "True"
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
+def _typed(kind: type[BaseModel], name: str, text: str) -> Any:
+    value = option_value(text)
+    is_text = name in kind.model_fields and kind.model_fields[name].annotation is str
+    return text if is_text and isinstance(value, int | float) else value
 
 
 def clock_on(date: str | None) -> Callable[[str], str]:
