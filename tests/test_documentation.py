@@ -213,6 +213,19 @@ def test_the_places_to_change_things_are_there() -> None:
             assert re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b", code, flags=re.MULTILINE), f"{path}: {name}"
 
 
+def test_a_change_is_made_in_two_files_at_most() -> None:
+    """Each row of that table names one or two files, and they are there."""
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Where would you change")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, flags=re.MULTILINE)[1:]
+    assert len(rows) > 40
+    for question, answer in rows:
+        files = re.findall(r"`([\w/]+(?:\.(?:py|c|css|yml|xml)|/))`", answer)
+        assert 1 <= len(files) <= 2, f"{question}: {files}"
+        for file in files:
+            assert any((root / file).exists() for root in (REPOSITORY / "niels_gpt", REPOSITORY)), file
+
+
 def floors_of(drawing: str) -> list[str]:
     """The floors of a drawing with a room per line, as contracts write them; `|` continues the floor before."""
     floors: list[str] = []
