@@ -40,7 +40,8 @@ _LONGEST_NAME = 200  # longer names get no suggestion: comparing two names takes
 # Control characters, line separators and lone surrogates: they could clear a terminal or break a log into lines.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # The repetitions below are bounded, because unbounded ones take quadratic time on hostile text.
-_PASSWORD = re.compile(r"(?<=://)([^\s/@:]{0,200}):[^\s/]{0,1000}@")
+# One slash as well: `Path` makes one of two.
+_PASSWORD = re.compile(r"(:/{1,2}[^\s/@:]{0,200}):[^\s/]{0,1000}@")
 _SECRET = re.compile(
     r"([?&][^\s=&]{0,40}(?:signature|sig|token|secret|password|credential)[^\s=&]{0,40}=)[^\s&#]{1,4000}", re.IGNORECASE
 )
@@ -48,7 +49,7 @@ _SECRET = re.compile(
 
 def without_passwords(text: str) -> str:
     """The text with the secrets in URLs hidden: `ftp://me:word@host/x?token=ab` -> `ftp://me:***@host/x?token=***`."""
-    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text)) if "://" in text else text
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text)) if ":/" in text else text
 
 
 def shortened(text: str, most: int = LONGEST_MESSAGE) -> str:

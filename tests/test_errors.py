@@ -62,6 +62,7 @@ def test_control_characters_are_spelled_out() -> None:
         ("https://host/x?sig=abc%3D failed", "https://host/x?sig=*** failed"),
         ("s3://bucket/a@b: not there", "s3://bucket/a@b: not there"),
         ("https://host:8080/x", "https://host:8080/x"),
+        ("data/ftp:/me:secret@host/x: no such file", "data/ftp:/me:***@host/x: no such file"),
         ("a: b@c", "a: b@c"),
     ],
 )

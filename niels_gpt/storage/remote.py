@@ -20,6 +20,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, cast
+from urllib.parse import urlsplit
 
 from niels_gpt.errors import (
     STORAGE_REMEDIES,
@@ -312,8 +313,12 @@ def file_system(url: str) -> tuple[Any, str]:
     with remote_errors("opening", url):
         try:
             fs, path = url_to_fs(url, **options)
+            password = urlsplit(url).password
         except ValueError as error:
             raise UsageError(f"{url}: {in_short(error)}; expected a URL as s3://bucket/name, or a path") from error
+    # It would be a part of names, also in messages.
+    if password and "://" not in str(path) and f":{password}@" in str(path):
+        raise UsageError(f"{url}: this store takes no password from its address; set its environment variables")
     return fs, str(path).rstrip("/")
 
 

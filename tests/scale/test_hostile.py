@@ -202,6 +202,22 @@ def test_passwords_on_the_command_line(tmp_path: Path, published: Path) -> None:
     assert "ftp://me:***@127.0.0.1:1/chats" in told.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [("publish", "{published}", "{url}"), ("fetch", "{url}"), ("episodes", "info", "{url}")]
+)
+@pytest.mark.parametrize("store", ["s3", "ftp"])
+def test_a_password_where_it_has_no_place(
+    tmp_path: Path, published: Path, command: tuple[str, ...], store: str
+) -> None:
+    """For S3 it would be a part of the bucket's name; `info` takes paths, and `Path` leaves one slash of two."""
+    pytest.importorskip("s3fs")
+    url = f"{store}://me:secret@127.0.0.1:1/chats" if store == "ftp" else "s3://me:secret@bucket/chats"
+    told = run_cli(*(word.format(published=published, url=url) for word in command), cwd=tmp_path)
+    assert told.returncode in (2, 3), told.stderr
+    assert "secret" not in told.stdout + told.stderr
+    assert "me:***@" in told.stderr
+
+
 def test_a_url_with_a_password_is_read_in_slices_and_not_shown(tmp_path: Path) -> None:
     """Slices go to other processes, which open the file again: by its whole address, which messages do not show."""
     fsspec.register_implementation("guarded", Guarded, clobber=True)
