@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,16 @@ from tests.conftest import REPOSITORY
 from tests.scale.stores import s3_server
 
 STORE_BYTES = 80 << 20  # about the least that Ray takes: ids that passed through it would fill it
+
+
+@contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Each start of a node of Ray installs a handler that exits with 15; tests of signals run in this process too."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +46,10 @@ def cluster() -> Iterator[Any]:
         for name, value in environment.items():
             patch.setenv(name, value)
         head = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-        running = Cluster(initialize_head=True, head_node_args=head)
-        running.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
-        ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
+        with sigterm_kept():
+            running = Cluster(initialize_head=True, head_node_args=head)
+            running.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+            ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
         os.environ.pop("RAY_ADDRESS", None)
         yield running
         ray.shutdown()

@@ -29,6 +29,7 @@ from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.renderers.small import assistant, family, user
 from tests.scale.builds import build, units, write_chats, write_texts
+from tests.scale.conftest import sigterm_kept
 from tests.scale.faulty import Watched
 from tests.test_cache_determinism import digests
 
@@ -96,7 +97,8 @@ def test_texts_on_the_cluster(cluster: Any, tmp_path: Path, tokenizer: SentenceP
     known = {"source_name": texts.name, "source_config": texts.config()}
     build("pretrain", watched, tmp_path / "ray", tokenizer, UnitExecutor(RayRunner(), slice_bytes=SLICE_BYTES), **known)
     assert digests(tmp_path / "ray") == digests(tmp_path / "one")
-    assert len(list((tmp_path / "marks").glob(f"{cut}-*"))) == 2, "read again"
+    # A third time where the machine is so busy that an idle worker begins this unit once more.
+    assert len(list((tmp_path / "marks").glob(f"{cut}-*"))) >= 2, "read again"
 
 
 def test_only_the_parcel_and_small_tasks_travel(
@@ -175,7 +177,8 @@ def test_a_node_removed_during_the_build(
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    node = cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+    with sigterm_kept():
+        node = cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
     cluster.wait_for_nodes()
     gate = tmp_path / "removed"  # the node is at work when it goes
 
@@ -252,6 +255,7 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(
 ) -> None:
     """Ray itself tries for a quarter of an hour to reach the cluster of a stale file or address."""
     ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # this process is connected to the tests' cluster
     monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("it is not asked"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with socket.socket() as bound:  # bound but not listening: connections are refused
@@ -294,6 +298,11 @@ def test_sigterm_still_goes_to_the_handler_of_the_program(
         assert signal.getsignal(signal.SIGTERM) is handle
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_the_cluster_of_the_tests_leaves_sigterm_alone(cluster: Any) -> None:
+    """Tests of signals in this process, which other files hold, need Python's own handling."""
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
