@@ -61,11 +61,18 @@ class Finding(_Read):
 
 
 class Findings(_Read):
-    """A report of `niels-gpt doctor --json`."""
+    """A report of `niels-gpt doctor --json`.
+
+    Attributes:
+        skipped: the rules that were not judged, and why: without them nothing found does not mean nothing wrong.
+        judged: the number of those that were.
+    """
 
     version: Literal[1]
     rows: int = 0
     findings: list[Finding] = Field(default_factory=list)
+    skipped: dict[str, str] = Field(default_factory=dict)
+    judged: int = 0
 
     def placed(self, dataset: Dataset) -> Findings:
         """The findings with the rows as a dataset numbers them; the doctor counts through all splits."""

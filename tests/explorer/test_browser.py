@@ -355,6 +355,25 @@ def test_the_doctors_own_report_opens_at_its_token(visit: Visit, tmp_path: Path)
         assert page.locator(".detail .t.marked").get_attribute("data-at") == str(evidence.token)
 
 
+def test_a_report_tells_what_was_not_judged(visit: Visit, tmp_path: Path) -> None:
+    """Without a tokenizer most rules are not judged, so nothing found says little."""
+    from niels_gpt.doctor import diagnose
+
+    spoken = [[{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello to you, too."}]]
+    chats, report = chat_file(tmp_path / "chats.jsonl", spoken), tmp_path / "report.json"
+    found = diagnose(chats)
+    report.write_text(json.dumps(found.to_json()))
+    renderers = RendererList()
+    with visited(
+        visit, Explorer(renderers, open_dataset(chats, renderers), read_findings(report)), "#findings"
+    ) as page:
+        page.wait_for_selector(".not-judged summary")
+        rules = f"{len(found.skipped)} of {len(found.skipped) + found.judged} rules"
+        assert text_of(page, ".not-judged summary") == f"Not judged: {rules}: no tokenizer was given"
+        page.locator(".not-judged summary").click()
+        assert "mask-all-one" in text_of(page, ".not-judged")
+
+
 def test_dark_is_readable(address: str, visit: Visit) -> None:
     papers = {}
     for scheme in ("light", "dark"):

@@ -15,7 +15,15 @@ export class FindingsView {
     const head = h("p", { class: "lead" }, report.findings.length
       ? `${number(report.findings.length)} ${report.findings.length === 1 ? "finding" : "findings"} in ${number(report.rows)} rows.`
       : `Nothing found in ${number(report.rows)} rows.`);
-    return [head, report.findings.length > 1 ? this.overview(report.findings) : null, ...report.findings.map((finding, at) => this.finding(finding, at, open))];
+    return [head, this.notJudged(report), report.findings.length > 1 ? this.overview(report.findings) : null, ...report.findings.map((finding, at) => this.finding(finding, at, open))];
+  }
+
+  // Without them, nothing found does not mean nothing wrong.
+  notJudged(report) {
+    const rules = Object.keys(report.skipped);
+    if (!rules.length) return null;
+    const reasons = [...new Set(Object.values(report.skipped))].join("; ");
+    return h("details", { class: "not-judged" }, h("summary", {}, `Not judged: ${number(rules.length)} of ${number(rules.length + report.judged)} rules: ${reasons}`), h("p", { class: "note" }, rules.join(", ")));
   }
 
   overview(findings) {
