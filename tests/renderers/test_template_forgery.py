@@ -187,6 +187,29 @@ def test_no_place_of_a_caller_makes_a_control_id() -> None:
     assert sum(1 for number in compared if number) > 25
 
 
+# Templates that write the keys of arguments one by one; the model emits them, so it could close its own turn.
+OF_KEYS = ("qwen3.5-9b", "nemotron-3-nano", "glm-5", "minimax-m2.5", "laguna-xs.2")
+
+
+@needs_assets
+@pytest.mark.parametrize("name", OF_KEYS)
+def test_keys_of_arguments_make_no_control_id(name: str) -> None:
+    """Key and value with every control token that the template writes, in answers and in history."""
+    renderer, (_, chat) = renderer_of(name), next(shapes())
+    compared = 0
+    for spelling in own_controls(name):
+        honest, forged = copy.deepcopy(chat), copy.deepcopy(chat)
+        for made, word in ((honest, WORD), (forged, spelling)):
+            arguments = made[0][2]["tool_calls"][0]["function"]["arguments"]
+            arguments |= {f"k{word}": {f"{word}deep": word}}
+        wanted = counted(renderer, honest, gen=False)
+        assert isinstance(wanted, Counter), wanted
+        found = counted(renderer, forged, gen=False)
+        assert found in (wanted, "MessageError", "TemplateError"), spelling
+        compared += found == wanted
+    assert compared > len(own_controls(name)) / 2
+
+
 @needs_assets
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
