@@ -25,6 +25,7 @@ TEMPLATE_NAME = "chat_template.jinja"
 GENERATION_NAME = "generation_config.json"
 MODEL_CONFIG_NAME = "config.json"
 ENGINE_MARK = "niels_gpt_engine"  # the attribute of a tokenizer object that says with what it is to be encoded
+FOLDER_MARK = "niels_gpt_folder"  # and the one that says in which directory its files are
 _NAMED = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 MOST_CONFIG_BYTES = 64 << 20
 MOST_TOKENIZER_BYTES = 256 << 20  # Gemma's has 33 MiB; as Python objects it is some ten times as large
@@ -122,7 +123,7 @@ class FromParts:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """eos, and the stop ids of the generation config; of a Python tokenizer eos alone."""
+        """eos, and the stop ids of generation_config.json, where its directory is known."""
         return self.parts.stop_ids
 
     @property
@@ -150,7 +151,9 @@ def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFToken
     if isinstance(source, FastTokenizer):
         data = source.backend_tokenizer.to_str().encode()
         config = {**source.special_tokens_map, "chat_template": source.chat_template}
-        return hf_tokenizer_of(source.name_or_path or type(source).__name__, data, config, {})
+        name = source.name_or_path or type(source).__name__
+        parts, json_data = hf_tokenizer_of(name, data, config, generation_of(source))
+        return with_generate_stops(parts, source), json_data
     if isinstance(source, RustTokenizer):
         return hf_tokenizer_of(type(source).__name__, source.to_str().encode(), {}, {})
     if not isinstance(source, str | Path):
@@ -159,6 +162,26 @@ def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFToken
             "transformers tokenizer with a backend_tokenizer (a slow tokenizer has none: save a fast one)"
         )
     return _from_path(Path(source))
+
+
+def generation_of(source: FastTokenizer | Any) -> dict[str, Any]:
+    """The generation_config.json beside the files of a tokenizer object; empty if there is none, or no directory."""
+    folder = _folder_of(source)
+    return {} if folder is None else _read_object(folder / GENERATION_NAME)
+
+
+def with_generate_stops(parts: HFTokenizer, source: FastTokenizer | Any) -> HFTokenizer:
+    """The parts of a tokenizer object, with what the files in its directory say of `generate()`."""
+    folder = _folder_of(source)
+    if folder is None:
+        return parts
+    return replace(parts, generate_stops=_generate_stops(folder / GENERATION_NAME, folder / MODEL_CONFIG_NAME))
+
+
+def _folder_of(source: FastTokenizer | Any) -> Path | None:
+    """The directory of a tokenizer object's files, as `load_hf_tokenizer` notes it, or transformers for a local one."""
+    folder = getattr(source, FOLDER_MARK, "") or source.name_or_path
+    return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 def _from_path(path: Path) -> tuple[HFTokenizer, dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import SourceError, TokenizerError
 from niels_gpt.extras import check_library
-from niels_gpt.tokenizer.hf import CONFIG_NAME, ENGINE_MARK
+from niels_gpt.tokenizer.hf import CONFIG_NAME, ENGINE_MARK, FOLDER_MARK
 
 # The only names whose Python code is run, each at the commit whose code was read.
 TRUSTED_REVISIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -135,6 +135,7 @@ def _load_files(name: str, folder: Path, *, trusted: bool, **where: Any) -> Any:
         raise _unloadable(name, folder, trusted, error) from error
     if tokenizer.name_or_path != name:
         raise TokenizerError(f"{name}: transformers calls the loaded tokenizer {tokenizer.name_or_path!r}; update it")
+    setattr(tokenizer, FOLDER_MARK, str(folder))  # generation_config.json is there, which the object does not hold
     return tokenizer
 
 

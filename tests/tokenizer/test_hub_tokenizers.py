@@ -32,6 +32,7 @@ for name in sys.argv[1:]:
         told = {"class": type(tokenizer).__name__, "name": tokenizer.name_or_path, "template": tokenizer.chat_template}
         if told["class"] != "Own":
             encoder = open_encoder(name)
+            told |= {"stops": encoder.parts.generate_stops}
             told |= {"encoder": encoder.name, "ids": encoder.encode_pieces(["<|im_start|>", "hi"], [1, 0])[0].tolist()}
         told["text"] = tokenizer.encode("abc", add_special_tokens=False)
     except NielsError as error:
@@ -69,7 +70,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One process, to which a hub with all kinds of repositories is up."""
     base = tmp_path_factory.mktemp("hub")
     bad, trusted = base / "untrusted code ran", base / "trusted code ran"
-    files = model_files(base / "files")
+    files = model_files(base / "files") | {"generation_config.json": b'{"eos_token_id": 3}'}
     newer = {**code_files(bad), "tokenizer_config.json": b"{}"}
     repositories = {
         "me/tiny": Repository(files),
@@ -98,6 +99,7 @@ def test_a_tokenizer_is_loaded_and_keeps_its_name(world: World) -> None:
     assert (told["name"], told["encoder"], told["template"]) == ("me/tiny", "me/tiny", "T")
     assert told["ids"] == [official.token_to_id(tiny.START), *official.encode("hi").ids]
     assert told["text"] == official.encode("abc").ids
+    assert told["stops"] == [3]
     assert not [path for path in world.hub.paths if "safetensors" in path]
 
 
