@@ -221,6 +221,7 @@ def measured(
     options: dict[str, Any] = {"min_tokens": MIN_TOKENS, "too_long": too_long, "share_prefixes": share_prefixes}
     split = open_split(list(datasets), "train", width=width, **options)
     members = {f"dataset {number}": span for number, span in enumerate(split.positions_of_datasets())}
+    # Packed rows are those of one part each, so that an exact number of them can be drawn from every part.
     if packing:
         rows = [len(span) for span in group_rows(packing_plan(split, width, groups=members), members).values()]
     else:

@@ -111,6 +111,7 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         folder.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(folder, seconds=cache.retries.stall_seconds):
         if not (folder / MANIFEST_NAME).is_file():
+            # Checked under a name of its own: a file called episodes.json would say that all indexes are here.
             write_atomic(wanted, data)
             manifest = checked_manifest(wanted)
             check_manifest_hash(wanted, manifest)
@@ -133,6 +134,7 @@ def _fetch_small_files(url: str, folder: Path, manifest: Manifest, cache: ShardC
         with atomic_file(path) as file:
 
             def write(at: int, part: bytes) -> None:
+                # After damage `download` begins again at 0.
                 file.seek(at)
                 file.write(part)
 
@@ -140,6 +142,7 @@ def _fetch_small_files(url: str, folder: Path, manifest: Manifest, cache: ShardC
             file.truncate(record["bytes"])
 
     with ThreadPoolExecutor(INDEX_THREADS) as threads:
+        # The error of a thread is raised where its result is read.
         list(threads.map(fetch, small))
 
 
@@ -164,4 +167,5 @@ def _one_at_a_time(folder: Path, *, seconds: float) -> Iterator[None]:
 def _plain_name(url: str) -> str:
     """The last part of a URL as the beginning of a directory's name."""
     name = re.sub(r"[^\w.+=@-]", "_", PurePosixPath(without_passwords(url)).name)
+    # A leading dot would hide the directory from whoever looks for what fills the disk.
     return name.lstrip(".")[:MOST_NAME] or "dataset"

@@ -113,6 +113,7 @@ def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, 
     if shard.prefixes is None:
         yield from ((at, records, None) for at, records in chunks)
         return
+    # Both files have 16 bytes a record, so their chunks begin at the same episodes.
     for (at, records), (_, prefixes) in zip(
         chunks, index_chunks(shard.folder / PREFIXES_NAME, start, stop), strict=True
     ):
@@ -202,6 +203,7 @@ def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> l
         sizes = {file.name: file.bytes for file in remote.files}
         # The tokens themselves are not downloaded before a batch needs them.
         n = sizes[TOKENS_NAME] // np.dtype(TOKEN_DTYPE).itemsize
+        # The file has no header: the manifest names its dtype, or its size decides.
         masks = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest["mask_dtype"] else list(MASK_DTYPES.values())
         mask = _absent(sizes.get(MASK_NAME), n, masks)
         records = read_index(folder / INDEX_NAME)

@@ -59,11 +59,13 @@ def place_in(
     if not isinstance(state, dict) or any(key not in state for key in STATE_KEYS):
         raise UsageError(f"the state is {shown(state)}; expected what state_dict() returned")
     version = state["version"]
+    # `True` equals 1, and would pass as the earlier version.
     if isinstance(version, bool) or version not in (EARLIER_VERSION, STATE_VERSION):
         raise Mismatch(
             f"the state is of version {shown(version)}; this version of niels_gpt reads {STATE_VERSION} and "
             f"{EARLIER_VERSION}. Resume with the version that wrote it"
         )
+    # The seed is compared here, because the fingerprint does not cover it.
     if state["seed"] != seed:
         raise Mismatch(f"the state is of seed {shown(state['seed'])}, the loader's is {seed}; pass the former")
     expected = earlier_fingerprint if version == EARLIER_VERSION else fingerprint

@@ -71,6 +71,7 @@ def summarise(dataset: Path, block_size: int) -> list[SplitSummary]:
         CacheError: there is no dataset, or a damaged one.
     """
     require_episodes(dataset)
+    # Loaders leave out episodes of one token, which have nothing to predict; here everything that is stored counts.
     opened = [EpisodeSplit([dataset], split, min_tokens=1) for split in SPLITS]
     return [_summary(split, block_size + 1) for split in opened if split.shards]
 
@@ -123,6 +124,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
         try:
             opened = EpisodeSplit([dataset], split)
         except CacheError as error:
+            # A damaged split must not hide the faults of the other one.
             yield str(error)
             continue
         for shard in opened.shards:
@@ -175,6 +177,7 @@ def _image_findings(shard: Shard) -> Iterator[str]:
 
     A model has one placeholder id: the images hold it, and nothing else does.
     """
+    # Each image is judged by those before it, so only the first fault is certain: the check ends there.
     if not shard.images:
         return
     end = (-1, 0)  # the episode, and where its last image ends in it

@@ -79,7 +79,7 @@ class EpisodeWriter:
         self.tokens = self.episodes = self.trained_tokens = self.groups = self.images = self.image_tokens = 0
         self.files: dict[str, FileRecord] = {}
         self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype
-        self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
+        self._shard_tokens = None if shard_bytes is None else shard_bytes // 4  # `tokens.bin` has 4 bytes a token
         self._with_metadata, self._segments_dtype = with_metadata, segments_dtype
         self._with_completions, self._with_prefixes = with_completions, with_prefixes
         self._with_images = with_images
@@ -135,6 +135,8 @@ class EpisodeWriter:
         while first < len(lengths):
             shard = self._shard()
             stop = self._stop(shard, ends, first, start, cuts)
+            # Otherwise the next episode does not fit into what is left of this shard. It is closed below, and the next
+            # one, which is empty, takes at least one episode.
             if stop > first:
                 end = int(ends[stop - 1])
                 part = None if mask is None else mask[start:end]
@@ -234,6 +236,7 @@ class EpisodeWriter:
         return values.astype(MASK_DTYPES[self._mask_dtype])
 
     def _shard(self) -> _ShardFiles:
+        # Not before its first episode: a split without any has no directory.
         if self._open is None:
             name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
             self._open = _ShardFiles(
@@ -380,6 +383,7 @@ class _MetadataFile:
 
     def __init__(self, path: Path) -> None:
         check_library("pyarrow")
+        # Not at the top: only metadata needs pyarrow, which is an extra and slow to import.
         import pyarrow
         import pyarrow.parquet
 

@@ -109,6 +109,7 @@ class Reads:
             self._note(set(origins_of(value)), word)
 
     def _note(self, origins: set[int], word: bool) -> None:
+        # Origins of 0 and more are contents. A text that lost its origin may be one.
         if LOST in origins or max(origins, default=LITERAL) >= 0:
             self.texts = True
         elif origins - {LITERAL}:
@@ -124,6 +125,7 @@ class Reads:
 
     def contained(self, left: Any, right: Any) -> None:
         """Record that a value was found in another one: in a text, a list, or the keys of a mapping."""
+        # A label that is in a list of the template's is one of its words. One that is in a text may be any part of it.
         is_word = not isinstance(right, str)
         self.note_all(left, word=is_word)
         if not isinstance(right, Mapping):

@@ -127,6 +127,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         self._roles = {role: tracked_text(role, LITERAL) for role in sorted(KNOWN_ROLES.union(roles))}
         self._isolate = isolate
         self._compiled = self._compile()
+        # An isolated template is analysed in its own process, too: the analysis runs parts of it.
         self._fixed_prompt = (
             self._compiled.fixed_prompt(self._tracked_variables)
             if isinstance(self._compiled, TemplateProcess)
@@ -157,7 +158,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
     @property
     def fingerprints(self) -> dict[str, str]:
         """sha256 of the tokenizer's bytes, the template's text and its variables, as datasets record them."""
-        variables = json.dumps(self._variables, sort_keys=True, default=repr)
+        variables = json.dumps(self._variables, sort_keys=True, default=repr)  # a variable may be any Python object
         return {
             "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],
             "template_sha256": hashlib.sha256(self.source.encode()).hexdigest(),
@@ -291,6 +292,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         out = None
         if verdict.outcome == "agrees":
             out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
+        # The certificate was found with probes; a conversation may still contain what tracing cannot follow.
         if out is None or out.attribution != "full":
             out = self._emit_proven(messages, tools, gen, reads)
         neutral = Neutral(self.source + str((messages, tools)), self._tested, self._controls)

@@ -109,6 +109,7 @@ class Renderings:
         return frozenset(one for one in ends if len(ends) == 1 or self._needs_edges([one], gen))
 
     def _needs_edges(self, edges: Sequence[Edge], gen: bool) -> bool:
+        # The template itself decides: white space that it strips anyway changes nothing when it is left out.
         stripped = [without_edges(one, [e for e in edges if e.message == at]) for at, one in enumerate(self.messages)]
         if len(edges) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
             return True
@@ -129,6 +130,7 @@ class Renderings:
         """Find one such text, or one part of a content; false if it may be in the output and its place is not found."""
         spare, whole = self.made.spare, self.whole.text
         around = self._with_text(index, key, number, spare).split(spare)
+        # A template writes a text as it is, or as JSON, whose escapes depend on the option of `tojson`.
         for form in (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))):
             if len(around) > 1 and form.join(around) == whole:
                 # "a", "bc", "d" around a text of two characters: the text is at 1 and at 5

@@ -109,6 +109,7 @@ class Tracing:
             turn: the message's spans.
         """
         fixed = self.fixed_prompt
+        # Markup before the content may be what serving writes after the last message, which only a rendering shows.
         if fixed == "" and turn[0].origin == index:
             return ""
         if fixed and "".join(span.text for span in turn).startswith(history_opening(fixed, self.controls)):
@@ -134,6 +135,8 @@ class Tracing:
 
 def _emit_assistant_turn(out: Emitter, turn: Sequence[Span], index: int, start: int, stop: int) -> None:
     """Emit an assistant's turn, cut at the sampled span."""
+    # A span that contains the start or the stop is cut there, since a piece has one set of facts: spans 0..6 and 6..9
+    # with a sampled part of 2..9 become 0..2 (not sampled), 2..6 and 6..9.
     at = 0
     for span in turn:
         end = at + len(span.text)
