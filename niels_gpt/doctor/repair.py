@@ -53,7 +53,7 @@ OF_MASKS: Final = (
     "tool-results-trained",
     "header-trained",
     "supplied-trained",
-    "seam-trained",
+    "packed-start-trained",
     "eot-not-trained",
     "eot-masked-as-padding",
     "labels-preshifted",

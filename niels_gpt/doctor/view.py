@@ -310,7 +310,7 @@ class TurnMasks:
             correct mask    . # # .
             left            # # . .      begins in the header, leaves out the last token
 
-        and behind a block < w > of an empty thought, of which the prompt has < w::
+        and after an empty think block < w >, of which the prompt has < w::
 
             ids             h < w > w a b E n
             correct mask    . . . # # # # # .      or, where the prompt has all of it    . . . . . # # # .
@@ -386,15 +386,15 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
 
 
 def _begin_after_thought(view: View, turns: Turns) -> Bools:
-    """True on turns whose bodies are the white space behind the end of a think block, and more."""
+    """True on turns whose bodies are the white space after the end of a think block, and more."""
     layout, ids = view.scope.layout, view.rows.ids
     if layout is None or layout.think is None or not len(turns):
         return np.zeros(len(turns), dtype=np.bool_)
     first = ids[np.minimum(turns.body, len(ids) - 1)]
     white = (first >= 0) & (first < layout.vocab_size)
     white[white] = layout.white_bytes[first[white]]
-    behind: Bools = white & (turns.body > turns.start) & (ids[turns.body - 1] == layout.think[1])
-    return behind
+    after_block: Bools = white & (turns.body > turns.start) & (ids[turns.body - 1] == layout.think[1])
+    return after_block
 
 
 def after_white_space(white: Bools, places: Int64s) -> Int64s:

@@ -459,9 +459,9 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("turn-order", ("chatml", "llama-3", "kimi-k2", "minimax-m2"), forged_turns, ()),
     ("double-bos", WITH_BOS, two_beginnings, ()),
     ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), forged, ()),
-    ("seam-trained", WITH_BOS, partial(seams, "positions"), ()),
-    ("seam-trained", PLAIN, partial(seams, "lengths"), ()),
-    ("seam-trained", PLAIN, partial(seams, "counting"), ()),
+    ("packed-start-trained", WITH_BOS, partial(seams, "positions"), ()),
+    ("packed-start-trained", PLAIN, partial(seams, "lengths"), ()),
+    ("packed-start-trained", PLAIN, partial(seams, "counting"), ()),
     ("attention-crosses", WITH_BOS, joined, ()),
     ("packing-lengths", WITH_BOS, wrong_lengths, ("attention-crosses",)),
     ("unusable-row", PLAIN, ragged, ()),
@@ -476,7 +476,7 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
 CLEAN: dict[str, Plant] = {
     "eot-masked-as-padding": padded_well,
     "padding-trained": padded_well,
-    "seam-trained": lambda family, given: rows(packed(given, positions=True)),
+    "packed-start-trained": lambda family, given: rows(packed(given, positions=True)),
     "attention-crosses": joined_well,
     "packing-lengths": joined_well,
 }

@@ -20,7 +20,14 @@ from tests.doctor.planted_documents import built
 from tests.doctor.test_reading import as_jsonl
 from tests.renderers.tiny_families import folder_of, renderer_of
 
-MASKS = {"mask-all-zero", "mask-shifted", "eot-not-trained", "user-tokens-trained", "seam-trained", "loss-share"}
+MASKS = {
+    "mask-all-zero",
+    "mask-shifted",
+    "eot-not-trained",
+    "user-tokens-trained",
+    "packed-start-trained",
+    "loss-share",
+}
 TURNS = {"eot-missing", "truncated-mid-turn", "begins-mid-turn", "special-tokens-in-content", "turn-order"}
 OF_CHATS = {"template-raises", "system-dropped", "history-thinking-stripped", "tool-arguments-misrendered"}
 
@@ -47,7 +54,7 @@ CASES: tuple[tuple[Make, dict[str, Any], str, set[str]], ...] = (
         chat_rows,
         {},
         "no tokenizer was given",
-        (MASKS | TURNS | OF_CHATS) - {"begins-mid-turn", "turn-order", "seam-trained"},
+        (MASKS | TURNS | OF_CHATS) - {"begins-mid-turn", "turn-order", "packed-start-trained"},
     ),
     (ids, {}, "no tokenizer was given", TURNS | {"id-out-of-range", "pad-is-eos", "eot-not-in-stop-set"}),
     (ids, {}, "the data has no mask", MASKS),

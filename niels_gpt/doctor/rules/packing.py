@@ -13,7 +13,7 @@ from niels_gpt.doctor.view import View
 
 RULES: Final = (
     Rule(
-        "seam-trained",
+        "packed-start-trained",
         "error",
         "the first token of a packed text is in the loss",
         "The model learns to predict it from the end of an unrelated text, which is noise.",
@@ -60,7 +60,9 @@ def check(view: View) -> None:
     if rows.trained is None:
         return
     for places in (np.flatnonzero(recorded & view.trained & ~view.padding), unrecorded[view.trained[unrecorded]]):
-        view.hit("seam-trained", rows.row_of[places], places, "a text begins here, and its first token is trained")
+        view.hit(
+            "packed-start-trained", rows.row_of[places], places, "a text begins here, and its first token is trained"
+        )
 
 
 def _visible_beginnings(view: View) -> Int64s:

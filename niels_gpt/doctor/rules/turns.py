@@ -252,7 +252,7 @@ def _count_open_ends(view: View, own: Turns, cut: Bools, text_end: Int64s) -> No
     """Count answers at the ends of rows where the next opener ends a turn (GLM), so that the last one may have no end.
 
     One row does not show whether its answer was cut. The lengths of all rows do, see `_cut_at_limit`, as does an opener
-    behind most last answers.
+    after most last answers.
 
     Args:
         cut: True on assistant turns with text and without a stop. text_end: one past their last token of text.

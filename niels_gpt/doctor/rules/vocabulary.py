@@ -210,7 +210,7 @@ def _drop_consequences(counters: Counters) -> None:
     Such ids look like the rest of a turn or the beginning of a text by accident.
     """
     wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
-    for rule in ("begins-mid-turn", "seam-trained", "attention-crosses"):
+    for rule in ("begins-mid-turn", "packed-start-trained", "attention-crosses"):
         hits = counters.hits.get(rule)
         if hits is not None and hits.rows <= wrong:
             counters.drop(rule)
