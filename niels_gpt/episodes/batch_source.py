@@ -161,7 +161,7 @@ class BatchSource(Batches[EpisodeBatch]):
             global_trained, global_sum = self._global_sums(rows, sums, place)
             of_batch = episodes[first : first + sums.episodes]
             first += sums.episodes
-            batch = EpisodeBatch(
+            batch = EpisodeBatch.of(
                 x=torch.from_numpy(made.x[own]),
                 y=torch.from_numpy(made.y[own]),
                 mask=torch.from_numpy(made.mask[own]),

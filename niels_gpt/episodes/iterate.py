@@ -116,19 +116,23 @@ class Lookahead(Generic[Batch]):
         tokens = batch_source.options.batch_size * batch_source.options.block_size
         most = LOOKAHEAD_TOKENS * TOKEN_BYTES // batch_source.token_bytes
         self._n = min(LOOKAHEAD_BATCHES, max(1, most // tokens))
-        self._next: Place | None = None  # where a caller that continues will ask
-        self._waiting: list[tuple[Batch, Place]] = []  # in reverse order: the last is the batch at `_next`
+        self._after: Place | None = None  # where a caller that continues will ask
+        self._waiting: list[tuple[Batch, Place]] = []  # in reverse order: the last is the batch at `_after`
 
     def batch(self, place: Place) -> tuple[Batch, Place]:
         """See `Batches.batch`."""
-        start = self._batch_source.starting_place(place)
-        if self._next != start:
+        if not self._continues(place):
             self._waiting = self._batch_source.batches(place, 1)
         elif not self._waiting:
             self._waiting = self._several(place)
-        batch, after = self._waiting.pop()
-        self._next = self._batch_source.starting_place(after)
-        return batch, after
+        batch, self._after = self._waiting.pop()
+        return batch, self._after
+
+    def _continues(self, place: Place) -> bool:
+        if place is self._after:  # the common case, without arithmetic
+            return True
+        start = self._batch_source.starting_place
+        return self._after is not None and start(place) == start(self._after)
 
     def _several(self, place: Place) -> list[tuple[Batch, Place]]:
         try:

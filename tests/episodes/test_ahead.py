@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import FrozenInstanceError, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes import iterate as ahead
+from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate import Lookahead
 from niels_gpt.episodes.schedule import EMPTY, take
@@ -198,3 +200,16 @@ def test_a_loader_that_is_sent_to_another_process_takes_no_batches_along(tmp_pat
     pickled = pickle.dumps(loader)
     assert len(pickled) < 10_000
     assert_equal(pickle.loads(pickled).next_batch(), loader.next_batch())
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "a rank alone"])
+def test_a_batch_is_what_its_constructor_would_make(tmp_path: Path, kind: str) -> None:
+    """Batches are made without the constructor, which would refuse a field that is missing or has no such name."""
+    batch, _ = open_loader(make(tmp_path / "d", "segments"), **KINDS[kind]).batch_source("train").batch(Place())
+    constructed = EpisodeBatch(**batch.__dict__)
+    for field in fields(EpisodeBatch):
+        assert getattr(batch, field.name) is getattr(constructed, field.name)
+    assert_equal(pickle.loads(pickle.dumps(batch)), constructed)
+    assert_equal(replace(batch), constructed)
+    with pytest.raises(FrozenInstanceError):
+        batch.num_tokens = 0  # type: ignore[misc]
