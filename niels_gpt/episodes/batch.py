@@ -69,9 +69,9 @@ class EpisodeBatch(TensorFields):
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """As the constructor, in an eighth of its time (1.6 µs); fields are not checked, and those left out have their defaults.
+        """As the constructor, but fields are not checked; those left out have their defaults.
 
-        The constructor of a frozen class sets each of the 17 fields by a call.
+        It takes 0.2 µs in place of 1.6: the constructor of a frozen class sets each of the 17 fields by a call.
         """
         batch = object.__new__(cls)
         batch.__dict__.update(fields)
