@@ -10,6 +10,7 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ NAME = "the bare loop in C"
 Int64s = npt.NDArray[np.int64]
 
 
+@cache
 def compiled(folder: Path) -> ctypes.CDLL | None:
     """The loops, compiled for this processor; `None` without a C compiler."""
     if (compiler := shutil.which("cc")) is None:
