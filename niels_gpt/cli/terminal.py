@@ -12,7 +12,14 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.errors import EXTRA_OF_LIBRARY, STORAGE_REMEDIES, MissingExtra, NielsError
+from niels_gpt.errors import (
+    EXTRA_OF_LIBRARY,
+    STORAGE_REMEDIES,
+    MissingExtra,
+    NielsError,
+    shortened,
+    without_passwords,
+)
 from niels_gpt.progress import Progress
 
 if TYPE_CHECKING:
@@ -110,6 +117,8 @@ def _with_extras_named(command: Callable[[], Any]) -> None:
 def _print_error(message: str) -> None:
     from rich.text import Text
 
+    # The errors of this package are safe to print already; those of the system name a path as it was given.
+    message = shortened(without_passwords(message))
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
