@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
     from niels_gpt.episodes.mixture import Mixture
     from niels_gpt.episodes.sampling import Sampling
     from niels_gpt.episodes.split_loader import SplitLoader
@@ -180,10 +181,10 @@ def loader(
     if sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
     kind = kind_of(path)
+    made: SplitLoader[Any]
     rows: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "device": device}
     order: dict[str, Any] = {"seed": 0 if seed is None else seed, "shuffle": shuffle, "pad_token_id": pad_token_id}
     for_episodes = {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-    made: SplitLoader[Any]
     if kind == "preferences":
         _refuse_options(path, kind, {"packing": packing or None, **for_episodes})
         from niels_gpt.preferences.loader import PreferenceLoader
@@ -199,18 +200,28 @@ def loader(
         check_keywords(RolloutLoader, options)
         made = RolloutLoader(path, packing=packing or False, **rows, **order, **options)
     else:
-        from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-
-        check_keywords(GPTEpisodeDataLoader, options)
-        options |= _order(mixture, sampling, seed, shuffle=shuffle) | _shard_cache(cache_dir, cache_bytes)
-        if mixture is not None:
-            path, packing = list(mixture.folders), mixture.packing
         # The contract's name of the sequence length is block_size.
         rows = {"block_size" if name == "sequence_length" else name: value for name, value in rows.items()}
-        made = GPTEpisodeDataLoader(
-            rows, dataset_dir=path, packing=packing or False, pad_token_id=pad_token_id, **options
-        )
+        settings = _order(mixture, sampling, seed, shuffle=shuffle) | _shard_cache(cache_dir, cache_bytes)
+        settings |= {"packing": packing or False, "pad_token_id": pad_token_id}
+        made = _episode_loader(path, mixture, rows, options, settings)
     return made.as_dataloader(split, epochs=epochs, num_workers=num_workers)
+
+
+def _episode_loader(
+    path: str | Path | Sequence[str | Path] | Mapping[str | Path, float],
+    mixture: Mixture | None,
+    rows: Mapping[str, Any],
+    options: Mapping[str, Any],
+    settings: dict[str, Any],
+) -> GPTEpisodeDataLoader:
+    """The loader of episodes: `options` are the caller's keywords, `settings` what `loader` makes of its own."""
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+
+    check_keywords(GPTEpisodeDataLoader, options)
+    if mixture is not None:
+        path, settings["packing"] = list(mixture.folders), mixture.packing
+    return GPTEpisodeDataLoader(rows, dataset_dir=path, **{**options, **settings})
 
 
 def _refuse_options(path: object, kind: str, options: Mapping[str, Any]) -> None:

@@ -92,9 +92,20 @@ def diagnose(
     if chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
     if isinstance(source, str | Path) and is_tokenizer(Path(source)):
-        context = Context.for_tokenizer(source, template, renderer, date)
-        report = _report(*_judge_tokenizer(context, how.evidence), how.silence)
-        return report if how.fix is None else replace(report, repaired=repair_stops(report, context, source, how.fix))
+        return _diagnose_tokenizer(source, Context.for_tokenizer(source, template, renderer, date), how)
+    return _diagnose_rows(source, tokenizer, template, renderer, date, how)
+
+
+def _diagnose_tokenizer(source: str | Path, context: Context, how: DiagnoseOptions) -> Report:
+    """The report on a tokenizer's directory, which is repaired where `fix` is set."""
+    report = _report(*_judge_tokenizer(context, how.evidence), how.silence)
+    return report if how.fix is None else replace(report, repaired=repair_stops(report, context, source, how.fix))
+
+
+def _diagnose_rows(
+    source: Any, tokenizer: Any, template: str | Path | None, renderer: Any, date: str | None, how: DiagnoseOptions
+) -> Report:
+    """The report on rows, which are repaired where `fix` is set."""
     how.progress.begin("reading the first rows")
     opened = open_input(source, split=how.split, form=how.form)
     if opened.token_files is not None:

@@ -141,31 +141,42 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         others: dict[str, Any] = {"use_loss_mask": use_loss_mask, "pad_token_id": pad_token_id}
         others |= {"episode_min_tokens": episode_min_tokens}
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", order | others)
-        check_flag(packing, "packing")
-        self.packing, self.device, self._global_counts = packing, self.config.device, global_counts
-        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
-        self._too_long = too_long or ("error" if packing else "head")
-        check_policy(self._too_long)
-        self.share_prefixes, self._images = share_prefixes, images
-        self._check_sharing(weight_by if sampling is None else sampling.weight_by)
-        self._names, mixture = parse_dataset_dirs(dataset_dir)
-        # After the directories: a mapping of them is a mixture by dataset.
-        self._dirs, self._streamed = open_urls(self._names, shard_cache)
-        if self._streamed and proportions["shuffle_shards"] is None:
-            proportions["shuffle_shards"] = SHUFFLE_SHARDS
-        self._sampling = Sampling.of(self.config, mixture, proportions)
+        self.packing, self.share_prefixes = check_flag(packing, "packing"), share_prefixes
+        self.device, self._global_counts, self._images = self.config.device, global_counts, images
+        self._choose_policy(too_long, proportions["weight_by"])
+        self._open_directories(dataset_dir, shard_cache, proportions)
         self.rank, self.world_size = ranks(rank, world_size)
-        # Both splits are opened now, so that a damaged val split is found before training and not after the first
-        # epoch.
-        self._splits = {name: self._open_split(name) for name in SPLITS}
-        if any(split.has_images for split in self._splits.values()):
-            self._check_images(too_long)
+        self._open_splits(too_long)
         self._resolve_ids(vocab_size, config, tokenizer)
         self._iterators: dict[str, SplitIterator[EpisodeBatch]] = {}
         self._warned = False
         self._log_splits()
         if self._splits["train"].shards:
             self.batch_source("train")  # raises what is wrong now, not at the first step
+
+    def _choose_policy(self, too_long: str | None, weight_by: str | None) -> None:
+        """Set what becomes of long episodes, and check what sharing prefixes needs."""
+        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
+        self._too_long = too_long or ("error" if self.packing else "head")
+        check_policy(self._too_long)
+        self._check_sharing(weight_by)
+
+    def _open_directories(
+        self, dataset_dir: Dirs | None, shard_cache: ShardCache | None, proportions: dict[str, Any]
+    ) -> None:
+        """Set the directories and the sampling, which depends on them."""
+        self._names, mixture = parse_dataset_dirs(dataset_dir)
+        self._dirs, self._streamed = open_urls(self._names, shard_cache)
+        if self._streamed and proportions["shuffle_shards"] is None:
+            proportions["shuffle_shards"] = SHUFFLE_SHARDS
+        # A mapping of directories is a mixture by dataset.
+        self._sampling = Sampling.of(self.config, mixture, proportions)
+
+    def _open_splits(self, too_long: str | None) -> None:
+        """Open both splits now, so that a damaged val split is found before training, not after the first epoch."""
+        self._splits = {name: self._open_split(name) for name in SPLITS}
+        if any(split.has_images for split in self._splits.values()):
+            self._check_images(too_long)
 
     def _open_split(self, split: str) -> EpisodeSplit:
         for folder in self._dirs:
