@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.folders import shared_folder
 from tests.memory import shared
 
 _PLACES = (os.environ.get("NGPT_ASSETS"), REPOSITORY.parent / "shared" / "assets")
@@ -39,7 +39,7 @@ def with_lone_template(name: str) -> Path | None:
     source, file = ASSETS / tokenizer, ASSETS / "templates_wild" / template
     if not (source / "tokenizer.json").is_file() or not file.is_file():
         return None
-    folder = Path(tempfile.mkdtemp(prefix="lone-")) / name
+    folder = shared_folder("lone-") / name
     folder.mkdir()
     for path in source.iterdir():
         if path.name not in ("tokenizer_config.json", "family.json", "chat_template.jinja"):

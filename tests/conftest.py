@@ -25,13 +25,14 @@ from niels_gpt.kernel import native
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, train_tokenizer
 from tests import cli_server, memory
+from tests.folders import RUN_FOLDER
 
 REPOSITORY = Path(__file__).parent.parent
 SYS, USR, ASST, EOT = 1, 2, 3, 4
 _SLOW_SECONDS = 3600  # for a test that is marked as slow, on a machine that does other things, too
 _WATCH = pytest.StashKey[memory.Watch]()
 _PEAKS = pytest.StashKey[list[int]]()
-_CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+_FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 IDS = {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
 
 
@@ -182,16 +183,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """The process that starts the workers, or runs the tests itself, measures all of them together.
 
     No test reads or writes the user's own cache directory: all of a run share a new one, and all runs of `make test`
-    the one that it names in `NIELS_GPT_TEST_CACHE`, so that a real tokenizer is proven once.
+    the one that it names in `NIELS_GPT_TEST_CACHE`, so that a real tokenizer is proven once. Folders of helpers lie
+    beside it, see `tests/folders.py`; they are removed with the run's folder.
     """
     # A shell without job control starts background jobs with Ctrl-C ignored, and every child would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
-        given = os.environ.get("NIELS_GPT_TEST_CACHE")
-        if not given:
-            config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="niels_gpt_cache_")
-        os.environ["NIELS_GPT_CACHE"] = given or config.stash[_CACHE].name  # the workers inherit it
+        config.stash[_FOLDER] = tempfile.TemporaryDirectory(prefix="niels_gpt_tests_", ignore_cleanup_errors=True)
+        folder = Path(config.stash[_FOLDER].name)
+        (folder / "cache").mkdir()
+        # The workers inherit both.
+        os.environ["NIELS_GPT_CACHE"] = os.environ.get("NIELS_GPT_TEST_CACHE") or str(folder / "cache")
+        os.environ[RUN_FOLDER] = str(folder)
         config.stash[_WATCH], config.stash[_PEAKS] = memory.Watch(), []
 
 
@@ -418,10 +422,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The cache directory goes away, and the server of commands."""
+    """The folder of the run goes away, and the server of commands."""
     cli_server.SERVER.stop()
-    if _CACHE in config.stash:
-        config.stash[_CACHE].cleanup()
+    if _FOLDER in config.stash:
+        config.stash[_FOLDER].cleanup()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

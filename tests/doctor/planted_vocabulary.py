@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from niels_gpt.doctor import Report, diagnose
 from niels_gpt.renderers.base import create_renderer
 from tests.doctor.made import Sample, chats, rows, sample_of
 from tests.doctor.planted import Case
+from tests.folders import shared_folder
 from tests.memory import shared
 from tests.renderers.tiny_families import folder_of
 
@@ -28,7 +28,7 @@ def renumbered(family: str, change: str) -> Any:
         change: large: text first, then filler, then control tokens, which have ids of 65,536 and more; controls: the
             same without filler; reversed: that with the text from the last id to the first.
     """
-    folder = Path(tempfile.mkdtemp(prefix="renumbered-"))
+    folder = shared_folder("renumbered-")
     for file in folder_of(family).iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     held = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))

@@ -312,7 +312,7 @@ os.wait()
 """
 HOSTILE = {
     "catches everything": CATCHES_ALL.replace("(model, ids)", "(model, ids, labels=labels)"),
-    "changes the directory": "import os, tempfile; os.chdir(tempfile.mkdtemp()); model(ids, labels=labels)",
+    "changes the directory": "import os; os.chdir(os.sep); model(ids, labels=labels)",
     "closes its output": "sys.stdout.close(); sys.stderr.close(); model(ids, labels=labels)",
     "turns warnings into errors": "import warnings; warnings.simplefilter('error'); model(ids, labels=labels)",
     "forks": FORKS,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS, FOLDERS
+from tests.folders import shared_folder
 from tests.memory import shared
 from tests.renderers.tiny_families import Tokens, byte_level
 
@@ -48,7 +47,7 @@ def controls() -> tuple[str, ...]:
 
 @shared
 def encoder() -> Any:
-    folder = Path(tempfile.mkdtemp(prefix="tiny-every-"))
+    folder = shared_folder("tiny-every-")
     byte_level(Tokens(controls=controls(), added=("<think>", "</think>"))).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}), encoding="utf-8")
     return open_encoder(folder)

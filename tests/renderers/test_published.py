@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ pytest.importorskip("transformers")  # renders beside us
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
+from tests.folders import shared_folder
 from tests.memory import shared
 from tests.renderers.published import CONTROLS, MARKUPS, TODAY, Format, Messages, random_chat, random_format
 from tests.renderers.published_source import source_of
@@ -29,7 +28,7 @@ from tests.renderers.tiny_families import Tokens, byte_level
 @shared
 def encoder(eos: str) -> Any:
     """A tiny tokenizer with the control tokens of all formats; completions end in one of them."""
-    folder = Path(tempfile.mkdtemp(prefix="tiny-published-"))
+    folder = shared_folder("tiny-published-")
     tokens = Tokens(controls=(eos, *(one for one in CONTROLS if one != eos)), added=("<think>", "</think>"))
     byte_level(tokens).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}), encoding="utf-8")

@@ -18,6 +18,7 @@ from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 pytest.importorskip("tokenizers")
 from tests.assets import FOLDERS, TEMPLATES, encoder_at, needs_assets
+from tests.folders import shared_folder
 from tests.memory import shared
 from tests.tokenizer import tiny
 
@@ -46,9 +47,7 @@ TOOLS = [
 
 @cache
 def tokenizer_folder() -> Path:
-    import tempfile
-
-    return tiny.save(tiny.byte_level(), Path(tempfile.mkdtemp(prefix="tiny-")), eos_token=tiny.END)
+    return tiny.save(tiny.byte_level(), shared_folder("tiny-"), eos_token=tiny.END)
 
 
 def chatml(template: str = CHATML, **more: Any) -> TemplateRenderer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -17,6 +16,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import train_tokenizer
+from tests.folders import shared_folder
 from tests.memory import shared
 
 TEXTS = (
@@ -380,7 +380,7 @@ def byte_level(tokens: Tokens, *, split: bool = True, texts: Sequence[str] = TEX
 @cache
 def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) -> Path:
     """A directory with the family's tiny tokenizer, trained on the texts (a tuple)."""
-    folder = Path(tempfile.mkdtemp(prefix=f"tiny-{family}-"))
+    folder = shared_folder(f"tiny-{family}-")
     if family == "ngpt":
         train_tokenizer([chats_file(), notes_dir()], folder / "spm", vocab_size=2000)
         return folder / "spm"
