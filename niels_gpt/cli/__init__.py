@@ -3,7 +3,7 @@
 ::
 
     main.py           the names of all commands; each module is imported when its command is run
-    entry.py          the console script, which ends quietly after Ctrl-C from its first moment on
+    entry.py          the console script, which ends quietly after Ctrl-C
 
     demo.py           demo, whose steps are in demo_steps.py
     tokenizer.py      tokenizer train

@@ -1,7 +1,7 @@
 """The entry points of the command line.
 
-Everything that takes long to import is imported below `interruptible`, so that Ctrl-C ends the command quietly from its
-first moment on.
+Everything that takes long to import is imported below `interruptible`, so that Ctrl-C ends the command quietly as soon
+as `main` runs. Before that, in the few hundredths of a second in which Python starts, Python prints its own traceback.
 """
 
 from __future__ import annotations
