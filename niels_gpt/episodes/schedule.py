@@ -2,7 +2,7 @@
 
 A row is what fills one line of a batch: one episode, or several packed ones. A schedule numbers the positions of an
 epoch from 0 and maps each to a row. Nothing but the position decides, so no state has to be replayed: a resumed run
-asks for its next position, and each rank asks for its own part of a batch.
+continues at its next position, and each rank computes its own part of a batch.
 
 A `Place` is an epoch and a position in it, counted over all ranks, so it means the same for any number of ranks,
 workers and prefetched batches. Epochs of 6 rows in global batches of 4::

@@ -107,7 +107,7 @@ class TrainingRows:
         self, directory: Path, token_text: TokenText | None, *, source: str, numbers: Int64s | None = None
     ) -> None:
         self._directory, self._token_text, self._source, self._numbers = directory, token_text, source, numbers
-        # Paging asks for the same plan again and again, and packing a million episodes takes a second. On the instance:
+        # Each page needs the same plan, and packing a million episodes takes a second. On the instance:
         # a cache on the class would hold the dataset after `close`.
         self._planned = lru_cache(maxsize=4)(self._plan)
 

@@ -94,7 +94,7 @@ def open_renderer(
     """
     clock, fields = clock_on(date), dict(options or {})
     name, automatic = renderer, None
-    if renderer == "auto":  # naming a template, or isolating one, asks for the template
+    if renderer == "auto":  # a template that is named or isolated is used
         automatic = None if template is not None or isolate else automatic_renderer(tokenizer)
         name = "template" if automatic is None else automatic.renderer
     config = config_from_name(name)

@@ -185,7 +185,7 @@ DIFFERENCES: dict[str, Difference] = {
     "a text that begins with a newline": Difference(
         (*QWEN3, "qwen3-vl"),
         "ours",
-        "they encode a content apart from the markup beside it; the official tokenizer encodes the whole text",
+        "they encode a content separately from the markup beside it; the official tokenizer encodes the whole text",
         [SYSTEM, user("\nhi"), assistant("y", reasoning_content="r")],
         "user|\n\n|hi",
         "user|\n|\n|hi",

@@ -33,7 +33,7 @@ export class Editor {
     const json = h("input", { type: "checkbox", id: "as-json", onchange: () => { this.asJson = json.checked; this.draw(); } });
     const prompt = h("input", { type: "checkbox", id: "prompt", onchange: () => { this.prompt = prompt.checked; this.changed(); } });
     return h("div", { class: "editor-head" }, h("h2", {}, "Conversation"), sample,
-      h("div", {}, h("label", { title: "Edit the whole conversation as JSON" }, json, " as JSON"), h("label", { title: "Add what serving puts behind the last message" }, prompt, " with generation prompt")));
+      h("div", {}, h("label", { title: "Edit the whole conversation as JSON" }, json, " as JSON"), h("label", { title: "Add what serving writes after the last message" }, prompt, " with generation prompt")));
   }
 
   load(chat) {

@@ -159,7 +159,7 @@ class GLM5Renderer(Family):
         out.turn(header, view.text(index), footer, index)
 
     def end(self, view: ConversationView, out: Emitter) -> None:
-        """Write the stop of a last turn of the assistant's, where the option `final_stop` asks for it."""
+        """Write the stop of a last turn of the assistant's, where the option `final_stop` is set."""
         last = len(view.roles) - 1
         if self.config.final_stop and view.roles[last:] == ["assistant"]:
             out.model_markup("<|observation|>" if view.calls(last) else "<|user|>", last)

@@ -118,7 +118,7 @@ class Qwen3Renderer(ChatMLTurns):
 
         Args:
             has_content: `before_first_call` is written before the first call. It is not `bool(content)`: the template
-                asks for the content before it strips it.
+                tests the content before it strips it.
         """
         if calls:  # the reply below then holds the stop and an empty text
             out.model_text(content, index)

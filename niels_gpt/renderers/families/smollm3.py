@@ -69,7 +69,7 @@ class SmolLM3Renderer(ChatMLTurns):
         hi<|im_end|>
 
     Without tools nothing ends the system block, as the template has it. Tools are what it calls `xml_tools`. It drops
-    calls and reasoning fields; here they are written as its system block asks for them.
+    calls and reasoning fields; here they are written in the form that its system block describes.
     """
 
     name = "smollm3"
