@@ -328,12 +328,7 @@ def build(
         )
     policy = RenderingPolicy(**{name: options.pop(name) for name in _POLICY if name in options})
     config = source.config(progress)
-    own = dict(renderer_options or {})
-    if images is not None and not hasattr(tokenizer, "render"):
-        from niels_gpt.renderers.images.processors import load_processor
-
-        own["processor"] = load_processor(str(tokenizer))
-    chosen = _renderer_of(tokenizer, renderer_name, own)
+    chosen = _renderer_of(tokenizer, renderer_name, _with_processor(renderer_options or {}, tokenizer, images))
     write(
         source,
         out,
@@ -345,6 +340,15 @@ def build(
         **options,
     )
     return open(out)
+
+
+def _with_processor(options: Mapping[str, Any], tokenizer: Any, images: str | Path | None) -> dict[str, Any]:
+    """The options of a renderer; where a dataset has images, with the processor in the tokenizer's directory."""
+    if images is None or hasattr(tokenizer, "render"):  # a renderer has its own
+        return dict(options)
+    from niels_gpt.renderers.images.processors import load_processor
+
+    return {**options, "processor": load_processor(str(tokenizer))}
 
 
 def tokenize(
