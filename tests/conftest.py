@@ -416,7 +416,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config.stash[_WATCH].stop()
     peaks = config.stash[_PEAKS] or [memory.peak()]
     if session.exitstatus == 0 and (
-        max(peaks) > memory.MOST_OF_A_WORKER or config.stash[_WATCH].most > memory.most_of_all()
+        max(peaks) > memory.MOST_OF_A_WORKER or config.stash[_WATCH].most > memory.MOST_OF_ALL
     ):
         session.exitstatus = 1
 
@@ -433,5 +433,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     each = ", ".join(f"{bytes_ / 1e9:.2f}" for bytes_ in config.stash[_PEAKS] or [memory.peak()])
     terminalreporter.write_line(
         f"peak memory: {each} GB a worker (limit {memory.MOST_OF_A_WORKER / 1e9:.2f}), "
-        f"{config.stash[_WATCH].most / 1e9:.2f} GB in all (limit {memory.most_of_all() / 1e9:.2f})"
+        f"{config.stash[_WATCH].most / 1e9:.2f} GB in all (limit {memory.MOST_OF_ALL / 1e9:.2f})"
     )

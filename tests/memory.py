@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
 import resource
 import sys
 import threading
@@ -26,22 +25,11 @@ GROWTH = 300_000_000  # and how much more than after the last time it must be
 # Above these the run fails, so that it fits a laptop with 8 GB.
 MOST_OF_A_WORKER = 3_000_000_000
 MOST_OF_ALL = 6_000_000_000  # workers and what they start, shared pages counted once
-# Only for the limit of all together. PyTorch's CUDA build takes 136 MB more in each process that imports it (relocated
-# tables of its libraries), and up to 410 MB of pages that they share: 0.41 + 4 * 0.136 is 0.95 GB for 4 processes.
-MORE_WITH_CUDA = 950_000_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SHARED: list[Any] = []
 _after_last = 0  # bytes that were left when shared objects were last dropped
-
-
-def most_of_all() -> int:
-    """The most bytes that all processes of a run may hold together with the PyTorch that is installed."""
-    torch = importlib.util.find_spec("torch")  # not imported: that takes a second
-    folders = [Path(folder) for folder in torch.submodule_search_locations or ()] if torch else []
-    cuda = any((folder / "lib" / "libtorch_cuda.so").exists() for folder in folders)
-    return MOST_OF_ALL + MORE_WITH_CUDA * cuda
 
 
 def shared(function: F, most: int | None = None) -> F:

@@ -11,7 +11,6 @@ import pytest
 
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import REPOSITORY
-from tests.memory import most_of_all
 
 BUILD = """
 import json, sys
@@ -56,17 +55,3 @@ def test_five_times_the_input_needs_no_more_memory(tmp_path: Path, tokenizer_dir
                 stream.write(rows)
         peaks.append(peak_mib(kind, file, tokenizer_dir))
     assert peaks[1] - peaks[0] < 12, f"peaks {peaks[0]:.0f} and {peaks[1]:.0f} MiB"
-
-
-@pytest.mark.parametrize(
-    ("library", "limit"), [("libtorch_cuda.so", 6_950_000_000), ("libtorch_cpu.so", 6_000_000_000)]
-)
-def test_a_run_may_take_more_with_pytorchs_cuda_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, limit: int
-) -> None:
-    (tmp_path / "torch" / "lib").mkdir(parents=True)
-    (tmp_path / "torch" / "__init__.py").touch()
-    (tmp_path / "torch" / "lib" / library).touch()
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert most_of_all() == limit
