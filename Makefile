@@ -9,6 +9,9 @@ READERS := ai2-olmo-core cached-path litdata
 # The tests that `make test` runs a second time with numpy in the place of the native kernel.
 WITHOUT_KERNEL := tests/renderers/test_one_path.py tests/episodes/test_reference.py tests/episodes/test_stream.py tests/test_pretrain_window_sampling.py
 
+# Most of their tests import torch, and many start processes that do: 0.1 GB more each with PyTorch's CUDA build.
+LOADING := episodes trainers scale preferences export examples
+
 # Files in the order of tests/conftest.py, the long ones first, which the last option keeps.
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) \
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -33,7 +36,8 @@ test: .venv/installed  ## all tests but the slow ones, in two processes; some on
 	cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && export NIELS_GPT_TEST_CACHE="$$cache" && \
 	$(PYTEST) tests/renderers && \
 	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer && \
-	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer) && \
+	$(PYTEST) $(addprefix tests/,$(LOADING)) && \
+	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING)) && \
 	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(WITHOUT_KERNEL)
 
 slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage
