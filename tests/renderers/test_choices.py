@@ -225,7 +225,8 @@ def test_a_choice_that_is_none_is_refused() -> None:
 
 def test_booleans_of_python_are_booleans_in_a_template_too() -> None:
     """The text "False" would be true in `{% if enable_thinking %}`."""
-    from niels_gpt.renderers.choice import template_variables
+    from niels_gpt.renderers.choice import typed_options
+    from niels_gpt.renderers.template.renderer import DefaultRendererConfig
 
     texts = {"a": "False", "b": "True", "c": "false", "d": "low", "e": "3"}
-    assert template_variables(texts) == {"a": False, "b": True, "c": False, "d": "low", "e": 3}
+    assert typed_options(DefaultRendererConfig, texts) == {"a": False, "b": True, "c": False, "d": "low", "e": 3}
