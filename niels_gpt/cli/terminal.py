@@ -101,7 +101,9 @@ def run(command: Callable[[], Any]) -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         remedy = STORAGE_REMEDIES.get(error.errno or 0)
-        _print_error(f"{where}{error.strerror or error}" + (f"; {remedy}" if remedy else ""))
+        # The errors of this package are safe to print already; those of the system name a path as it was given.
+        found = shortened(without_passwords(f"{where}{error.strerror or error}"))
+        _print_error(found + (f"; {remedy}" if remedy else ""))
         sys.exit(3)
 
 
@@ -117,8 +119,6 @@ def _with_extras_named(command: Callable[[], Any]) -> None:
 def _print_error(message: str) -> None:
     from rich.text import Text
 
-    # The errors of this package are safe to print already; those of the system name a path as it was given.
-    message = shortened(without_passwords(message))
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
