@@ -217,7 +217,9 @@ class Copies:
     """Copies arrays of the shape and types of a batch, into memory that takes turns as a loader's does."""
 
     def __init__(self, B: int, T: int, kinds: Sequence[type[np.generic]]) -> None:
-        self._made = [np.zeros((B, T), dtype=kind) for kind in kinds]
+        # Not `zeros`: the system may give one page of zeros for all pages that were never written, which stays in the
+        # first cache.
+        self._made = [np.ones((B, T), dtype=kind) for kind in kinds]
         self._targets = [[array.copy() for array in self._made] for _ in range(2)]
 
     def __call__(self) -> None:

@@ -12,7 +12,7 @@ enum { STEP = 64, LINE = 64 }; /* values; bytes */
 static void ask_for(const void *values, int64_t at, int64_t width)
 {
     for (int64_t byte = at * width; byte < (at + STEP) * width; byte += LINE)
-        __builtin_prefetch((const char *)values + byte, 0, 2);
+        __builtin_prefetch((const char *)values + byte, 0, 3);
 }
 
 static void widen(const uint32_t *restrict from, int64_t n, int64_t *restrict x, int64_t *restrict y)
