@@ -169,7 +169,9 @@ class RendererEncoder:
             yield encoded
 
     def _without_trained_stop(self, batch: EncodedBatch) -> int:
-        """How many conversations have a sample whose answers are trained without any token that ends one.
+        """How many conversations have a sample whose answers are trained without any token at which serving stops.
+
+        Serving stops at a family's own stops; else at the tokenizer's eos and what generation_config.json names.
 
         ::
 
