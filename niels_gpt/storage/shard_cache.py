@@ -164,6 +164,8 @@ class ShardCache:
         self._check_size(shard)
         place = self._place(shard.key)
         part = place.with_name(place.name + PART)
+        _refuse_link(place)
+        _refuse_link(part)
         with self._if_free(shard.key) as free:
             # Not free means that another process downloads it, or reads it: then it is complete.
             if not free or place.is_dir():
@@ -207,6 +209,7 @@ class ShardCache:
 
     def held_if_here(self, shard: RemoteShard) -> HeldShard | None:
         """As `hold`, but `None` instead of downloading or waiting."""
+        _refuse_link(self._place(shard.key))
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
             if _flock(descriptor, fcntl.LOCK_SH) and self._place(shard.key).is_dir():
@@ -323,8 +326,7 @@ class ShardCache:
         with storage_errors("locking", path):
             for folder in (path.parent, self.folder / "shards"):
                 folder.mkdir(parents=True, exist_ok=True)
-            if path.is_symlink():
-                raise CacheError(f"{path}: a link in the cache, which never has links; remove it")
+            _refuse_link(path)
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
     def _record_use(self, key: str) -> None:
@@ -338,6 +340,12 @@ class ShardCache:
 
     def _last_use(self, place: Path) -> int:
         return _number_in(self._lock_path(place.name))
+
+
+def _refuse_link(path: Path) -> None:
+    """Refuse a link that another user of a shared cache may have put there: what it points to is no shard of ours."""
+    if path.is_symlink():
+        raise CacheError(f"{path}: a link in the cache, which never has links; remove it")
 
 
 def _allocated(shard: RemoteShard, part: Path) -> OSError | None:
