@@ -147,7 +147,9 @@ def _holds_episodes(folder: Path) -> bool:
 
 
 def _candidates(split: Path) -> list[Path]:
-    return [split, *sorted(path for path in split.glob("shard_*") if path.is_dir())]
+    # Python 3.13's glob raises ValueError for a name that no path has; `is_regular` then says which name that is.
+    shards = split.glob("shard_*") if split.is_dir() else ()
+    return [split, *sorted(path for path in shards if path.is_dir())]
 
 
 def shard_folders(split: Path) -> list[Path]:
