@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     AnyRenderer = Family | DefaultRenderer
 
 
-# Options of builds that the encoder has; the fields of `RenderingPolicy`, which is not imported here.
-_POLICY = ("allow_partial", "on_unsupported")
-
-
 def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **options: Any) -> AnyRenderer:
     """A renderer for a model: its family's grammar if the family is known, else its own chat template.
 
@@ -326,7 +322,7 @@ def build(
             "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
             "trained"
         )
-    policy = RenderingPolicy(**{name: options.pop(name) for name in _POLICY if name in options})
+    policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
     config = source.config(progress)
     chosen = _renderer_of(tokenizer, renderer_name, _with_processor(renderer_options or {}, tokenizer, images))
     write(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -151,11 +151,9 @@ def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFToken
     if isinstance(source, FastTokenizer):
         data = source.backend_tokenizer.to_str().encode()
         config = {**source.special_tokens_map, "chat_template": source.chat_template}
-        name = source.name_or_path or type(source).__name__
-        parts, json_data = hf_tokenizer_of(name, data, config, generation_of(source))
-        return with_generate_stops(parts, source), json_data
+        return hf_tokenizer_of(source.name_or_path or type(source).__name__, data, config, folder_of(source))
     if isinstance(source, RustTokenizer):
-        return hf_tokenizer_of(type(source).__name__, source.to_str().encode(), {}, {})
+        return hf_tokenizer_of(type(source).__name__, source.to_str().encode(), {}, None)
     if not isinstance(source, str | Path):
         raise TokenizerError(
             f"found a {type(source).__name__}; expected a directory, a {TOKENIZER_NAME}, a tokenizers.Tokenizer or a "
@@ -164,21 +162,7 @@ def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFToken
     return _from_path(Path(source))
 
 
-def generation_of(source: FastTokenizer | Any) -> dict[str, Any]:
-    """The generation_config.json beside the files of a tokenizer object; empty if there is none, or no directory."""
-    folder = _folder_of(source)
-    return {} if folder is None else _read_object(folder / GENERATION_NAME)
-
-
-def with_generate_stops(parts: HFTokenizer, source: FastTokenizer | Any) -> HFTokenizer:
-    """The parts of a tokenizer object, with what the files in its directory say of `generate()`."""
-    folder = _folder_of(source)
-    if folder is None:
-        return parts
-    return replace(parts, generate_stops=_generate_stops(folder / GENERATION_NAME, folder / MODEL_CONFIG_NAME))
-
-
-def _folder_of(source: FastTokenizer | Any) -> Path | None:
+def folder_of(source: FastTokenizer | Any) -> Path | None:
     """The directory of a tokenizer object's files, as `load_hf_tokenizer` notes it, or transformers for a local one."""
     folder = getattr(source, FOLDER_MARK, "") or source.name_or_path
     return Path(folder) if folder and Path(folder).is_dir() else None
@@ -197,9 +181,7 @@ def _from_path(path: Path) -> tuple[HFTokenizer, dict[str, Any]]:
     template = folder / TEMPLATE_NAME
     if is_there(template):  # transformers writes templates here and prefers them to the config's
         config["chat_template"] = _read_text(template)
-    generation = folder / GENERATION_NAME
-    parts, data = hf_tokenizer_of(str(path), _read(file, MOST_TOKENIZER_BYTES), config, _read_object(generation))
-    return replace(parts, generate_stops=_generate_stops(generation, folder / MODEL_CONFIG_NAME)), data
+    return hf_tokenizer_of(str(path), _read(file, MOST_TOKENIZER_BYTES), config, folder)
 
 
 def _generate_stops(generation: Path, model: Path) -> tuple[int, ...] | None:
@@ -273,13 +255,14 @@ def parsed(data: bytes, name: str) -> dict[str, Any]:
 
 
 def hf_tokenizer_of(
-    name: str, data: bytes, config: Mapping[str, Any], generation: Mapping[str, Any]
+    name: str, data: bytes, config: Mapping[str, Any], folder: Path | None
 ) -> tuple[HFTokenizer, dict[str, Any]]:
     """`(parts, parsed JSON)` of a tokenizer.
 
     Args:
         data: the bytes of tokenizer.json.
-        config, generation: the objects in tokenizer_config.json and generation_config.json.
+        config: the object in tokenizer_config.json.
+        folder: where generation_config.json and the model's config.json may be, which name stop ids; `None`: unknown.
 
     Raises:
         TokenizerError: a field is malformed, or eos_token is not an added token.
@@ -291,6 +274,7 @@ def hf_tokenizer_of(
     }
     json_data = parsed(data, file_of(name))
     ids = {token["content"]: token["id"] for token in added_tokens(json_data, name)}
+    generation = {} if folder is None else _read_object(folder / GENERATION_NAME)
     stops = set(_eos_ids(generation, f"{name}: {GENERATION_NAME}"))
     if "eos_token" in specials:
         if specials["eos_token"] not in ids:
@@ -300,7 +284,8 @@ def hf_tokenizer_of(
             )
         stops.add(ids[specials["eos_token"]])
     templates = _templates(config.get("chat_template"), name)
-    return HFTokenizer(name, data, templates, specials, tuple(sorted(stops))), json_data
+    generate_stops = None if folder is None else _generate_stops(folder / GENERATION_NAME, folder / MODEL_CONFIG_NAME)
+    return HFTokenizer(name, data, templates, specials, tuple(sorted(stops)), generate_stops), json_data
 
 
 def saved_files(parts: HFTokenizer) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from unicodedata import normalize
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
 from niels_gpt.tokenizer.engines import PROBE
-from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, generation_of, hf_tokenizer_of, with_generate_stops
+from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, folder_of, hf_tokenizer_of
 from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encode_strings_with
 from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, SplitEncoder, proven_starts
 
@@ -281,7 +281,7 @@ def _parts(
     }
     data = json.dumps(dump, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
     config = {**tokenizer.special_tokens_map, "chat_template": tokenizer.chat_template}
-    return with_generate_stops(hf_tokenizer_of(name, data, config, generation_of(tokenizer))[0], tokenizer)
+    return hf_tokenizer_of(name, data, config, folder_of(tokenizer))[0]
 
 
 def _by_alphabet(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
