@@ -30,7 +30,7 @@ from niels_gpt.errors import CacheError, DataError, Mismatch, TokenizerError, Us
 from niels_gpt.progress import SILENT
 from niels_gpt.samples import notes_dir
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.tokenizer.hf import load_hf, saved_files
+from niels_gpt.tokenizer.hf import read_hf, saved_files
 from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS, encoder_at
 from tests.conftest import FakeTokenizer, run_cli
@@ -387,10 +387,10 @@ def test_real_tokenizers(name: str, tmp_path: Path) -> None:
 
 
 def test_saved_files_are_read_as_the_same_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
-    parts = load_hf(folders["bytes"])
+    parts, _ = read_hf(folders["bytes"])
     for name, data in saved_files(parts).items():
         (tmp_path / name).write_bytes(data)
-    again = load_hf(tmp_path)
+    again, _ = read_hf(tmp_path)
     assert (again.json_bytes, again.special_tokens, again.stop_ids) == (
         parts.json_bytes,
         parts.special_tokens,

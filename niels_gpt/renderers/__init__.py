@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from niels_gpt.renderers.base import *  # noqa: F403  # what these modules list in `__all__`, for type checkers
     from niels_gpt.renderers.client import *  # noqa: F403
     from niels_gpt.renderers.configs import *  # noqa: F403
+    from niels_gpt.renderers.families.all_families import *  # noqa: F403
     from niels_gpt.renderers.registry import *  # noqa: F403
 
-_PUBLIC_MODULES = ("base", "configs", "registry", "client")  # searched in this order by `__getattr__`
+# Searched in this order by `__getattr__`.
+_PUBLIC_MODULES = ("base", "configs", "registry", "client", "families.all_families")
 
 # Module names of the `renderers` package -> the modules that hold the same names here.
 _ALIASES: Final = {

@@ -1,6 +1,6 @@
 """The config class of every renderer in one place, and configs by a renderer's name or by their fields.
 
-A family's config class is defined beside its grammar, in `families/`.
+A family's config class is defined beside its grammar, in `families/`, and listed in `families/all_families.py`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 from pydantic import BaseModel, Field
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.families.all_families import *  # noqa: F403
+from niels_gpt.renderers.families.all_families import *  # noqa: F403  # `configs.Qwen3RendererConfig` and the others
 from niels_gpt.renderers.families.all_families import FAMILIES
-from niels_gpt.renderers.options import FamilyConfig as FamilyConfig
-from niels_gpt.renderers.options import with_options as with_options
-from niels_gpt.renderers.template.renderer import DefaultRendererConfig as DefaultRendererConfig
+from niels_gpt.renderers.options import FamilyConfig, with_options
+from niels_gpt.renderers.template.renderer import DefaultRendererConfig
 
-if not TYPE_CHECKING:  # type checkers cannot read a computed list; they go by the imports above, in the form `X as X`
-    __all__ = [
-        "AutoRendererConfig",
-        "BaseRendererConfig",
-        "DefaultRendererConfig",
-        "FamilyConfig",
-        "RendererConfig",
-        "config_from_name",
-        "config_of",
-        "with_options",
-        *(family.config_class.__name__ for family in FAMILIES.values()),
-    ]
+__all__ = [
+    "AutoRendererConfig",
+    "BaseRendererConfig",
+    "DefaultRendererConfig",
+    "FamilyConfig",
+    "RendererConfig",
+    "config_from_name",
+    "config_of",
+    "with_options",
+]
 
 
 class AutoRendererConfig(FamilyConfig):

@@ -17,28 +17,25 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from niels_gpt.errors import UsageError
 from niels_gpt.renderers.configs import (
     AutoRendererConfig,
     DefaultRendererConfig,
     FamilyConfig,
+    config_from_name,
+    config_of,
     with_options,
 )
-from niels_gpt.renderers.configs import config_from_name as config_from_name
-from niels_gpt.renderers.configs import config_of as config_of
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.families.all_families import *  # noqa: F403
-from niels_gpt.renderers.families.all_families import FAMILIES as FAMILIES
-from niels_gpt.renderers.image_family import TakesImages
-from niels_gpt.renderers.image_family import takes_images as takes_images
+from niels_gpt.renderers.families.all_families import FAMILIES
+from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
-from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP as MODEL_RENDERER_MAP
-from niels_gpt.renderers.known_models import MODEL_TYPES
+from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
-from niels_gpt.renderers.template.renderer import DefaultRenderer as DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import Renderer
 from niels_gpt.storage.regular import is_regular, open_regular, read_regular
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
@@ -46,22 +43,20 @@ from niels_gpt.tokenizer.hub import load_hf_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece, open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
-if not TYPE_CHECKING:  # type checkers cannot read a computed list; they go by the imports above, in the form `X as X`
-    __all__ = [
-        "FAMILIES",
-        "MODEL_RENDERER_MAP",
-        "MULTIMODAL_MODELS",
-        "RENDERER_REGISTRY",
-        "DefaultRenderer",
-        "RendererChoice",
-        "automatic_renderer",
-        "config_from_name",
-        "config_of",
-        "create_renderer",
-        "create_renderer_pool",
-        "takes_images",
-        *(family.__name__ for family in FAMILIES.values()),
-    ]
+__all__ = [
+    "FAMILIES",
+    "MODEL_RENDERER_MAP",
+    "MULTIMODAL_MODELS",
+    "RENDERER_REGISTRY",
+    "DefaultRenderer",
+    "RendererChoice",
+    "automatic_renderer",
+    "config_from_name",
+    "config_of",
+    "create_renderer",
+    "create_renderer_pool",
+    "takes_images",
+]
 
 # Every renderer that can be named; `RENDERER_REGISTRY` is its name in the `renderers` package.
 RENDERER_REGISTRY: Mapping[str, type[Family | DefaultRenderer]] = MappingProxyType(

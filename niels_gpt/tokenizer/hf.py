@@ -1,6 +1,6 @@
 """Reads a Hugging Face tokenizer: its JSON, its chat templates, its named special tokens, its stop ids.
 
-`load_hf` returns bytes and strings. Nothing is encoded here, and no library is imported for a directory or a file.
+`read_hf` returns bytes and strings. Nothing is encoded here, and no library is imported for a directory or a file.
 `description.py` interprets the bytes. `added_tokens` checks every field of the JSON that is read, before it is used.
 """
 
@@ -135,19 +135,17 @@ class FromParts:
         return self.parts.fingerprints
 
 
-def load_hf(source: str | Path | RustTokenizer | FastTokenizer) -> HFTokenizer:
+def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFTokenizer, dict[str, Any]]:
     """Read a tokenizer directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer.
 
     For objects the bytes are those of the object's `to_str`, so their sha256 may differ from the file's.
 
+    Returns:
+        The tokenizer, and the parsed JSON; of a large vocabulary it takes a hundred megabytes, so release it soon.
+
     Raises:
         TokenizerError: a file is missing or malformed, or the object is a Python tokenizer.
     """
-    return read_hf(source)[0]
-
-
-def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFTokenizer, dict[str, Any]]:
-    """`load_hf`, and the parsed JSON. A large vocabulary takes a hundred megabytes; release it soon."""
     if isinstance(source, FastTokenizer):
         data = source.backend_tokenizer.to_str().encode()
         config = {**source.special_tokens_map, "chat_template": source.chat_template}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.engines import PROBE
-from niels_gpt.tokenizer.hf import load_hf
+from niels_gpt.tokenizer.hf import read_hf
 from niels_gpt.tokenizer.pieces import Encoded, longest_of
 from tests.assets import DISTINCT, needs_assets
 from tests.memory import shared
@@ -350,7 +350,7 @@ def test_a_directory_gives_templates_tokens_and_stops(tmp_path: Path) -> None:
         add_bos_token=False,
         chat_template=[{"name": "default", "template": "D"}, {"name": "rag", "template": "R"}],
     )
-    parts = load_hf(folder)
+    parts, _ = read_hf(folder)
     assert (parts.template, dict(parts.templates)) == ("D", {"default": "D", "rag": "R"})
     assert parts.special_tokens == {"eos_token": END}
     assert (parts.stop_ids, parts.generate_stops) == ((official.token_to_id(END),), None)
@@ -361,7 +361,7 @@ def test_a_directory_gives_templates_tokens_and_stops(tmp_path: Path) -> None:
     }
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, official.token_to_id(END)]}))
     (folder / "chat_template.jinja").write_text("beside")
-    parts = load_hf(folder / "tokenizer.json")
+    parts, _ = read_hf(folder / "tokenizer.json")
     assert parts.template == "beside"
     assert parts.stop_ids == parts.generate_stops == tuple(sorted([7, official.token_to_id(END)]))
 
@@ -386,7 +386,7 @@ def test_generate_stops_at_what_its_own_config_names(
     for name, held in (("generation_config.json", generation), ("config.json", model)):
         if held is not None:
             (folder / name).write_text(json.dumps(held))
-    parts = load_hf(folder)
+    parts, _ = read_hf(folder)
     assert parts.generate_stops == stops
     assert official.token_to_id(END) in parts.stop_ids
 
@@ -397,12 +397,12 @@ def test_an_object_of_transformers_stops_where_its_directory_says(tmp_path: Path
     folder = tiny.save(official, tmp_path / "model", tokenizer_class="PreTrainedTokenizerFast", eos_token=END)
     (folder / "generation_config.json").write_text('{"eos_token_id": 3}')
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    parts = load_hf(tokenizer)
-    assert (parts.generate_stops, parts.stop_ids) == ((3,), load_hf(folder).stop_ids)
+    parts, _ = read_hf(tokenizer)
+    assert (parts.generate_stops, parts.stop_ids) == ((3,), read_hf(folder)[0].stop_ids)
     tokenizer.name_or_path = str(tmp_path / "moved")
-    assert (load_hf(tokenizer).generate_stops, load_hf(tokenizer).stop_ids) == (None, (official.token_to_id(END),))
+    assert (read_hf(tokenizer)[0].generate_stops, read_hf(tokenizer)[0].stop_ids) == (None, (official.token_to_id(END),))
     tokenizer.name_or_path = ""  # and not the directory in which the process runs
-    assert load_hf(tokenizer).generate_stops is None
+    assert read_hf(tokenizer)[0].generate_stops is None
 
 
 @pytest.mark.parametrize("value", ["</s>", -1, True, [1, "2"], {"a": 1}, 1.5])
@@ -410,7 +410,7 @@ def test_an_eos_that_is_no_id_is_refused_with_its_file(value: Any, tmp_path: Pat
     folder = tiny.save(tiny.byte_level(), tmp_path / "model", eos_token=END)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
     with pytest.raises(TokenizerError, match=r"generation_config.json: eos_token_id is .*; expected an id"):
-        load_hf(folder)
+        read_hf(folder)
 
 
 def test_objects_give_the_same_as_directories(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_objects_give_the_same_as_directories(tmp_path: Path) -> None:
     for source in (official, fast):
         made = TokenizerAdapter.load(source)
         assert made.encode_pieces([START, "héllo"], [True, False])[0].tolist() == official.encode(START + "héllo").ids
-    parts = load_hf(fast)
+    parts, _ = read_hf(fast)
     assert (parts.template, parts.special_tokens["eos_token"]) == ("T", END)
     assert parts.stop_ids == (official.token_to_id(END),)
 
@@ -441,17 +441,17 @@ def test_broken_directories(tmp_path: Path, name: str, content: str, message: st
     folder = tiny.save(tiny.cached(*KINDS["bytes"]), tmp_path)
     (folder / name).write_text(content)
     with pytest.raises(TokenizerError, match=message):
-        load_hf(folder)
+        read_hf(folder)
 
 
 def test_nothing_there_and_nothing_usable(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("a")
     with pytest.raises(TokenizerError, match=r"found vocab\.txt; expected tokenizer\.json"):
-        load_hf(tmp_path)
+        read_hf(tmp_path)
     with pytest.raises(TokenizerError, match="found nothing"):
-        load_hf(tmp_path / "absent")
+        read_hf(tmp_path / "absent")
     with pytest.raises(TokenizerError, match="found a int"):
-        load_hf(3)  # type: ignore[arg-type]
+        read_hf(3)  # type: ignore[arg-type]
     random = tiny.edited(tiny.byte_level(), lambda data: data["model"].update(dropout=0.1))
     with pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1"):
         TokenizerAdapter.load(random)

@@ -1,10 +1,12 @@
 """The one list of all model families: two imports and a line of `FAMILIES` for each.
 
-`renderers/registry.py` and `renderers/configs.py` derive their public names, and the union of all configs, from it. The
-imports have the form `X as X`: type checkers then know that X is public here, and wherever `import *` takes it.
+`renderers` takes its public classes from it, and `renderers/configs.py` the union of all configs. The imports have the
+form `X as X`: type checkers then know that X is public here, and wherever `import *` takes it.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.chatml import ChatMLRenderer as ChatMLRenderer
@@ -155,3 +157,10 @@ FAMILIES: dict[str, type[Family]] = {
     "raw": RawRenderer,
     "ngpt": NgptRenderer,
 }
+
+if not TYPE_CHECKING:  # type checkers cannot read a computed list; they go by the imports above
+    __all__ = [
+        "FAMILIES",
+        *(family.__name__ for family in FAMILIES.values()),
+        *(family.config_class.__name__ for family in FAMILIES.values()),
+    ]
