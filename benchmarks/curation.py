@@ -56,7 +56,7 @@ def reading(path: Path) -> str:
 def duplicates(path: Path, near: float | None) -> str:
     """Find exact duplicates, or near ones too."""
     from niels_gpt.sources.chat_files import chat_files
-    from niels_gpt.sources.duplicates import DuplicateOptions, find_duplicates
+    from niels_gpt.sources.curation.duplicates import DuplicateOptions, find_duplicates
 
     with tempfile.TemporaryDirectory() as folder:
         source = chat_files([str(path)])

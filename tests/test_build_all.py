@@ -30,8 +30,8 @@ from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers import create_renderer
 from niels_gpt.samples import notes_dir
+from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.hub_corpora import articles
-from niels_gpt.sources.inputs import Document
 from niels_gpt.sources.oasst1 import threads
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests import hub as local

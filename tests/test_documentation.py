@@ -16,7 +16,7 @@ from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, UNLIMITED_TOKENS
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.inputs import Record, read_jsonl
+from niels_gpt.sources.files.inputs import Record, read_jsonl
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.assets import needs_assets

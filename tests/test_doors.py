@@ -29,7 +29,7 @@ from niels_gpt.export import export
 from niels_gpt.samples import notes_dir
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.inputs import expand
+from niels_gpt.sources.files.inputs import expand
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.storage.checksums import file_record, find_damage
 from niels_gpt.storage.regular import is_regular, map_regular, open_regular, read_regular

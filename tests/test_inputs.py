@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import InputError
-from niels_gpt.sources import inputs
-from niels_gpt.sources.hashed_files import fingerprint
-from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, read_jsonl, read_text
+from niels_gpt.sources.files import inputs
+from niels_gpt.sources.files.hashed_files import fingerprint
+from niels_gpt.sources.files.inputs import Record, Rejected, existing_file, expand, read_jsonl, read_text
 
 BOM = b"\xef\xbb\xbf"
 SUFFIXES = (".txt", ".md")

@@ -33,7 +33,7 @@ from pathlib import Path
 import pandas, pyarrow.parquet, fsspec.implementations.local
 import niels_gpt.doctor.run, niels_gpt.export.registry, niels_gpt.imports.run, niels_gpt.tokenizer.training
 import niels_gpt.recipes.run, niels_gpt.export.preferences, niels_gpt.rollouts.verify
-import niels_gpt.preferences.build, niels_gpt.sources.duplicates
+import niels_gpt.preferences.build, niels_gpt.sources.curation.duplicates
 import niels_gpt.builds.units, niels_gpt.cli.catalogue, niels_gpt.cli.corpora, niels_gpt.cli.exchange
 import niels_gpt.cli.recipes, niels_gpt.cli.show, niels_gpt.doctor.sarif, niels_gpt.doctor.show
 from niels_gpt.cache.build_all import Target

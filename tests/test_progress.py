@@ -30,8 +30,8 @@ from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
-from niels_gpt.sources.filters import Filtered, RowFilters
-from niels_gpt.sources.hashed_files import fingerprint
+from niels_gpt.sources.curation.filters import Filtered, RowFilters
+from niels_gpt.sources.files.hashed_files import fingerprint
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import train_tokenizer

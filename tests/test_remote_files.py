@@ -133,7 +133,7 @@ def test_a_download_begins_anew_where_the_file_was_replaced(monkeypatch: pytest.
 
 SCRIPT = """
 import sys
-from niels_gpt.sources.inputs import read_jsonl
+from niels_gpt.sources.files.inputs import read_jsonl
 from niels_gpt.storage.remote import RemoteFile
 print([record.value for record in read_jsonl(RemoteFile(sys.argv[1]))] == [{"n": n} for n in range(300)])
 """

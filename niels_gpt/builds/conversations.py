@@ -16,7 +16,7 @@ from niels_gpt.builds.rows import as_conversation
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, weight_of
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
 # In a row's metadata: see `EncodedBatch`.

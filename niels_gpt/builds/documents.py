@@ -28,7 +28,7 @@ from niels_gpt.builds.rows import batches, checked_documents
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.errors import TokenizerError, UsageError, shown
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.storage.manifests import tokenizer_sha256
 from niels_gpt.tokenizer.encoder import TokenizerAdapter

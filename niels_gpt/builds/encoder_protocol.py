@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from niels_gpt.builds.images import PlacedImage
 from niels_gpt.messages import ChatMsg, Conversation, Message
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
 Rows = Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected]

@@ -20,7 +20,7 @@ from niels_gpt.renderers.loss import LossOn, check_full
 from niels_gpt.renderers.masks import batch_weights, stops_of, trained_turns
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.renderers.unsupported import UnsupportedField, UnsupportedFields
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
 NO_IMAGES = (

@@ -16,7 +16,7 @@ from niels_gpt.messages import (
     is_untrained,
     normalise,
 )
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.rejections import Rejections
 
 BATCH_CHARACTERS = 1_000_000

@@ -36,7 +36,7 @@ from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.masks import Sample, TokenFacts, as_produced, samples_of, stops_of, trained_turns
 from niels_gpt.renderers.types import RenderedBatch
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
 # What becomes of a conversation with several answers:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.progress import Progress
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
 RowMetadata = Mapping[str, Any]

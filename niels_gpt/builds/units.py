@@ -41,9 +41,9 @@ from niels_gpt.builds.tasks import Chunk, Task
 from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, without_passwords
 from niels_gpt.progress import Progress
 from niels_gpt.sources.base import HasHashedFiles, Source
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
+from niels_gpt.sources.files.slices import Slice, Sliceable
 from niels_gpt.sources.rejections import ALL, REJECTED_NAME, Rejections
-from niels_gpt.sources.slices import Slice, Sliceable
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import HashedWriter, json_bytes, sync_directory, write_atomic
 from niels_gpt.storage.manifests import (

@@ -50,12 +50,12 @@ from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, Usage
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.sources.base import ORDERS, SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
-from niels_gpt.sources.hub import HubDataset
+from niels_gpt.sources.files.hub import HubDataset
+from niels_gpt.sources.files.slices import Sliceable
 from niels_gpt.sources.hub_corpora import FineWebEduUnits, HubSource
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.sources.slices import Sliceable
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.regular import is_regular, read_regular
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted

@@ -62,7 +62,7 @@ from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.storage.manifests import tokenizer_sha256
 
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]

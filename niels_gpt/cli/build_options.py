@@ -20,9 +20,9 @@ from niels_gpt.errors import UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import Progress
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
-from niels_gpt.sources.chat_shapes import DIALECTS
+from niels_gpt.sources.files.slices import SLICE_BYTES
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
-from niels_gpt.sources.slices import SLICE_BYTES
+from niels_gpt.sources.rows.chat_shapes import DIALECTS
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 from niels_gpt.tokenizer.load import is_sentencepiece
 

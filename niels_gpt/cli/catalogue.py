@@ -224,8 +224,8 @@ def formats(as_json: Json = False) -> None:
     from niels_gpt.export.preferences import PREFERENCE_FORMATS
     from niels_gpt.export.registry import FORMATS
     from niels_gpt.imports.run import FORMATS as IMPORTS
-    from niels_gpt.sources.chat_shapes import DIALECTS
-    from niels_gpt.sources.preference_rows import FORMS
+    from niels_gpt.sources.rows.chat_shapes import DIALECTS
+    from niels_gpt.sources.rows.preference_rows import FORMS
 
     every: list[Format | PreferenceFormat] = [*FORMATS.values(), *PREFERENCE_FORMATS.values()]
     exports = [

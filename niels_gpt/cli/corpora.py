@@ -19,7 +19,7 @@ from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.cache.build_all import Outcome, Settings
-    from niels_gpt.sources.hub import HubDataset
+    from niels_gpt.sources.files.hub import HubDataset
 
 # Repeated from sources.registry, because that imports the readers; a test compares them.
 NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")

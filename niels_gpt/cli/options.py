@@ -25,8 +25,8 @@ from niels_gpt import ranges
 from niels_gpt.cli import completion
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import InputError, UsageError, did_you_mean
-from niels_gpt.sources.chat_shapes import DIALECTS
-from niels_gpt.sources.preference_rows import FORMS
+from niels_gpt.sources.rows.chat_shapes import DIALECTS
+from niels_gpt.sources.rows.preference_rows import FORMS
 from niels_gpt.values import VALUE_HELP, name_and_value
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from niels_gpt.cli.terminal import (
 )
 from niels_gpt.episodes.format import SPLITS, open_manifest
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.preference_rows import FORMS
+from niels_gpt.sources.rows.preference_rows import FORMS
 
 app = App(
     name="preferences",

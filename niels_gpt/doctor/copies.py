@@ -22,7 +22,7 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.progress import Progress
-from niels_gpt.sources.ngrams import Groups, MinHashes, minhashes_of
+from niels_gpt.sources.curation.ngrams import Groups, MinHashes, minhashes_of
 
 SIMILARITY: Final = 0.8
 WORDS: Final = 5

@@ -53,7 +53,7 @@ from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.renderers.unsupported import UnsupportedFields
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
 
 # On a busy machine worker processes take about this long to start, and most inputs are finished earlier.
 SECONDS_BEFORE_WORKERS: Final = 10.0

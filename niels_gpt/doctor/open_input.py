@@ -31,12 +31,12 @@ from niels_gpt.errors import InputError, UsageError, shown
 from niels_gpt.forks import cached_property
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
-from niels_gpt.sources.chat_shapes import DIALECTS, detect
-from niels_gpt.sources.hub import HubDataset
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, read_jsonl
-from niels_gpt.sources.locations import files_of
-from niels_gpt.sources.preference_rows import FORMS, detect_form
-from niels_gpt.sources.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
+from niels_gpt.sources.files.hub import HubDataset
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, read_jsonl
+from niels_gpt.sources.files.locations import files_of
+from niels_gpt.sources.files.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
+from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
+from niels_gpt.sources.rows.preference_rows import FORMS, detect_form
 from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.remote import AnyFile, RemoteFile
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME

@@ -40,7 +40,7 @@ from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import record_to_conversation
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.storage.files import atomic_file, write_atomic
 
 OF_MASKS: Final = (

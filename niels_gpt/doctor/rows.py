@@ -22,7 +22,7 @@ from niels_gpt.doctor.report import Evidence
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, ToolSpec
 from niels_gpt.sources.chat_files import record_to_conversation
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]

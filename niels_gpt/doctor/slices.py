@@ -23,8 +23,8 @@ import numpy as np
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.errors import InputError
 from niels_gpt.extras import check_library
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, parse_line, read_lines
-from niels_gpt.sources.records import batch_records
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, parse_line, read_lines
+from niels_gpt.sources.files.records import batch_records
 from niels_gpt.storage.regular import is_regular
 
 # Large enough that numpy calls cost little, small enough that two slices a worker are a few megabytes.

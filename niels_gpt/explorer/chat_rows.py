@@ -34,9 +34,9 @@ from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.sources.chat_files import record_to_conversation
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import record_to_preference
-from niels_gpt.sources.preference_rows import Preference
+from niels_gpt.sources.rows.preference_rows import Preference
 
 PREVIEW = 160  # characters
 MOST_IMAGE_BYTES = 1 << 25

@@ -6,7 +6,7 @@ from niels_gpt.errors import UsageError
 from niels_gpt.explorer.dataset import CompletionSummary
 from niels_gpt.explorer.row_columns import texts_of
 from niels_gpt.messages import Conversation
-from niels_gpt.sources.preference_rows import Completion, Preference
+from niels_gpt.sources.rows.preference_rows import Completion, Preference
 
 SHOWN_CHARACTERS = 2000  # of a completion in the list; its tokens are shown whole
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from niels_gpt.errors import InputError
 from niels_gpt.explorer.dataset import Dataset
-from niels_gpt.sources.inputs import existing_file, read_text
+from niels_gpt.sources.files.inputs import existing_file, read_text
 
 
 class _Read(BaseModel):

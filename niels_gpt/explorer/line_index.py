@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import NielsError
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, parse_line
-from niels_gpt.sources.records import data_files, read_records
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, parse_line
+from niels_gpt.sources.files.records import data_files, read_records
 
 BLOCK_BYTES = 1 << 24
 SPOOL_ROWS = 4096
@@ -79,7 +79,7 @@ class LineIndex:
     Blank lines are not rows, as in `read_records`. Every method may be called from any thread.
 
     Args:
-        path: the file, or a folder of files; see `sources.records`.
+        path: the file, or a folder of files; see `sources.files.records`.
         opened: what has no path here: its rows are read instead.
 
     Raises:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from niels_gpt.explorer.dataset import SCAN_SECONDS, Filter
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.messages import Conversation, Message, reasoning_of
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.unique_keys import UNIQUE_KEYS
 
 BLOCK_BYTES = 1 << 22

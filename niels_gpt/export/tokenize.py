@@ -36,9 +36,9 @@ from niels_gpt.messages import Conversation
 from niels_gpt.ranges import LENGTH
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.chat_files import ARROW_NULLS, record_to_conversation, refuse_labelled
-from niels_gpt.sources.chat_shapes import DIALECTS, detect
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
 from niels_gpt.version import __version__
 
 OnBadRows = Literal["error", "drop"]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export.rows import Rows
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require, rows_from
-from niels_gpt.sources.inputs import open_bytes
+from niels_gpt.sources.files.inputs import open_bytes
 
 LINES = 1 << 16  # of a .csv.gz that are parsed at once
 # The first two columns, quoted or not; at most 18 digits, so that they fit into int64.

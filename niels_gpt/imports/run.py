@@ -20,7 +20,7 @@ from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.imports.olmo import OLMO
 from niels_gpt.imports.samples import LITDATA, MDS
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.hashed_files import HashedFiles
+from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.storage.manifests import read_manifest
 
 FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, NANOGPT, OLMO, LLMC, NPY, MDS, LITDATA)}

@@ -2,7 +2,7 @@
 
 How a row of a file becomes rows of a batch, with the file that does each step::
 
-    row -> Preference: prompt and completions            sources/preference_rows.py
+    row -> Preference: prompt and completions            sources/rows/preference_rows.py
       -> ids of prompt and completion, prompt length     encode.py
       -> episodes, and completions.bin beside them       build.py
       -> groups that fit into rows                       dataset.py

@@ -28,9 +28,9 @@ from niels_gpt.episodes.format import COMPLETION, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.preferences.encode import PreferenceTask
 from niels_gpt.ranges import EPISODES_SHARD_BYTES, VAL_FRAC
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import PreferenceFiles
-from niels_gpt.sources.preference_rows import Preference
+from niels_gpt.sources.rows.preference_rows import Preference
 
 
 def build_preferences(
@@ -52,7 +52,7 @@ def build_preferences(
     Args:
         preferences: all of one form; consumed once, never held in memory.
         encoder: a renderer, a tokenizer with the four sentinels, or a `ConversationEncoder`.
-        form: one of `sources.preference_rows.FORMS`; for `PreferenceFiles` it is detected.
+        form: one of `sources.rows.preference_rows.FORMS`; for `PreferenceFiles` it is detected.
         val_frac: share of the rows for val, at least 0 and below 1. All completions of a row go to the same split.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; the completions of a row stay together.
         seed, allow_partial, on_unsupported, options, fields: as in `build_episodes`.

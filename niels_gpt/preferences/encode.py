@@ -25,9 +25,9 @@ from niels_gpt.builds.rows import batches, characters
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, Message
-from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.preference_rows import Preference
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.rows.preference_rows import Preference
 
 # Counted as rows: see `CHANGE_MESSAGES` of `builds.build`.
 OTHER_GENERATION_PROMPT: Final = "generation_prompt_differs"

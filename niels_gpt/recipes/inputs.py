@@ -30,12 +30,12 @@ from niels_gpt.renderers.choice import RendererOptions
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
-from niels_gpt.sources.contamination import Benchmarks
-from niels_gpt.sources.duplicates import Duplicates, find_duplicates, table_path
-from niels_gpt.sources.filters import Filtered, RowCheck
-from niels_gpt.sources.locations import pinned
+from niels_gpt.sources.curation.contamination import Benchmarks
+from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, table_path
+from niels_gpt.sources.curation.filters import Filtered, RowCheck
+from niels_gpt.sources.curation.ngrams import RULE
+from niels_gpt.sources.files.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
-from niels_gpt.sources.ngrams import RULE
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import HASH_KEY

@@ -27,8 +27,8 @@ from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.inputs import OpenedRecipe
 from niels_gpt.recipes.schema import Recipe
+from niels_gpt.sources.files.slices import SLICE_BYTES, Slice
 from niels_gpt.sources.rejections import ALL, BadRowLimit, Rejections
-from niels_gpt.sources.slices import SLICE_BYTES, Slice
 
 SLICES: Final = 16
 ROWS_OF_SLICE: Final = 256

@@ -22,7 +22,7 @@ from niels_gpt.messages import Conversation, reasoning_of
 from niels_gpt.recipes.schema import NAME
 from niels_gpt.renderers.registry import automatic_renderer, create_renderer
 from niels_gpt.sources.chat_files import ChatFile, chat_files
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 
 SAMPLED: Final = 200  # rows of each file
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)

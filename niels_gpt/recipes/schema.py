@@ -34,11 +34,11 @@ from niels_gpt.episodes.mixture import MEASURES, Proportions
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.format.fitting import EPISODE_POLICIES
-from niels_gpt.sources.chat_shapes import DIALECTS
-from niels_gpt.sources.duplicates import DuplicateOptions
-from niels_gpt.sources.filters import ROLES, RowFilters
+from niels_gpt.sources.curation.duplicates import DuplicateOptions
+from niels_gpt.sources.curation.filters import ROLES, RowFilters
 from niels_gpt.sources.mapping import RowMapping, check_dotted_name
 from niels_gpt.sources.rejections import BadRowLimit
+from niels_gpt.sources.rows.chat_shapes import DIALECTS
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of a source: it becomes the name of a directory
 
@@ -158,7 +158,7 @@ class SequenceTable(Table):
 
 
 class FilterTable(Table):
-    """`[sources.filter]`: conversations that are left out on purpose; see `sources.filters.RowFilters`."""
+    """`[sources.filter]`: conversations that are left out on purpose; see `sources.curation.filters.RowFilters`."""
 
     min_messages: Annotated[int | None, within(ranges.FILTER_COUNT)] = None
     max_messages: Annotated[int | None, within(ranges.FILTER_COUNT)] = None
@@ -227,7 +227,7 @@ class PhaseTable(Table):
 
 
 class DuplicatesTable(Table):
-    """`[duplicates]`: leave out rows that another row, of any source, says already; see `sources.duplicates`."""
+    """`[duplicates]`: leave out rows that another row, of any source, repeats; see `sources.curation`."""
 
     exact: bool = True
     near: float | None = None
@@ -245,7 +245,7 @@ class DuplicatesTable(Table):
 
 
 class DecontaminateTable(Table):
-    """`[decontaminate]`: leave out rows that contain a stretch of words of a benchmark; see `sources.contamination`."""
+    """`[decontaminate]`: leave out rows that contain a stretch of words of a benchmark; see `sources.curation`."""
 
     files: Annotated[list[str], Field(min_length=1)]
     words: Annotated[int, within(ranges.NGRAM_WORDS)] = 13

@@ -25,7 +25,7 @@ from niels_gpt.errors import DataError, MessageError, UsageError, shown
 from niels_gpt.messages import Message
 from niels_gpt.ranges import BATCH_SIZE, MAX_LENGTH, ROW
 from niels_gpt.renderers.types import Renderer
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of, read_prompts
 from niels_gpt.sources.rejections import BadRowLimit, RejectedReason, TooManyBadRows
 from niels_gpt.storage.remote import AnyFile

@@ -41,7 +41,7 @@ from niels_gpt.rollouts.format import (
     VERSIONS_NAME,
 )
 from niels_gpt.rollouts.turns import RolloutTokens, joined
-from niels_gpt.sources.inputs import ReadProgress, Rejected, read_jsonl
+from niels_gpt.sources.files.inputs import ReadProgress, Rejected, read_jsonl
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
 from niels_gpt.values import check_keywords

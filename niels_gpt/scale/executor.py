@@ -30,9 +30,9 @@ from niels_gpt.errors import DataError, StorageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.ranges import UNIT_BYTES
 from niels_gpt.scale.process_pool import Pool
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
+from niels_gpt.sources.files.slices import SLICE_BYTES, Sliceable
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.sources.slices import SLICE_BYTES, Sliceable
 from niels_gpt.storage.staging import rename_and_delete
 
 LOOK_SECONDS = 1.0  # between two measurements of unfinished units, for the progress

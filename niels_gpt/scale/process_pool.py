@@ -30,7 +30,7 @@ from niels_gpt.builds.tasks import Task
 from niels_gpt.builds.units import UnitTask, build_unit
 from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.interrupts import sigint_blocked
-from niels_gpt.sources.slices import Sliceable
+from niels_gpt.sources.files.slices import Sliceable
 
 MOST_DEATHS = 3  # workers lost at the same unit before the build gives up
 # Units per worker that are begun or finished before the first of them is consumed. With 4, one slow unit makes a

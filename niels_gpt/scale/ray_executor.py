@@ -34,7 +34,7 @@ from niels_gpt.extras import check_library
 from niels_gpt.ranges import WORKERS
 from niels_gpt.scale.executor import check_timeout, pickled_job
 from niels_gpt.scale.process_pool import AHEAD, LAST_TIMES, LATE_SECONDS, LATE_TIMES, unpickled_job
-from niels_gpt.sources.slices import Sliceable
+from niels_gpt.sources.files.slices import Sliceable
 
 RAY_RETRIES = 8  # of one attempt, after its worker or node died
 MOST_ATTEMPTS = 4

@@ -2,32 +2,26 @@
 
 ::
 
-    base.py         what a source is: Source, TextSource, ChatSource
-    registry.py     the named sources, by name
+    base.py              what a source is: Source, TextSource, ChatSource
+    registry.py          the named sources, by name
 
     chat_files.py        conversations of the user's own files
-      chat_shapes.py       the formats of their rows, and provider_shapes.py: those of Anthropic, Gemini and Harmony
-      mapping.py           rows of other formats: which columns hold what, or a function of the user
-      media_columns.py     columns of images beside the messages, which are refused
-    preference_files.py  completions that are compared or judged; preference_rows.py: one row of them
+    preference_files.py  completions that are compared or judged
     prompt_files.py      prompts with answers, for reinforcement learning
     text_files.py        documents of the user's own text files;  roam.py: a folder of markdown notes
+    hub_corpora.py       data sets on the Hugging Face hub: FineWeb-Edu, WikiText, Gutenberg, dolly-15k
+    oasst1.py            OpenAssistant, on the hub too
+
+    mapping.py           rows of unknown formats: which columns hold what, or a function of the user
     arrow_nulls.py       drops the nulls that Arrow adds to rows
+    rejections.py        unusable rows: counted, written to rejected.jsonl, and at some point too many
+    unique_keys.py       a decoder of JSON that refuses objects with a repeated key
 
-    filters.py           rows that are left out on purpose, and the protocol of all such checks
-    duplicates.py        rows that are in the data twice, or nearly;  contamination.py: in a benchmark, too
-    ngrams.py            word n-grams and MinHashes, for both
-
-    hub_corpora.py  data sets on the Hugging Face hub: FineWeb-Edu, WikiText, Gutenberg, dolly-15k
-    oasst1.py       OpenAssistant, on the hub too              hub.py          a data set on the hub, at one commit
-
-    locations.py    which files a path, pattern, URL or name on the hub names
-    inputs.py       paths, decompression, text, JSON lines     records.py      rows of .jsonl, .json and .parquet
-    slices.py       files cut into slices for several workers
-    hashed_files.py the hashes of files, and whether they still had these bytes when they were read
-    unique_keys.py  a decoder of JSON that refuses objects with a repeated key
-    rejections.py   unusable rows: counted, written to rejected.jsonl, and at some point too many
+    curation/            rows that are left out on purpose: filters, duplicates, decontamination
+    files/               which files a user names, their bytes, their records
+    rows/                what the columns of a row mean, in the known formats
 
 A source yields rows in a fixed order. In place of a row that cannot be used it yields `Rejected`, so that its consumer
-decides how many are too many.
+decides how many are too many. A row of a file goes from `files` (bytes to a `Record`) over `rows` or `mapping` (columns
+to messages) to the source, and then through the checks of `curation`.
 """

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, runti
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.hub import HubDataset
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.hub import HubDataset
+from niels_gpt.sources.files.inputs import Document, Rejected
 
 SHUFFLE_BUFFER = 10_000  # documents
 ORDERS: Final = ("shuffle-buffer", "units")  # the hub library's own, in one process; or one that workers share
@@ -59,7 +59,7 @@ class Source(ABC, Generic[Row]):
         streaming: rows are read over the network during a build, so their order also depends on the remote side.
         unbounded: there is more data than a build can use, so builds need token budgets.
         hashed: the hashes that `config` computed of the files, so that a file that changes afterwards is refused; see
-            `sources.hashed_files`. `None` for a source that reads no files, or those of a hub's commit.
+            `sources.files.hashed_files`. `None` for a source that reads no files, or those of a hub's commit.
     """
 
     streaming: ClassVar[bool] = False

@@ -22,15 +22,15 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_of
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, expand
-from niels_gpt.sources.locations import files_of
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, expand
+from niels_gpt.sources.files.locations import files_of
+from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
-from niels_gpt.sources.media_columns import refuse_media_columns
-from niels_gpt.sources.provider_shapes import SHAPES
-from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
-from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.sources.rows.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_of
+from niels_gpt.sources.rows.media_columns import refuse_media_columns
+from niels_gpt.sources.rows.provider_shapes import SHAPES
 from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
 
 SAMPLED: Final = 100  # rows that are read to detect a format

@@ -20,10 +20,10 @@ from niels_gpt.errors import MessageError, SourceError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
-from niels_gpt.sources.hub import HubDataset, named
-from niels_gpt.sources.inputs import Document, Record, Rejected
-from niels_gpt.sources.records import open_parquet, parquet_records
-from niels_gpt.sources.slices import Slice, read_slice, slice_file
+from niels_gpt.sources.files.hub import HubDataset, named
+from niels_gpt.sources.files.inputs import Document, Record, Rejected
+from niels_gpt.sources.files.records import open_parquet, parquet_records
+from niels_gpt.sources.files.slices import Slice, read_slice, slice_file
 from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
 
 FINEWEB_EDU: Final = "HuggingFaceFW/fineweb-edu"

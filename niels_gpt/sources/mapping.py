@@ -37,7 +37,7 @@ from typing import Any, Final
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
 
 COLUMNS: Final = ("messages", "role", "content", "prompt", "completion", "system", "tools")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")

@@ -21,10 +21,10 @@ from niels_gpt.messages import Conversation, normalise
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_MESSAGES
 from niels_gpt.sources.base import ChatSource, SourceOptions
-from niels_gpt.sources.hub import HubDataset
+from niels_gpt.sources.files.hub import HubDataset
+from niels_gpt.sources.files.inputs import Rejected
+from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.hub_corpora import WHOLE, HubSource
-from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.slices import Slice
 
 REPO = "OpenAssistant/oasst1"
 ROLES = {"prompter": "user", "assistant": "assistant"}

@@ -11,11 +11,11 @@ from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, files_with_rows
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file
-from niels_gpt.sources.preference_rows import FORMS, Preference, detect_form, to_preference
-from niels_gpt.sources.records import read_records
-from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
+from niels_gpt.sources.files.records import read_records
+from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.sources.rows.preference_rows import FORMS, Preference, detect_form, to_preference
 from niels_gpt.storage.remote import AnyFile, address
 
 LOOKED_AT = 100  # rows of a file that are read to find its form

@@ -19,11 +19,11 @@ from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.messages import Message, normalise
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import files_with_rows
-from niels_gpt.sources.chat_shapes import to_messages, tools_of
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.mapping import value_at
-from niels_gpt.sources.media_columns import refuse_media_columns
-from niels_gpt.sources.records import read_records
+from niels_gpt.sources.rows.chat_shapes import to_messages, tools_of
+from niels_gpt.sources.rows.media_columns import refuse_media_columns
 from niels_gpt.storage.remote import AnyFile
 
 PROMPTS: Final = ("messages", "prompt", "question", "problem")

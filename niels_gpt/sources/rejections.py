@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from niels_gpt.errors import DataError, UsageError, shortened, shown, without_passwords
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_BAD_ROWS
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
 

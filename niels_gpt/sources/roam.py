@@ -13,9 +13,9 @@ from niels_gpt.errors import InputError
 from niels_gpt.forks import cached_property
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SourceOptions, TextSource
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.inputs import Document, ReadProgress, Rejected, expand, read_text
-from niels_gpt.sources.slices import Slice, slice_files
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import Document, ReadProgress, Rejected, expand, read_text
+from niels_gpt.sources.files.slices import Slice, slice_files
 
 SUFFIXES = (".md", ".markdown")
 

@@ -21,8 +21,8 @@ from niels_gpt.errors import DataError, InputError
 from niels_gpt.forks import cached_property
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import TextSource
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.inputs import (
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
     Document,
@@ -35,9 +35,9 @@ from niels_gpt.sources.inputs import (
     reading,
     size_of,
 )
-from niels_gpt.sources.locations import files_of, hub_name
-from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
-from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.sources.files.locations import files_of, hub_name
+from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.storage.remote import AnyFile, as_file
 
 PART_BYTES = 4 * 1024 * 1024

@@ -24,8 +24,8 @@ from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageErro
 from niels_gpt.extras import check_library
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.inputs import (
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
     ReadProgress,
@@ -34,7 +34,7 @@ from niels_gpt.sources.inputs import (
     read_text,
     size_of,
 )
-from niels_gpt.sources.locations import files_of
+from niels_gpt.sources.files.locations import files_of
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.remote import AnyFile

@@ -18,8 +18,8 @@ from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Filter
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.sources.inputs import Record, Rejected
-from niels_gpt.sources.records import read_records
+from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.files.records import read_records
 
 LINES = st.lists(
     st.sampled_from(['{"a": 1}', "{}", "", " ", "\t\r", "nonsense", '{"b": "' + "x" * 40 + '"}', ' {"c": 2}', "\x0b"]),

@@ -24,7 +24,7 @@ from niels_gpt.explorer.dataset import Filter
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.explorer.row_columns import TRAITS, RowColumns, RowFacts, facts_of, plain_texts, size_of, texts_of
 from niels_gpt.messages import Conversation, reasoning_of
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 
 CALL = {"type": "function", "function": {"name": "rain", "arguments": {"city": "Oslo 9"}}}
 TOOL = {"type": "function", "function": {"name": "sun", "description": "d", "parameters": {"type": "object"}}}

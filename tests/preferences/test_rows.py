@@ -8,7 +8,7 @@ import pytest
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.preference_rows import Preference, detect_form, to_preference
+from niels_gpt.sources.rows.preference_rows import Preference, detect_form, to_preference
 from tests.preferences.made import labelled, pairs, write_rows
 
 USER = {"role": "user", "content": "Hi"}

@@ -23,7 +23,7 @@ from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock,
 from niels_gpt.recipes import inputs as recipe_inputs
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.ngrams import RULE
+from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.storage.manifests import with_manifest_hash
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer import load_tokenizer

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.sources.slices import Slice, Sliceable
+from niels_gpt.sources.files.slices import Slice, Sliceable
 
 
 @dataclass(frozen=True)

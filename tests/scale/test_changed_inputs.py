@@ -20,12 +20,12 @@ from niels_gpt.errors import Mismatch
 from niels_gpt.imports import import_episodes
 from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile, chat_files
-from niels_gpt.sources.contamination import Benchmarks
-from niels_gpt.sources.filters import Filtered, RowFilters
-from niels_gpt.sources.hashed_files import HashedFiles
+from niels_gpt.sources.curation.contamination import Benchmarks
+from niels_gpt.sources.curation.filters import Filtered, RowFilters
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.sources.slices import Slice
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.storage.remote import ChangedWhileRead, RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer, training

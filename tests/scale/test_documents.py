@@ -23,7 +23,7 @@ from niels_gpt.cache.meta import open_meta
 from niels_gpt.errors import DataError, InputError
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources import text_files
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer

@@ -18,7 +18,7 @@ from niels_gpt.errors import DataError, EngineError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.slices import Slice
+from niels_gpt.sources.files.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import KINDS, build, units, write_chats

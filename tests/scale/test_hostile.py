@@ -15,7 +15,7 @@ from niels_gpt.scale import fetch
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.inputs import Document
+from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.storage import retries
 from niels_gpt.storage.files import json_bytes

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from niels_gpt.cache.meta import open_meta
+from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.hub_corpora import articles
-from niels_gpt.sources.inputs import Document
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.hub import Fault, Files, Hub, Repository, card, parquet, read_rows, wikitext
 from tests.test_build_all import FILES, FINEWEB, WIKITEXT, Builder, hub_rows

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.records import read_records
-from niels_gpt.sources.slices import Slice, read_slice, slice_file
+from niels_gpt.sources.files.records import read_records
+from niels_gpt.sources.files.slices import Slice, read_slice, slice_file
 
 
 def in_slices(path: Path, slice_bytes: int) -> list[Any]:
@@ -47,7 +47,7 @@ def test_lines(
     if path.stat().st_size == 0:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("niels_gpt.sources.slices._CHUNK_BYTES", chunk)
+        patch.setattr("niels_gpt.sources.files.slices._CHUNK_BYTES", chunk)
         parts = list(slice_file(path, slice_bytes))
         assert in_slices(path, slice_bytes) == list(read_records(path))
     assert parts[0].start == 0

@@ -19,8 +19,8 @@ from niels_gpt.builds.units import ATTEMPTS, Unit, UnitTask, build_unit, prepare
 from niels_gpt.errors import OutputExists
 from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.inputs import Document, Rejected
-from niels_gpt.sources.slices import Slice
+from niels_gpt.sources.files.inputs import Document, Rejected
+from niels_gpt.sources.files.slices import Slice
 from niels_gpt.storage.staging import StagedDirectory, rename_and_delete
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import FakeTokenizer

@@ -13,7 +13,7 @@ from niels_gpt.messages import Conversation
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset, record_to_conversation
-from niels_gpt.sources.inputs import Record
+from niels_gpt.sources.files.inputs import Record
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of
 

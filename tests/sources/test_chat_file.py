@@ -13,11 +13,11 @@ import pytest
 import niels_gpt as ng
 from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.messages import Conversation
-from niels_gpt.sources import records
 from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files import records
+from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.mapping import RowMapping
-from niels_gpt.sources.records import read_records
 from niels_gpt.sources.rejections import Rejections
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")

@@ -12,8 +12,8 @@ import pytest
 from niels_gpt.messages import Conversation
 from niels_gpt.samples import notes_dir
 from niels_gpt.sources import text_files
+from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.hub_corpora import Dolly, articles, text_of
-from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.oasst1 import threads
 from niels_gpt.sources.roam import RoamNotes, clean
 from niels_gpt.sources.text_files import TextFiles

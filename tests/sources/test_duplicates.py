@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.contamination import Benchmarks
-from niels_gpt.sources.duplicates import (
+from niels_gpt.sources.curation.contamination import Benchmarks
+from niels_gpt.sources.curation.duplicates import (
     TABLE,
     DuplicateOptions,
     Duplicates,
@@ -30,9 +30,9 @@ from niels_gpt.sources.duplicates import (
     table_path,
     where_of,
 )
-from niels_gpt.sources.filters import Filtered, RowFilters
-from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.ngrams import RULE, band_length, minhashes_of, ngrams, words_of
+from niels_gpt.sources.curation.filters import Filtered, RowFilters
+from niels_gpt.sources.curation.ngrams import RULE, band_length, minhashes_of, ngrams, words_of
+from niels_gpt.sources.files.inputs import Rejected
 
 WORDS = [f"word{n}" for n in range(400)]
 
@@ -389,7 +389,7 @@ def test_parts_of_any_size_find_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     path = write(tmp_path / "chats.jsonl", texts)
     made = []
     for rows in (1 << 17, 7, 1):
-        monkeypatch.setattr("niels_gpt.sources.ngrams.ROWS_OF_BUCKET", rows)
+        monkeypatch.setattr("niels_gpt.sources.curation.ngrams.ROWS_OF_BUCKET", rows)
         folder = tmp_path / str(rows)
         folder.mkdir()
         found(folder, {"chats": path}, near=near)

@@ -15,7 +15,7 @@ from tests.hub import Hub
 
 ROWS = """
 from niels_gpt.errors import SourceError
-from niels_gpt.sources.hub import HubDataset
+from niels_gpt.sources.files.hub import HubDataset
 try:
     print(next(HubDataset("no/such").rows("train")))
 except SourceError as error:

@@ -11,7 +11,7 @@ import fsspec
 
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.locations import files_of
+from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.storage.remote import address
 from tests.scale.stores import s3_server

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.chat_files import ChatFile, chat_files, record_to_conversation
-from niels_gpt.sources.chat_shapes import detect
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.mapping import RowMapping, pairs_of
+from niels_gpt.sources.rows.chat_shapes import detect
 from tests.conftest import run_cli
 
 ASK, ANSWER = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.text_files import TextFiles
 
 ROWS = [{"text": "one"}, {"text": "two\nlines"}]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.sources import rejections
-from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import BadRowLimit, Rejections, TooManyBadRows
 from tests.conftest import run_cli
 

@@ -8,7 +8,7 @@ import pytest
 
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import Conversation
-from niels_gpt.sources.filters import RowFilters
+from niels_gpt.sources.curation.filters import RowFilters
 
 
 def test_languages() -> None:

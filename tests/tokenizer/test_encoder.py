@@ -400,7 +400,10 @@ def test_an_object_of_transformers_stops_where_its_directory_says(tmp_path: Path
     parts, _ = read_hf(tokenizer)
     assert (parts.generate_stops, parts.stop_ids) == ((3,), read_hf(folder)[0].stop_ids)
     tokenizer.name_or_path = str(tmp_path / "moved")
-    assert (read_hf(tokenizer)[0].generate_stops, read_hf(tokenizer)[0].stop_ids) == (None, (official.token_to_id(END),))
+    assert (read_hf(tokenizer)[0].generate_stops, read_hf(tokenizer)[0].stop_ids) == (
+        None,
+        (official.token_to_id(END),),
+    )
     tokenizer.name_or_path = ""  # and not the directory in which the process runs
     assert read_hf(tokenizer)[0].generate_stops is None
 

@@ -16,9 +16,9 @@ from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.messages import Message
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
-from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.preference_files import record_to_preference
-from niels_gpt.sources.preference_rows import Completion, Preference
+from niels_gpt.sources.rows.preference_rows import Completion, Preference
 
 RULES: Final = (
     Rule(

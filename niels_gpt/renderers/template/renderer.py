@@ -44,7 +44,7 @@ from niels_gpt.renderers.template.sampled_span import fixed_prompt
 from niels_gpt.renderers.template.substitution import Unproven, template_strings
 from niels_gpt.renderers.template.tracing import Tracing
 from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens
-from niels_gpt.sources.inputs import read_text
+from niels_gpt.sources.files.inputs import read_text
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
 

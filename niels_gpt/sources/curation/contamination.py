@@ -16,12 +16,12 @@ from niels_gpt.errors import InputError
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import NGRAM_WORDS
-from niels_gpt.sources.filters import texts_of
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.inputs import Record, Rejected
-from niels_gpt.sources.locations import files_of
-from niels_gpt.sources.ngrams import RULE, UInt64s, ngrams, words_of
-from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.curation.filters import texts_of
+from niels_gpt.sources.curation.ngrams import RULE, UInt64s, ngrams, words_of
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.files.locations import files_of
+from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
 from niels_gpt.storage.remote import AnyFile
 
 TEXTS_AT_ONCE: Final = 2000

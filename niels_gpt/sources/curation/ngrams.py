@@ -36,7 +36,7 @@ import numpy.typing as npt
 from niels_gpt.errors import MissingExtra, storage_errors
 from niels_gpt.messages import Message
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.filters import texts_of
+from niels_gpt.sources.curation.filters import texts_of
 
 # Characters of scripts without spaces: Chinese, Japanese, Korean; Thai, Lao, Burmese, Khmer.
 _SPACELESS: Final = re.compile(

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from niels_gpt.errors import InputError, MessageError
 from niels_gpt.extras import check_library
-from niels_gpt.sources.inputs import (
+from niels_gpt.sources.files.inputs import (
     MAX_LINE_BYTES,
     ReadProgress,
     Record,

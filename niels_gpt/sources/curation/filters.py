@@ -27,9 +27,9 @@ from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import FILTER_COUNT
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.hashed_files import HashedFiles
-from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.slices import Slice, Sliceable
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import Rejected
+from niels_gpt.sources.files.slices import Slice, Sliceable
 
 ROLES: Final = ("system", "user", "assistant", "tool")
 ROWS_AT_ONCE: Final = 256

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.sources.hub import HubDataset
-from niels_gpt.sources.inputs import expand
+from niels_gpt.sources.files.hub import HubDataset
+from niels_gpt.sources.files.inputs import expand
 from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file, file_system, remote_errors, size_at
 from niels_gpt.storage.retries import repeated
 

@@ -28,8 +28,8 @@ from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.filters import Reason
-from niels_gpt.sources.ngrams import Groups, MinHashes, minhashes_of
+from niels_gpt.sources.curation.filters import Reason
+from niels_gpt.sources.curation.ngrams import Groups, MinHashes, minhashes_of
 from niels_gpt.storage.files import HashedWriter
 from niels_gpt.storage.regular import map_npy
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.inputs import existing_file, reading, size_of
+from niels_gpt.sources.files.inputs import existing_file, reading, size_of
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.remote import AnyFile, ChangedWhileRead, RemoteFile
 

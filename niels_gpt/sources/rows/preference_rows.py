@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, ToolSpec, normalise
-from niels_gpt.sources.chat_shapes import beside, instruction_turns, plain_message, tools_of, with_unique_arguments
-from niels_gpt.sources.media_columns import refuse_media_columns
+from niels_gpt.sources.rows.chat_shapes import beside, instruction_turns, plain_message, tools_of, with_unique_arguments
+from niels_gpt.sources.rows.media_columns import refuse_media_columns
 
 Row = Mapping[str, Any]
 Messages = list[Any]

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from niels_gpt.errors import without_passwords
 from niels_gpt.messages import Conversation
-from niels_gpt.sources.inputs import (
+from niels_gpt.sources.files.inputs import (
     Document,
     ReadProgress,
     Record,
@@ -29,8 +29,8 @@ from niels_gpt.sources.inputs import (
     read_jsonl,
     size_of,
 )
-from niels_gpt.sources.preference_rows import Preference
-from niels_gpt.sources.records import is_array, open_parquet, parquet_records, read_records
+from niels_gpt.sources.files.records import is_array, open_parquet, parquet_records, read_records
+from niels_gpt.sources.rows.preference_rows import Preference
 from niels_gpt.storage.remote import AnyFile, address
 
 SLICE_BYTES = 16 << 20
