@@ -23,6 +23,7 @@ from rich.table import Table
 from benchmarks import (
     collate,
     conversations,
+    cuda,
     doctor,
     episodes,
     families,
@@ -53,6 +54,7 @@ BENCHES: dict[str, Callable[[Path], list[Result]]] = {
     "families": families.run,
     "streaming": streaming.run,
     "doctor": doctor.run,
+    "cuda": cuda.run,
 }
 
 

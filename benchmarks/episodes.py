@@ -39,7 +39,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 def run(folder: Path) -> list[Result]:
     """Episodes of 700 tokens on average: padded or cut to T, packed, packed on disk; then opening ten million."""
-    dataset = _write(folder / "episodes", EPISODES)
+    dataset = write_episodes(folder / "episodes", EPISODES)
     results: list[Result] = []
     for B, T in SHAPES:
         results += _padded(dataset, B, T, folder)
@@ -51,7 +51,7 @@ def run(folder: Path) -> list[Result]:
 
 
 def _padded(dataset: Path, B: int, T: int, folder: Path) -> list[Result]:
-    ours = _loader(dataset, B, T)
+    ours = open_loader(dataset, B, T)
     loop = _Loop(dataset, B, T)
     map_pages(ours)
     own = float(np.minimum(loop.records[:, 1], T).mean()) / T
@@ -71,7 +71,7 @@ def _padded(dataset: Path, B: int, T: int, folder: Path) -> list[Result]:
 
 def _packed(dataset: Path, B: int, T: int) -> list[Result]:
     """Packed rows carry segments and positions too; the loop reads the same rows and makes the same five tensors."""
-    ours = _loader(dataset, B, T, packing=True, too_long="head")
+    ours = open_loader(dataset, B, T, packing=True, too_long="head")
     loop = _Loop(dataset, B, T)
     batch_source = ours.batch_source("train")
     plan, order = batch_source.plan, batch_source.schedule
@@ -101,7 +101,7 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
 def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
     """The same batches from `episodes pack`, whose rows lie whole in the files."""
     pack_episodes(dataset, packed, block_size=T, too_long="head")
-    ours = _loader(packed, B, T)
+    ours = open_loader(packed, B, T)
     order = ours.batch_source("train").schedule
     split = packed / "train"
     starts = np.fromfile(split / INDEX_NAME, dtype="<u8").reshape(-1, 2)[:, 0].astype(np.int64)
@@ -186,7 +186,7 @@ def _opening(folder: Path) -> list[Result]:
             file.truncate(width * int(ends[-1]))
 
     def draw() -> Tensors:
-        return _loader(folder, 8, 2048).get_batch()
+        return open_loader(folder, 8, 2048).get_batch()
 
     return measure(
         "episodes",
@@ -208,8 +208,9 @@ def _opening(folder: Path) -> list[Result]:
     )
 
 
-def _loader(dataset: Path, B: int, T: int, **more: object) -> GPTEpisodeDataLoader:
-    config = TrainingConfig(batch_size=B, block_size=T)
+def open_loader(dataset: Path, B: int, T: int, *, device: str = "cpu", **more: object) -> GPTEpisodeDataLoader:
+    """Batches of B rows of T inputs; `more` are arguments of the loader."""
+    config = TrainingConfig(batch_size=B, block_size=T, device=device)
     return GPTEpisodeDataLoader(config, None, dataset, pad_token_id=PAD, **more)  # type: ignore[arg-type]
 
 
@@ -273,7 +274,8 @@ class _Loop:
         return tuple(torch.stack(column) for column in columns)
 
 
-def _write(folder: Path, n: int) -> Path:
+def write_episodes(folder: Path, n: int) -> Path:
+    """Episodes of 700 random tokens on average, half of them trained."""
     split = folder / "train"
     split.mkdir(parents=True)
     lengths = inputs.lengths_of_chats(n)

@@ -91,6 +91,9 @@ class BatchSource(Batches[EpisodeBatch]):
 
     The schedule gives the `batch_size * world_size` rows of a global batch; rank r takes `batch_size` of them from
     r * batch_size on. Making batches changes nothing here, so several threads may ask for any places at once.
+
+    Attributes:
+        uses_mask: whether the dataset has masks and they are used.
     """
 
     logger: ClassVar[logging.Logger] = logging.getLogger("niels_gpt.episodes")
@@ -108,6 +111,7 @@ class BatchSource(Batches[EpisodeBatch]):
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
         self._buffers = Buffers()
+        self.uses_mask = split.has_mask and options.use_mask  # looks at every shard, which no batch should do
         self._has_layout = plan is not None or split.has_segments  # rows may hold several texts
         self.token_bytes = TOKEN_BYTES if self._has_layout else PLAIN_TOKEN_BYTES
         # Not a method: with a cycle of references, a loader that is dropped would keep its shards from being evicted.
@@ -130,11 +134,6 @@ class BatchSource(Batches[EpisodeBatch]):
             return self._reader
         assert self._stream is not None
         return self._stream.reader(spans, None if place is None else self.starting_place(place))
-
-    @property
-    def uses_mask(self) -> bool:
-        """Whether the dataset has masks and they are used."""
-        return self.split.has_mask and self.options.use_mask
 
     def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
         """At most `n` batches from a place on, each with the place after it; none follows a batch with empty rows.
