@@ -177,7 +177,7 @@ def loader(
     if sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
     kind = kind_of(path)
-    made: SplitLoader[Any]
+    opened: SplitLoader[Any]
     rows: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "device": device}
     order: dict[str, Any] = {"seed": 0 if seed is None else seed, "shuffle": shuffle, "pad_token_id": pad_token_id}
     for_episodes = {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
@@ -186,7 +186,7 @@ def loader(
         from niels_gpt.preferences.loader import PreferenceLoader
 
         check_keywords(PreferenceLoader, options)
-        made = PreferenceLoader(path, **rows, **order, **options)
+        opened = PreferenceLoader(path, **rows, **order, **options)
     elif kind == "rollouts":
         _refuse_options(path, kind, for_episodes)
         if isinstance(path, Mapping):
@@ -194,14 +194,14 @@ def loader(
         from niels_gpt.rollouts.loader import RolloutLoader
 
         check_keywords(RolloutLoader, options)
-        made = RolloutLoader(path, packing=packing or False, **rows, **order, **options)
+        opened = RolloutLoader(path, packing=packing or False, **rows, **order, **options)
     else:
         # The contract's name of the sequence length is block_size.
         rows = {"block_size" if name == "sequence_length" else name: value for name, value in rows.items()}
         settings = _order(mixture, sampling, seed, shuffle=shuffle) | _shard_cache(cache_dir, cache_bytes)
         settings |= {"packing": packing or False, "pad_token_id": pad_token_id}
-        made = _episode_loader(path, mixture, rows, options, settings)
-    return made.as_dataloader(split, epochs=epochs, num_workers=num_workers)
+        opened = _episode_loader(path, mixture, rows, options, settings)
+    return opened.as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 
 def _episode_loader(

@@ -63,8 +63,8 @@ def as_encoder(
 
 def _refuse_policy(encoder: ConversationEncoder, policy: RenderingPolicy) -> None:
     """Raise `UsageError` for a policy that is not the encoder's own, which alone decides."""
-    own = encoder.policy if isinstance(encoder, RendererEncoder) else RenderingPolicy()
-    if policy in (own, RenderingPolicy()):
+    policy_of_encoder = encoder.policy if isinstance(encoder, RendererEncoder) else RenderingPolicy()
+    if policy in (policy_of_encoder, RenderingPolicy()):
         return
     raise UsageError(
         f"found allow_partial={policy.allow_partial} and on_unsupported={policy.on_unsupported!r} beside a "

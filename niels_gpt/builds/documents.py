@@ -91,12 +91,13 @@ class DocumentEncoder:
 
     def _with_separators(self, ids: Ids, lengths: Lengths) -> tuple[Ids, Lengths]:
         """Lengths 3 2, one id before and one after: inserted before the positions 0 3 3 5 of the five ids."""
-        own = (*self.before, *self.after)
-        if not own or not len(lengths):
+        separators = (*self.before, *self.after)
+        if not separators or not len(lengths):
             return ids, lengths
         ends = np.cumsum(lengths)
         edges = np.stack([*[ends - lengths] * len(self.before), *[ends] * len(self.after)], axis=1)
-        return np.insert(ids, edges.ravel(), np.tile(np.array(own, ids.dtype), len(lengths))), lengths + len(own)
+        inserted = np.tile(np.array(separators, ids.dtype), len(lengths))
+        return np.insert(ids, edges.ravel(), inserted), lengths + len(separators)
 
 
 def document_encoder(source: Any, separator: str | None = None) -> DocumentEncoder:
@@ -219,12 +220,12 @@ class DocumentTask:
                 if kind is Rejected:
                     rejections.record(row for row in run if isinstance(row, Rejected))
                     continue
-                own = [row for row in run if isinstance(row, Document)]
-                counts = lengths[first : first + len(own)]
+                documents = [row for row in run if isinstance(row, Document)]
+                counts = lengths[first : first + len(documents)]
                 end = at + int(counts.sum())
-                groups, metadata = [row.group for row in own], [_row_metadata(row) for row in own]
+                groups, metadata = [row.group for row in documents], [_row_metadata(row) for row in documents]
                 yield Chunk(ids[at:end], counts, _NO_WEIGHTS, groups, metadata)
-                at, first = end, first + len(own)
+                at, first = end, first + len(documents)
 
     def _encode(self, batch: list[Document | Rejected]) -> tuple[list[Document | Rejected], Ids, Lengths]:
         """The ids and lengths of a batch's documents; and the batch, with `Rejected` for those that have no ids."""

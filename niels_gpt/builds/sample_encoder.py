@@ -80,26 +80,26 @@ class SampleEncoder(RendererEncoder):
         if not isinstance(self.renderer, BatchRenderer) or not isinstance(producer, BatchRenderer):
             return None
         turns = [self._turns(chat) for chat in chats]
-        parts = [(chat, turn) for chat, own in zip(chats, turns, strict=True) for turn in own]
+        parts = [(chat, turn) for chat, chat_turns in zip(chats, turns, strict=True) for turn in chat_turns]
         try:
             wholes = self.renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
             ends = [chat.messages[: turn + 1] for chat, turn in parts]
             produced = producer.render_many(ends, tools=[chat.tools for chat, _ in parts])
             lost = [self._unsupported.of(chat.messages, chat.tools) for chat in chats]
-            by_turn = [fields for fields, own in zip(lost, turns, strict=True) for _ in own]
+            by_turn = [fields for fields, chat_turns in zip(lost, turns, strict=True) for _ in chat_turns]
             checked = chain(zip(wholes.attribution, lost, strict=True), zip(produced.attribution, by_turn, strict=True))
             if wholes.media or not all(self.policy.allow(attribution, fields) for attribution, fields in checked):
                 return None
             facts = iter(_facts_of(produced))
             samples = [
-                self._samples(chat, whole, {turn: next(facts) for turn in own})
-                for chat, whole, own in zip(chats, _facts_of(wholes), turns, strict=True)
+                self._samples(chat, whole, {turn: next(facts) for turn in chat_turns})
+                for chat, whole, chat_turns in zip(chats, _facts_of(wholes), turns, strict=True)
             ]
         except MessageError:
             return None
         attribution = iter(produced.attribution)
-        for chat, whole_one, own, fields in zip(chats, wholes.attribution, turns, lost, strict=True):
-            partial = [one for one in (whole_one, *(next(attribution) for _ in own)) if one != "full"]
+        for chat, whole_one, chat_turns, fields in zip(chats, wholes.attribution, turns, lost, strict=True):
+            partial = [one for one in (whole_one, *(next(attribution) for _ in chat_turns)) if one != "full"]
             rejections.changed.update(changes_of(chat, partial[0] if partial else "full", fields))
         return self._of_samples(chats, samples)
 
@@ -136,15 +136,15 @@ class SampleEncoder(RendererEncoder):
     def _of_samples(self, chats: Sequence[Conversation], samples: Sequence[Sequence[Sample]]) -> EncodedBatch:
         # All samples of a conversation go to the same split.
         grouped = [
-            chat if len(own) == 1 or chat.group is not None else replace(chat, group=chat.where)
-            for chat, own in zip(chats, samples, strict=True)
+            chat if len(chat_samples) == 1 or chat.group is not None else replace(chat, group=chat.where)
+            for chat, chat_samples in zip(chats, samples, strict=True)
         ]
-        shared = [_shared(own) for own in samples]
-        flat = [sample for own, _ in shared for sample in own]
+        shared = [_shared(chat_samples) for chat_samples in samples]
+        flat = [sample for chat_samples, _ in shared for sample in chat_samples]
         ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in flat)])
         check_ids(ids, self.vocab_size)
         return EncodedBatch(
-            [chat for chat, own in zip(grouped, samples, strict=True) for _ in own],
+            [chat for chat, chat_samples in zip(grouped, samples, strict=True) for _ in chat_samples],
             ids,
             np.array([len(ids) for ids, _ in flat], dtype=np.int64),
             np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in flat)]),
@@ -159,14 +159,14 @@ def _shared(samples: Sequence[Sample]) -> tuple[list[Sample], list[tuple[int, in
     """
     *others, (ids, weights) = samples
     first = [_common(ids, sample, trained) for sample, trained in others]
-    own, prefixes, before = [(ids, weights)], [(0, 0)], len(ids)
+    stored, prefixes, before = [(ids, weights)], [(0, 0)], len(ids)
     # Those that have nothing in common come last: after one, no prefix may lie in the whole sample.
     for at in sorted(range(len(others)), key=lambda at: first[at] == 0):
         shared, (sample, trained) = first[at], others[at]
-        own.append((sample[shared:], trained[shared:]))
+        stored.append((sample[shared:], trained[shared:]))
         prefixes.append((-before if shared else 0, shared))
         before += len(sample) - shared
-    return own, prefixes
+    return stored, prefixes
 
 
 def _common(ids: npt.NDArray[Any], sample: npt.NDArray[Any], trained: npt.NDArray[Any]) -> int:

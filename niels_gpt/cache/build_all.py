@@ -366,8 +366,8 @@ def _build_cache(
         build_pretrain_cache(source, str(out), tokenizer=tokenizer, options=options, **arguments)
         return
     # Without sentinels, conversations are rendered in the model's format: its family if known, else its chat template.
-    own = isinstance(tokenizer.tokenizer, CacheTokenizer)
-    chats = tokenizer.tokenizer if own else create_renderer(settings.tokenizer)
+    has_sentinels = isinstance(tokenizer.tokenizer, CacheTokenizer)
+    chats = tokenizer.tokenizer if has_sentinels else create_renderer(settings.tokenizer)
     build_sft_cache(source, str(out), tokenizer=chats, options=options, **arguments)
 
 

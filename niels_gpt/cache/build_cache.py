@@ -297,9 +297,9 @@ def _write_chunk(
     in_val = np.fromiter((split.draw(group) for group in chunk.groups), dtype=np.bool_)
     for name, chosen in (("train", ~in_val), ("val", in_val)):
         # Lengths 3 2, the second chosen: tokens [F F F T T].
-        own = np.repeat(chosen, chunk.lengths)
-        mask = chunk.weights[own] > 0
-        writers[name].write(chunk.ids[own], chunk.lengths[chosen], mask)
+        tokens = np.repeat(chosen, chunk.lengths)
+        mask = chunk.weights[tokens] > 0
+        writers[name].write(chunk.ids[tokens], chunk.lengths[chosen], mask)
         trained[name] += int(mask.sum())
 
 

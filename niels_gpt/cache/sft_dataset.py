@@ -111,8 +111,8 @@ class SFTExampleDataset:
         """
         import torch
 
-        made = [to_device(torch.from_numpy(values), self.device) for values in self.arrays(examples)]
-        return cast(tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor], tuple(made))
+        tensors = [to_device(torch.from_numpy(values), self.device) for values in self.arrays(examples)]
+        return cast(tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor], tuple(tensors))
 
     def arrays(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """`rows` as arrays of numpy, for which torch need not be installed."""
@@ -121,19 +121,19 @@ class SFTExampleDataset:
         # with the next tokens of the file, which `own` excludes: lengths 2 3 give [T T F] [T T T].
         n = int(lengths.max(initial=1))
         ids = self._rows.read(starts, n)
-        own = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
+        filled = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
         if self._mask is not None:
-            trained = self._mask.read(starts, n).astype(np.bool_) & own
+            trained = self._mask.read(starts, n).astype(np.bool_) & filled
         else:
             assert self.asst_id is not None
-            trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & own
-        x, y = self._inputs_and_targets(ids, own, starts, lengths)
+            trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & filled
+        x, y = self._inputs_and_targets(ids, filled, starts, lengths)
         y_masked = self._buffers.empty((len(ids), self.T), np.int64)
         fill_trained(y_masked, ids, trained, IGNORE_INDEX)
         return x, y, y_masked
 
     def _inputs_and_targets(
-        self, ids: Tokens, own: npt.NDArray[np.bool_], starts: Int64s, lengths: Int64s
+        self, ids: Tokens, filled: npt.NDArray[np.bool_], starts: Int64s, lengths: Int64s
     ) -> tuple[Int64s, Int64s]:
         """`x` and `y` of the rows, int64 of shape (rows, T).
 
@@ -146,7 +146,7 @@ class SFTExampleDataset:
             found = gather.inputs_and_targets(kernel, self._buffers, files, spans, B=B, T=self.T, pad_id=self.eot_id)
             assert found is not None, "None means an id above a limit, and no limit is passed"
             return found
-        return padded_inputs_and_targets(ids, own, T=self.T, pad_id=self.eot_id)
+        return padded_inputs_and_targets(ids, filled, T=self.T, pad_id=self.eot_id)
 
     def _places(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
         """The start of each example, and how many of its tokens fit into a row."""

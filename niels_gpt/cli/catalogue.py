@@ -88,8 +88,8 @@ def renderers(
         return
     table = table_of("renderer", "models", "options of its own")
     for entry in entries:
-        own = [option["name"] for option in entry["options"] if not option["shared"]]
-        table.add_row(Text(entry["name"], style="bold"), Text(_first_of(entry["models"])), Text("\n".join(own)))
+        own_options = [option["name"] for option in entry["options"] if not option["shared"]]
+        table.add_row(Text(entry["name"], style="bold"), Text(_first_of(entry["models"])), Text("\n".join(own_options)))
     out().print(table)
     out().print()
     by_template = table_of("by chat template", "models", "read by", "proven of its conversations")

@@ -218,8 +218,8 @@ class InputFlags:
         """The tokenizer, template, renderer and date as keyword arguments of `diagnose` and `judge_script`."""
         chosen = self.chosen()
         # Without either option `diagnose` takes the template, so that findings are about the file that is served.
-        own = chosen if self.renderer is not None or chosen.options else None
-        return {"tokenizer": self.tokenizer, "template": self.template, "renderer": own, "date": self.date}
+        renderer = chosen if self.renderer is not None or chosen.options else None
+        return {"tokenizer": self.tokenizer, "template": self.template, "renderer": renderer, "date": self.date}
 
     def chosen(self) -> RendererOptions:
         """The options about renderers as one value; see `renderer_options` for errors."""

@@ -104,9 +104,9 @@ def rows_of(
     at = np.zeros(len(ids), dtype=np.bool_) if begins is None else begins.copy()
     # Whatever the source records, a row begins a text.
     at[np.cumsum(lengths) - lengths] = True
-    own = np.ones(len(ids), dtype=np.uint8) if weights is None else weights.copy()
-    own[at] = 0
-    return Rows(ids, lengths, at, own)
+    stored_weights = np.ones(len(ids), dtype=np.uint8) if weights is None else weights.copy()
+    stored_weights[at] = 0
+    return Rows(ids, lengths, at, stored_weights)
 
 
 def padded_inputs(lengths: Int64s, multiple: int) -> Int64s:

@@ -120,9 +120,9 @@ def _choices(
 ) -> tuple[Format | PreferenceFormat, Arrangement, Settings]:
     """The arguments of `export`, checked."""
     chosen = any_format_named(to)
-    own = _options(chosen, options)
-    how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": own.get("pad_multiple", 1)})
-    settings = Settings(how.packing, how.max_length, shard_tokens, own, binary)
+    format_options = _options(chosen, options)
+    how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": format_options.get("pad_multiple", 1)})
+    settings = Settings(how.packing, how.max_length, shard_tokens, format_options, binary)
     _check_settings(chosen, settings)
     return chosen, how, settings
 

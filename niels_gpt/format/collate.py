@@ -121,7 +121,7 @@ def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tu
 
 
 def padded_inputs_and_targets(
-    ids: npt.NDArray[Any], own: npt.NDArray[np.bool_], *, T: int, pad_id: int
+    ids: npt.NDArray[Any], filled: npt.NDArray[np.bool_], *, T: int, pad_id: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """`x` and `y`, int64 and contiguous, shape (B, T), from rows that may be shorter than T + 1.
 
@@ -136,7 +136,7 @@ def padded_inputs_and_targets(
         own: bool, same shape: False where an id is to be replaced by `pad_id`.
     """
     rows = np.full((len(ids), T + 1), pad_id, dtype=ids.dtype)
-    np.copyto(rows[:, : ids.shape[1]], ids, where=own)
+    np.copyto(rows[:, : ids.shape[1]], ids, where=filled)
     return shifted(rows)
 
 

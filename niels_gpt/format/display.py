@@ -114,14 +114,16 @@ def rows_of_batch(
     shown = []
     for row in range(len(x)):
         ids = np.append(x[row], y[row, -1:])
-        own = len(ids) if lengths is None else int(lengths[row])
+        length = len(ids) if lengths is None else int(lengths[row])
         segments = None
         if segment_ids is not None:
             # The last target belongs to the text of the last input; it has no input of its own to carry a number.
-            segments = np.append(segment_ids[row], segment_ids[row, -1:])[:own]
+            segments = np.append(segment_ids[row], segment_ids[row, -1:])[:length]
         heading = f"row {row}: {headings[row]}" if headings else f"row {row}"
         of_row = np.append(np.zeros(1, weights.dtype), weights[row])
-        shown.append(weighted_row(ids[:own], of_row[:own], segments, heading=heading, n_padding=len(ids) - own))
+        shown.append(
+            weighted_row(ids[:length], of_row[:length], segments, heading=heading, n_padding=len(ids) - length)
+        )
     return shown
 
 

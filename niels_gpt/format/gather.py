@@ -151,9 +151,9 @@ def windows(
         numbers: of the windows, int64, shape (B,).
     """
     shape = (len(numbers), T)
-    made = buffers.empty(shape, np.int64), buffers.empty(shape, np.int64)
-    kernel.gather_windows((numbers, first), files, T, made)
-    return made
+    arrays = buffers.empty(shape, np.int64), buffers.empty(shape, np.int64)
+    kernel.gather_windows((numbers, first), files, T, arrays)
+    return arrays
 
 
 def inputs_and_targets(

@@ -30,8 +30,8 @@ def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     files = [path] if path.is_file() else sorted(path.rglob("*.npy"))
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".npy file")
     return {
-        split: SplitFiles(own, False, partial(_read_arrays, own, options.eos_id), sum(map(_ids_in, own)))
-        for split, own in found.items()
+        split: SplitFiles(paths, False, partial(_read_arrays, paths, options.eos_id), sum(map(_ids_in, paths)))
+        for split, paths in found.items()
     }
 
 
@@ -97,12 +97,14 @@ def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFile
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
     return {
         split: SplitFiles(
-            own,
+            paths,
             False,
-            partial(_read_token_files, own, options.eos_id),
-            sum(max(0, file.stat().st_size - HEADER_BYTES) // np.dtype(token_dtype_of(file)).itemsize for file in own),
+            partial(_read_token_files, paths, options.eos_id),
+            sum(
+                max(0, file.stat().st_size - HEADER_BYTES) // np.dtype(token_dtype_of(file)).itemsize for file in paths
+            ),
         )
-        for split, own in found.items()
+        for split, paths in found.items()
     }
 
 

@@ -91,8 +91,8 @@ def _rows(batch: Any, where: str) -> Rows:
     """The rows of a batch: each text of a packed row is a row, and padding is removed."""
     lists = {name: _lists(batch.column(name), f"{where}: {name}") for name in batch.schema.names}
     ids, lengths = lists["input_ids"]
-    for name, (_, own) in lists.items():
-        if name != "seq_lengths" and not np.array_equal(own, lengths):
+    for name, (_, column_lengths) in lists.items():
+        if name != "seq_lengths" and not np.array_equal(column_lengths, lengths):
             raise InputError(f"{where}: {name} and input_ids differ in length; the rows do not belong together")
     # Checked before the conversion to uint32, which would wrap around.
     if ids.min(initial=0) < 0 or ids.max(initial=0) >= 2**32:
@@ -108,11 +108,11 @@ def _rows(batch: Any, where: str) -> Rows:
         lengths = texts
     if "attention_mask" in lists:
         # Padding may be on either side, and packed rows may number their texts 1, 2, ...
-        own = lists["attention_mask"][0] != 0
+        real = lists["attention_mask"][0] != 0
         row = np.repeat(np.arange(len(lengths)), lengths)
         # Attended 1 1 0 | 1 0 in rows of 3 2: row 0 0 0 1 1, so 2 and 1 tokens are left.
-        lengths = np.bincount(row[own], minlength=len(lengths)).astype(np.int64)
-        ids, weights = ids[own], weights[own] if weights is not None else None
+        lengths = np.bincount(row[real], minlength=len(lengths)).astype(np.int64)
+        ids, weights = ids[real], weights[real] if weights is not None else None
     # A row without attended tokens vanishes.
     return rows_of(ids.astype(np.uint32), lengths[lengths > 0], weights)
 

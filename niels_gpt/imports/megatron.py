@@ -58,11 +58,11 @@ def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
         _check_places(file, tokens, starts, lengths)
         mask = None
         if masked:
-            own = file.with_name(f"{file.stem}_mask.idx")
-            mask_code, _, mask_lengths = read_index(own)
-            mask = map_file(own.with_suffix(".bin"), DTYPES[mask_code])
+            mask_file = file.with_name(f"{file.stem}_mask.idx")
+            mask_code, _, mask_lengths = read_index(mask_file)
+            mask = map_file(mask_file.with_suffix(".bin"), DTYPES[mask_code])
             if not np.array_equal(mask_lengths, lengths) or len(mask) != len(tokens):
-                raise InputError(f"{own}: other lengths than {file.name}; mask and tokens do not belong together")
+                raise InputError(f"{mask_file}: other lengths than {file.name}; mask and tokens do not belong together")
         yield from rows_from(tokens, mask, starts, lengths, file)
 
 

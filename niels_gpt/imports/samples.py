@@ -102,21 +102,25 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
     size = 0
     for shard in shards:
         for sample in _samples(shard):
-            own = next(sample[name] for name in IDS if name in sample).reshape(-1)
-            if not len(own):
+            tokens = next(sample[name] for name in IDS if name in sample).reshape(-1)
+            if not len(tokens):
                 continue
-            if own.dtype.kind not in "iu" or int(own.min()) < 0:
+            if tokens.dtype.kind not in "iu" or int(tokens.min()) < 0:
                 raise InputError(
-                    f"{shard.path}: ids of {own.dtype} down to {own.min()}; expected integers of 0 and more"
+                    f"{shard.path}: ids of {tokens.dtype} down to {tokens.min()}; expected integers of 0 and more"
                 )
-            ids.append(own.astype(np.uint32))
-            lengths.append(sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(own)]))
+            ids.append(tokens.astype(np.uint32))
+            lengths.append(
+                sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(tokens)])
+            )
             masks = [sample[name].reshape(-1) for name in MASKS if name in sample] if masked else []
-            if int(lengths[-1].sum()) != len(own) or any(len(mask) != len(own) for mask in masks):
-                raise InputError(f"{shard.path}: a sample of {len(own)} tokens whose mask or seq_lengths are of others")
+            if int(lengths[-1].sum()) != len(tokens) or any(len(mask) != len(tokens) for mask in masks):
+                raise InputError(
+                    f"{shard.path}: a sample of {len(tokens)} tokens whose mask or seq_lengths are of others"
+                )
             if masked:
                 weights.append(np.minimum.reduce(masks))
-            size += len(own)
+            size += len(tokens)
             if size >= PORTION_TOKENS:
                 yield _joined(ids, weights, lengths)
                 ids, weights, lengths, size = [], [], [], 0

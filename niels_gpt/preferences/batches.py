@@ -139,14 +139,14 @@ class PreferenceSource(Batches[PreferenceBatch]):
         return [(self._batch(rows, after), after) for rows, after in self.draw(place, n)]
 
     def _batch(self, drawn: Int64s, after: Place) -> PreferenceBatch:
-        own = drawn[self.own_rows]
-        filled = own != EMPTY
-        groups = np.full(len(own), -1, dtype=np.int64)
-        groups[filled] = self.groups.filtered[own[filled]]
+        own_rows = drawn[self.own_rows]
+        filled = own_rows != EMPTY
+        groups = np.full(len(own_rows), -1, dtype=np.int64)
+        groups[filled] = self.groups.filtered[own_rows[filled]]
         begins = self.groups.begins
         # Groups that are missing get rows of padding, so that all batches of pairs have one shape.
         sizes = np.where(filled, begins[groups + 1] - begins[groups], self.groups.smallest)
-        group = np.arange(len(own)).repeat(sizes)
+        group = np.arange(len(own_rows)).repeat(sizes)
         # Groups of 2 and 3 rows: rows 0 1 2 3 4 less the first row of their group, 0 0 2 2 2, are the numbers 0 1 0 1
         # 2.
         number = np.arange(len(group)) - (np.cumsum(sizes) - sizes).repeat(sizes)
@@ -156,7 +156,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         fields = fields[order]
         lengths, arrays = self._values(episodes, cut)
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        margin = np.full(len(own), np.nan, np.float32)
+        margin = np.full(len(own_rows), np.nan, np.float32)
         # The margin of a group is in the record of its first completion.
         margin[group[number == 0]] = fields["margin"][number == 0]
         return PreferenceBatch(

@@ -224,8 +224,8 @@ def _duplicates(
         with StagedDirectory(folder, manifest=LOOKED_FOR, overwrite=True) as staged:
             found = find_duplicates(sources, names, options, staged.path, progress)
             digest = next(iter(found.values())).digest
-            made = {"in": json.loads(wanted), "sha256": digest, "tables": _hashes(staged.path, list(sources))}
-            write_atomic(staged.path / LOOKED_FOR, json_bytes(made))
+            record = {"in": json.loads(wanted), "sha256": digest, "tables": _hashes(staged.path, list(sources))}
+            write_atomic(staged.path / LOOKED_FOR, json_bytes(record))
             staged.commit()
     return {name: Duplicates(folder, name, digest, options, tuple(names[name])) for name in sources}
 

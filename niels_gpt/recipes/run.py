@@ -217,7 +217,7 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
     splits = checked_split(table.split) or splits_of(source)
     prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in splits}
     wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}
-    made = {
+    result = {
         # Exports of earlier versions record fewer choices. A missing one is treated as equal, so that updating this
         # package does not make finished exports unusable.
         **{name: found.get(name, value) for name, value in wanted.items()},
@@ -225,7 +225,7 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
         "fingerprints": found["source"].get("fingerprints"),
     }
     # `wanted` goes through JSON, so that its tuples and keys compare equal to those that were read from a file.
-    if other := differences(made, json.loads(json_bytes(wanted))):
+    if other := differences(result, json.loads(json_bytes(wanted))):
         raise Mismatch(
             f"{folder}: holds an export of other episodes or options: {other}. Choose another out, or pass --overwrite "
             "to replace it"

@@ -280,8 +280,8 @@ class MixtureTable(Table):
         if self.phases:
             return [Proportions(by=self.by, weights=phase.weights, amount=phase.amount) for phase in self.phases]
         limits, amount = self.max_epochs, self.amount
-        own = {"weights": self.weights, "temperature": self.temperature, "max_epochs": limits, "amount": amount}
-        return [Proportions(by=self.by, **own)]  # type: ignore[arg-type]
+        keywords = {"weights": self.weights, "temperature": self.temperature, "max_epochs": limits, "amount": amount}
+        return [Proportions(by=self.by, **keywords)]  # type: ignore[arg-type]
 
 
 class ExportTable(Table):

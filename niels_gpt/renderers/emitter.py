@@ -115,15 +115,15 @@ class Emitter:
 
     def header(self, opener: str, label: str, middle: str, msg: int) -> None:
         """Scaffold, a caller's name or id, scaffold: the header of a turn."""
-        own = msg << 3
+        owner = msg << 3
         self.texts += (opener, label, middle)
-        self.facts += (own | SCAFFOLD, own, own | SCAFFOLD)
+        self.facts += (owner | SCAFFOLD, owner, owner | SCAFFOLD)
 
     def turn(self, header: str, text: str, footer: str, msg: int) -> None:
         """Scaffold, content, scaffold: a whole turn that the model reads."""
-        own = msg << 3
+        owner = msg << 3
         self.texts += (header, text, footer)
-        self.facts += (own | SCAFFOLD, own | self._content, own | SCAFFOLD)
+        self.facts += (owner | SCAFFOLD, owner | self._content, owner | SCAFFOLD)
 
     def assistant_turn(self, header: str, text: str, stop: str, after_stop: str, msg: int) -> None:
         """A whole turn of the model that holds a text and nothing else: scaffold and `model_reply`."""
@@ -131,17 +131,17 @@ class Emitter:
             self.scaffold(header, msg)
             self.model_reply(text, stop, after_stop, msg)
             return
-        own = msg << 3
+        owner = msg << 3
         self.texts += (header, text, stop, after_stop)
-        self.facts += (own | SCAFFOLD, own | self._model_text, own | _MODEL_MARKUP, own | SCAFFOLD)
+        self.facts += (owner | SCAFFOLD, owner | self._model_text, owner | _MODEL_MARKUP, owner | SCAFFOLD)
 
     def model_reply(self, text: str, stop: str, after_stop: str, msg: int) -> None:
         """The end of the model's turn: a text, its stop, and what the template writes after the stop."""
         if self.prefill:
             text = self._after_prefill(text, msg)
-        own = msg << 3
+        owner = msg << 3
         self.texts += (text, stop, after_stop)
-        self.facts += (own | self._model_text, own | _MODEL_MARKUP, own | SCAFFOLD)
+        self.facts += (owner | self._model_text, owner | _MODEL_MARKUP, owner | SCAFFOLD)
 
     def model_block(self, opening: str, text: str, closing: str, msg: int) -> None:
         """A text between two tags, all written by the model: a think block, a call."""
@@ -150,17 +150,17 @@ class Emitter:
             self.model_text(text, msg)
             self.model_markup(closing, msg)
             return
-        own = msg << 3
+        owner = msg << 3
         self.texts += (opening, text, closing)
-        self.facts += (own | _MODEL_MARKUP, own | self._model_text, own | _MODEL_MARKUP)
+        self.facts += (owner | _MODEL_MARKUP, owner | self._model_text, owner | _MODEL_MARKUP)
 
     def image(self, before: str, token: str, after: str, msg: int, process: Callable[[], ProcessedImage]) -> None:
         """An image: what opens it, the one placeholder that `encode.py` repeats (content), and what closes it."""
-        own = msg << 3
+        owner = msg << 3
         self.images = (*self.images, (len(self.texts) + 1, process))
         self.image_count += 1
         self.texts += (before, token, after)
-        self.facts += (own | SCAFFOLD, own | CONTENT | SCAFFOLD, own | SCAFFOLD)
+        self.facts += (owner | SCAFFOLD, owner | CONTENT | SCAFFOLD, owner | SCAFFOLD)
 
     def mark_opener_sampled(self, msg: int) -> None:
         """Mark the last piece, the opener of message `msg`, as sampled: it is the stop of the turn before (GLM)."""

@@ -53,9 +53,9 @@ def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
     if out.images:
         # A batch of one, because a batch repeats the placeholders of images.
         return encode(encoder, [out])[0]
-    made = encoder.encode_strings([out.texts], [out.facts])
+    encoded = encoder.encode_strings([out.texts], [out.facts])
     return RenderedTokens.from_arrays(
-        made.ids, made.facts, made.counts, out.messages, out.attribution, spelling=encoder.decode
+        encoded.ids, encoded.facts, encoded.counts, out.messages, out.attribution, spelling=encoder.decode
     )
 
 
@@ -96,8 +96,8 @@ def _emit_block(
 
 def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
     """A block of emitters as ids with their facts; each conversation's ids are those of rendering it alone."""
-    made = encoder.encode_strings([out.texts for out in emitters], [out.facts for out in emitters])
-    ids, counts, lengths, facts, pieces = made
+    encoded = encoder.encode_strings([out.texts for out in emitters], [out.facts for out in emitters])
+    ids, counts, lengths, facts, pieces = encoded
     media: Sequence[MultiModalData | None] = ()
     if any(out.images for out in emitters):
         ids, counts, lengths, media = _repeat_placeholders(emitters, ids, counts, pieces)

@@ -228,9 +228,9 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         reasoning (Kimi K2.5). `render` does so too, as their templates do; this renderer leaves both as they were when
         the last message was produced. Training samples of turns are made with it.
         """
-        made = copy.copy(self)  # shallow, so that both share the encoder
-        made._is_producing = True
-        return made
+        producer = copy.copy(self)  # shallow, so that both share the encoder
+        producer._is_producing = True
+        return producer
 
     def __repr__(self) -> str:
         """The family, its tokenizer, and the options that are not the defaults."""

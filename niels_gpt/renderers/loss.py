@@ -110,10 +110,10 @@ class LossOn:
         is_message = np.ones(len(flat) + len(conversations), np.bool_)
         is_message[first] = False
         rows = np.flatnonzero(is_message)
-        own = _message_weights(flat, conversations)
+        message_weights = _message_weights(flat, conversations)
         if self.preset == "all_tokens":
             table = np.ones((len(flat) + len(conversations), 3), np.float32)
-            table[rows] = own[:, None]
+            table[rows] = message_weights[:, None]
             return table, first
         table = np.zeros((len(flat) + len(conversations), 3), np.float32)
         of_assistant = np.zeros(len(table), np.float32)
@@ -122,10 +122,10 @@ class LossOn:
             counts: Any = is_assistant
         else:
             counts = list(chain.from_iterable(map(self.messages, conversations)))
-        of_assistant[rows] = own * counts
+        of_assistant[rows] = message_weights * counts
         table[rows, 1] = np.where(is_assistant, of_assistant[rows], of_assistant[rows - 1])
         if self.bodies_of_roles or self.bodies_of_tools:
-            table[rows, 2] = own * list(chain.from_iterable(map(self._contents_that_count, conversations)))
+            table[rows, 2] = message_weights * list(chain.from_iterable(map(self._contents_that_count, conversations)))
         return table, first
 
     def _contents_that_count(self, messages: Sequence[Message]) -> list[bool]:
@@ -167,8 +167,8 @@ def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
         if role == "assistant":
             calls = message.get("tool_calls") or ()
             names_by_id |= {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
-        own = message.get("name") or names_by_id.get(message.get("tool_call_id", ""))
-        names.append(own if role == "tool" else None)
+        name = message.get("name") or names_by_id.get(message.get("tool_call_id", ""))
+        names.append(name if role == "tool" else None)
     return names
 
 

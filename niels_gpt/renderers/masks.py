@@ -101,8 +101,8 @@ def build_training_sample(
     rendered = renderer.render(normalised, tools=tools)
     check_full(rendered.attribution, allow_partial=allow_partial)
     wanted = [
-        message if role_to_mask is None or role_to_mask(own) else _untrained(message)
-        for own, message in zip(messages, normalised, strict=True)
+        message if role_to_mask is None or role_to_mask(original) else _untrained(message)
+        for original, message in zip(messages, normalised, strict=True)
     ]
     mask = loss_weights(rendered, wanted, LossOn(), allow_partial=True) > 0
     if content_sft_roles:

@@ -103,8 +103,8 @@ class RenderedTokens:
         spelling: Callable[[list[int]], str] | None = None,
     ) -> RenderedTokens:
         """One conversation, from arrays as `RenderedBatch` has them; `spelling` gives the text of ids, for `show`."""
-        made = cls.__new__(cls)
-        made.__dict__.update(
+        rendered = cls.__new__(cls)
+        rendered.__dict__.update(
             _ids=ids,
             _facts=facts,
             _counts=counts,
@@ -114,7 +114,7 @@ class RenderedTokens:
             attribution=attribution,
             _spelling=spelling,
         )
-        return made
+        return rendered
 
     def __getattr__(self, name: str) -> Any:
         """Build a list that is read for the first time; from then on it is an attribute like any other."""
@@ -395,11 +395,11 @@ class RenderedBatch:
     def __getitem__(self, number: int) -> RenderedTokens:
         """Conversation `number` as `render` returns it."""
         number = range(len(self))[number]
-        own, pieces = slice(*self.edges[number : number + 2]), slice(*self.piece_edges[number : number + 2])
+        tokens, pieces = slice(*self.edges[number : number + 2]), slice(*self.piece_edges[number : number + 2])
         media = self.media[number] if self.media else None
         of_pieces = self.facts[pieces], self.counts[pieces]
         return RenderedTokens.from_arrays(
-            self.ids[own], *of_pieces, self.messages[number], self.attribution[number], media, self.spelling
+            self.ids[tokens], *of_pieces, self.messages[number], self.attribution[number], media, self.spelling
         )
 
     @cached_property

@@ -229,8 +229,8 @@ class PromptLoader:
         """This rank's prompts of the next batch."""
         drawn, self._place = take(self._schedule, self._place, self._rows, drop_last=self._drop_last)
         # Every rank draws the whole batch and takes its part. Of 6 prompts and two ranks, rank 1 takes the last 3.
-        own = drawn[self.rank * self.batch_size : (self.rank + 1) * self.batch_size]
-        return [self.prompts[number] for number in own.tolist() if number != EMPTY]
+        own_rows = drawn[self.rank * self.batch_size : (self.rank + 1) * self.batch_size]
+        return [self.prompts[number] for number in own_rows.tolist() if number != EMPTY]
 
     @property
     def epoch(self) -> int:

@@ -107,7 +107,7 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
     mask, logprobs, versions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     # Where several policies sampled tokens the oldest counts, because loaders ask for a largest age.
     known = [each[each != NO_VERSION] for each in (versions, np.concatenate(every))]
-    oldest = next((int(own.min()) for own in known if len(own)), NO_VERSION)
+    oldest = next((int(turn_versions.min()) for turn_versions in known if len(turn_versions)), NO_VERSION)
     return RolloutTokens(ids, mask, logprobs, versions, len(parts[0][0]), oldest)
 
 

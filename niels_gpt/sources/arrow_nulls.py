@@ -125,11 +125,11 @@ class _NullFilter:
             return node
         named, result = _inner(schema, root, "properties"), {}
         for key, value in node.items():
-            own = named.get(key, named.get(""))
-            if value is None and (own is None or not _allows_null(own, root)):
+            value_schema = named.get(key, named.get(""))
+            if value is None and (value_schema is None or not _allows_null(value_schema, root)):
                 self.dropped += 1
             else:
-                result[key] = self.value(value, own, root)
+                result[key] = self.value(value, value_schema, root)
         return result
 
 
@@ -165,8 +165,8 @@ def _inner(schema: Any, root: Any, what: str) -> dict[str, Any]:
         waiting += [_referred(node, root), *(branch for key in _BRANCHES for branch in _listed(node.get(key)))]
         rest = node.get("additionalProperties" if what == "properties" else "items")
         properties = node.get("properties") if what == "properties" else None
-        own = dict(properties) if isinstance(properties, Mapping) else {}
-        found = own | ({"": rest} if isinstance(rest, Mapping) else {}) | found
+        own_entries = dict(properties) if isinstance(properties, Mapping) else {}
+        found = own_entries | ({"": rest} if isinstance(rest, Mapping) else {}) | found
     return found
 
 

@@ -129,12 +129,12 @@ class RowMapping:
         columns = dict(self.columns)
         if not columns:
             return dict(row)
-        own = {name: path for name, path in columns.items() if name not in ("role", "content")}
+        of_row = {name: path for name, path in columns.items() if name not in ("role", "content")}
         found = dict(row)
         # A column that was renamed must not stay in the row under its old name, or it would become metadata too.
-        for path in own.values():
+        for path in of_row.values():
             found = _without(found, [path] if path in row else _steps(path))
-        found |= {name: value_at(row, name, path) for name, path in own.items()}
+        found |= {name: value_at(row, name, path) for name, path in of_row.items()}
         if "role" in columns or "content" in columns:
             turns = found.get("messages", row.get("messages"))
             found["messages"] = self._turns(turns, columns.get("role", "role"), columns.get("content", "content"))

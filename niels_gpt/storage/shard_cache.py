@@ -140,14 +140,14 @@ class ShardCache:
             StorageError: the store or the disk failed, or another process of this node took too long.
         """
         end = time.monotonic() + PATIENCE * self.retries.stall_seconds
-        while (held := self.held_if_here(shard)) is None:
+        while (shard_here := self.held_if_here(shard)) is None:
             if not self.fetch(shard) and time.monotonic() > end:
                 raise StorageError(
                     f"{self._place(shard.key)}: another process of this machine has been downloading this shard for "
                     f"{PATIENCE * self.retries.stall_seconds:g} s; end it, or use another cache_dir"
                 )
             time.sleep(POLL_SECONDS if not self._place(shard.key).is_dir() else 0)
-        return held
+        return shard_here
 
     def fetch(self, shard: RemoteShard, *, wait: bool = True) -> bool:
         """Download the shard if it is not here and no other process is downloading it.

@@ -193,7 +193,7 @@ class TokenizerAdapter(FromParts):
         """
         texts, _, sizes = flatten_batches(batches)
         facts = [[SCAFFOLD if flag else 0 for flag in flags] for _, flags in batches]
-        encoded = self.encode_strings([list(own) for own, _ in batches], facts)
+        encoded = self.encode_strings([list(string_texts) for string_texts, _ in batches], facts)
         # Strings of 2 and 1 pieces that own 1 2 | 1 tokens: piece indices 0 1 | 0, so owners 0 1 1 | 0.
         index = np.arange(len(texts)) - edges_of(sizes)[:-1].repeat(sizes)
         return encoded.ids, index.astype(np.int32).repeat(encoded.counts), encoded.lengths

@@ -97,9 +97,9 @@ class FastPath:
         normal = {at: self._normalise(texts[at], facts[at]) for at in self._strings_to_normalise(batch)}
         if not normal:
             return batch, set()
-        normalised = [normal.get(at, own) or [""] * len(own) for at, own in enumerate(texts)]
+        normalised = [normal.get(at, replaced) or [""] * len(replaced) for at, replaced in enumerate(texts)]
         layout = make_layout(normalised, facts, self._controls_of)
-        return layout, {at for at, own in normal.items() if own is None}
+        return layout, {at for at, replaced in normal.items() if replaced is None}
 
     def _strings_to_normalise(self, batch: BatchLayout) -> set[int]:
         """The strings that are not in the tokenizer's Unicode form yet, so that the tokenizer would change them."""
@@ -305,12 +305,14 @@ def encode_with_kernel(
     batch, ids, found = kernel.encode(texts, facts, controls_of, lengths, encode, unsafe_class)
     if found is None:
         return _from_kernel(batch), None, None
-    counts, own, _, _, all_proven = found
+    counts, string_lengths, _, _, all_proven = found
     if not all_proven:
         return _from_kernel(batch), ids, _attribution(found)
     _, _, bits, pieces, *_ = batch
     array = np.frombuffer
-    return Encoded(ids, array(counts, np.int64), array(own, np.int64), array(bits, np.int32), array(pieces, np.int64))
+    return Encoded(
+        ids, array(counts, np.int64), array(string_lengths, np.int64), array(bits, np.int32), array(pieces, np.int64)
+    )
 
 
 def _from_kernel(result: tuple[bytes, ...]) -> BatchLayout:
@@ -329,10 +331,10 @@ def _from_kernel(result: tuple[bytes, ...]) -> BatchLayout:
 
 def _attribution(result: tuple[bytes, bytes, bytes, bool, bool]) -> Attribution:
     """The bytes that the kernel's `attribute` returns, as arrays on the same memory."""
-    counts, own, proven, complete, all_proven = result
+    counts, string_lengths, proven, complete, all_proven = result
     return Attribution(
         np.frombuffer(counts, np.int64),
-        np.frombuffer(own, np.int64),
+        np.frombuffer(string_lengths, np.int64),
         np.frombuffer(proven, np.bool_),
         complete,
         all_proven,

@@ -121,7 +121,10 @@ def encode_strings_with(
     """
     pieces = lengths_of(texts)
     bits = np.fromiter(chain.from_iterable(facts), np.int32, int(pieces.sum()))
-    strings = [(own, [bool(fact & SCAFFOLD) for fact in flags]) for own, flags in zip(texts, facts, strict=True)]
+    strings = [
+        (string_texts, [bool(fact & SCAFFOLD) for fact in flags])
+        for string_texts, flags in zip(texts, facts, strict=True)
+    ]
     ids, owner, lengths = encode_many(strings)
     first = edges_of(pieces)[:-1]  # the number of each string's first piece, in the batch
     counts: Positions = np.bincount(owner + first.repeat(lengths), minlength=bits.size)

@@ -54,13 +54,13 @@ class StoredImages:
             CacheError: the file is missing or another one than when the dataset was built, or the processor gives it
                 another number of tokens. MissingExtra: Pillow is not installed.
         """
-        made = self._images.cached(f"file {image.sha256}", lambda: self._processed(image))
-        if made.tokens != image.tokens:
+        processed = self._images.cached(f"file {image.sha256}", lambda: self._processed(image))
+        if processed.tokens != image.tokens:
             raise CacheError(
-                f"{image.where}: {image.path}: the processor gives {made.tokens} tokens, and the dataset has "
+                f"{image.where}: {image.path}: the processor gives {processed.tokens} tokens, and the dataset has "
                 f"{image.tokens}; expected the processor with which it was built (see its manifest)"
             )
-        return made.item
+        return processed.item
 
     def _processed(self, image: _Stored) -> ProcessedImage:
         path = self.folder / image.path

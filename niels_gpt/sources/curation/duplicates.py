@@ -286,7 +286,7 @@ class _Found:
         hashes = self.seen.mapped("hashes", "<u8")
         exact = hashes[rows] == hashes[self.groups.original[rows]]
         for number, name in enumerate(self.names):
-            own = sources == number
-            table = np.zeros(np.count_nonzero(own), dtype=TABLE)
-            table["place"], table["exact"] = places[own], exact[own]
+            of_source = sources == number
+            table = np.zeros(np.count_nonzero(of_source), dtype=TABLE)
+            table["place"], table["exact"] = places[of_source], exact[of_source]
             np.save(table_path(folder, name), np.sort(table, order="place"), allow_pickle=False)

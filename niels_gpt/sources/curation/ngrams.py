@@ -231,9 +231,9 @@ class MinHashes:
         for band in range(PERMUTATIONS // length):
             with Buckets(self.folder, self.rows) as buckets:
                 for at in range(0, self.rows, KEYS_AT_ONCE):
-                    own = np.flatnonzero(groups.is_first[at : at + KEYS_AT_ONCE])
-                    keys = _keys(self.read(at, KEYS_AT_ONCE)[own, band * length : (band + 1) * length])
-                    buckets.add(keys[keys != 0], at + own[keys != 0])
+                    firsts = np.flatnonzero(groups.is_first[at : at + KEYS_AT_ONCE])
+                    keys = _keys(self.read(at, KEYS_AT_ONCE)[firsts, band * length : (band + 1) * length])
+                    buckets.add(keys[keys != 0], at + firsts[keys != 0])
                 for keys, rows in buckets:
                     for first, second in _pairs(keys, rows):
                         groups.join(self, first, second, threshold)

@@ -238,10 +238,10 @@ def _ranked(row: Row) -> tuple[list[Message], list[Completion], float | None]:
     prompt, messages = _after_prompt(_required_prompt(row), sides)
     scores = _each(row, items, name, "scores", _ITEM_SCORES)
     ranks = _dense(_each(row, items, name, "ranks", ("rank",)), scores, name)
-    made = [
+    completions = [
         Completion(messages[side], side, rank=ranks[number], score=scores[number]) for number, side in enumerate(sides)
     ]
-    return prompt, sorted(made, key=lambda one: one.rank or 0), None
+    return prompt, sorted(completions, key=lambda one: one.rank or 0), None
 
 
 def _dense(ranks: list[float | None], scores: list[float | None], name: str) -> list[int]:

@@ -208,15 +208,15 @@ def _gemini_question(parts: list[Any], index: int, before: list[Any]) -> list[Tu
 
 def _call_of(response: Row, calls: list[Any], where: str) -> Any:
     """The call that a result is for, taken from the list, so that calls of one name get their results in order."""
-    name, own = response.get("name"), response.get("id")
+    name, call_id = response.get("name"), response.get("id")
     for number, call in enumerate(calls):
-        if call["id"] == own if own is not None else call["function"]["name"] == name:
+        if call["id"] == call_id if call_id is not None else call["function"]["name"] == name:
             return calls.pop(number)
     found = ", ".join(f"{call['function']['name']} ({call['id']})" for call in calls) or "none"
     raise MessageError(
         "result_without_call",
-        f"{where} is a result of {name!r}{'' if own is None else f' with id {own!r}'}, and the calls before it that "
-        f"have no result yet are: {found}",
+        f"{where} is a result of {name!r}{'' if call_id is None else f' with id {call_id!r}'}, and the calls before it "
+        f"that have no result yet are: {found}",
     )
 
 
