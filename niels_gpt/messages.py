@@ -201,6 +201,7 @@ def with_reasoning_field(message: Message, index: int) -> Message:
         if not _is_thinking(part):
             parts.append(part)
             continue
+        # Thinking parts before this one have become empty texts, which do not count as other parts.
         if any(earlier.get("text") != "" for earlier in parts):
             raise MessageError(
                 "late_thinking",

@@ -76,6 +76,7 @@ def uniform(seed: int, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.flo
     digest = hashlib.blake2b(f"niels_gpt.uniform/1/{seed}".encode(), digest_size=16).digest()
     first, second = np.frombuffer(digest, dtype="<u8")
     mixed = _hash(_hash(positions.astype(np.uint64), first), second)
+    # The upper 53 bits, as many as a float64 holds exactly, as a fraction of 2**53.
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -125,6 +126,7 @@ class Order:
         for start in range(0, flat.size, CHUNK):
             chunk = self._network(flat[start : start + CHUNK], forward=forward)
             outside = np.flatnonzero(chunk >= np.uint64(self.n))
+            # Cycle walking, as in the example above: numbers of n or more go through the network again.
             while outside.size:
                 again = self._network(chunk[outside], forward=forward)
                 chunk[outside] = again
@@ -153,6 +155,7 @@ class Order:
 
 
 def _hash(values: Uint64s, key: np.uint64) -> Uint64s:
+    """murmur3's finaliser of `values + key`, modulo 2**64: every input bit influences every output bit."""
     mixed = values + key
     mixed ^= mixed >> _SHIFT
     mixed *= _MIX_1

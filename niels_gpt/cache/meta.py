@@ -128,6 +128,8 @@ def open_meta(folder: Path) -> Meta:
     meta = read_meta(str(path))
     if meta.get("built") is False:
         raise CacheError(f"{path}: a stub, marked as not built; build this cache first")
+    # From here on each check relies on those before it: fields on the version, counts on the fields. The meta's hash
+    # comes last, because it tells only that something was edited, and the others tell what.
     if not any(key in meta for key in OUR_KEYS):
         return completed(folder, meta)
     check_keys(path, meta, REQUIRED_KEYS, "token cache")

@@ -118,7 +118,7 @@ class SFTExampleDataset:
         """`rows` as arrays of numpy, for which torch need not be installed."""
         starts, lengths = self._places(examples)
         # n is the longest length, at most T + 1, so that no column is only padding. Rows of shorter examples continue
-        # with the next tokens of the file, which `own` excludes: lengths 2 3 give [T T F] [T T T].
+        # with the next tokens of the file, which `filled` excludes: lengths 2 3 give [T T F] [T T T].
         n = int(lengths.max(initial=1))
         ids = self._rows.read(starts, n)
         filled = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
@@ -137,7 +137,7 @@ class SFTExampleDataset:
     ) -> tuple[Int64s, Int64s]:
         """`x` and `y` of the rows, int64 of shape (rows, T).
 
-        The native kernel reads the mapped file itself; `ids` and `own` are used without it.
+        The native kernel reads the mapped file itself; `ids` and `filled` are used without it.
         """
         B = len(starts)
         if kernel := native():

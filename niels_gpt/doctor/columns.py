@@ -313,9 +313,9 @@ def token_parts(numbers: Int64s, payload: Any) -> tuple[list[TokenRows], list[Mi
         wheres = [record.where for record in records]
         columns, problems = _columns_of_records(records)
     parts = []
-    for chosen, own in by_mask(columns or _no_columns(len(numbers)), problems):
+    for chosen, column_set in by_mask(columns or _no_columns(len(numbers)), problems):
         places = np.flatnonzero(chosen)
-        rows, more = token_rows(own, numbers[places], [wheres[row] for row in places.tolist()])
+        rows, more = token_rows(column_set, numbers[places], [wheres[row] for row in places.tolist()])
         problems += [replace(problem, row=int(places[problem.row])) for problem in more]
         parts.append(rows)
     # A row with several problems of one rule is one hit, with the note of the first.

@@ -105,10 +105,10 @@ class Copies:
         for rows in groups.left_out():
             # Slices of numpy arrays, not of the memory map: they may outlive it.
             original = groups.original[rows]
-            own = rows >= first
-            leaks.append(rows[own & (original < first)])
+            is_examined = rows >= first
+            leaks.append(rows[is_examined & (original < first)])
             # An exact copy of an earlier row is a finding of another rule.
-            near.append(rows[own & (original >= first) & is_first[rows]])
+            near.append(rows[is_examined & (original >= first) & is_first[rows]])
         found = _Found(groups, numbers, hashes, self._name, self._validation or "", first)
         self._count("validation-leak", _joined(leaks, np.int64), found, counters)
         similar = _joined(near, np.int64)

@@ -212,6 +212,7 @@ class Examination:
             wheres=[chat.where for chat in rendered],
             ids=batch.ids.astype(np.int64),
             starts=np.concatenate(([0], np.cumsum(batch.lengths))),
+            # Weights of partial attribution are examined too; the finding attribution-partial names their rows.
             trained=batch_weights(batch, self.loss_on, allow_partial=True) > 0,
         )
         view = View(rows, self.scope, counters, rendered_turns(batch, rows, self.scope.layout))
@@ -312,8 +313,8 @@ def rendered_turns(batch: RenderedBatch, rows: TokenRows, layout: Layout | None)
     # the keys 4 * r + 0 .. 3.
     key = rows.row_of * (int(owner.max(initial=0)) + 2) + owner + 1
     begins = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    own = owner[begins] >= 0
-    start, end = begins[own], np.append(begins[1:], n)[own]
+    has_message = owner[begins] >= 0
+    start, end = begins[has_message], np.append(begins[1:], n)[has_message]
     row = rows.row_of[start]
     role = _roles(batch, row, owner[start])
     is_assistant = role == ASSISTANT

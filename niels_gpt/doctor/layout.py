@@ -130,10 +130,10 @@ class Layout:
 
             opener M  part  opener M  part  stop      goes on  . #
         """
-        own = self._roles[which] == ASSISTANT
+        by_assistant = self._roles[which] == ASSISTANT
         stops = np.cumsum(np.isin(rows.ids, self.stops) | rows.first_of_document)[place]
         goes_on = np.zeros(len(place), dtype=np.bool_)
-        goes_on[1:] = own[1:] & own[:-1] & (stops[1:] == stops[:-1])
+        goes_on[1:] = by_assistant[1:] & by_assistant[:-1] & (stops[1:] == stops[:-1])
         return goes_on
 
     def _with_headerless(

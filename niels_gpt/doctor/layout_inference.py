@@ -257,11 +257,11 @@ def _headers(made: RenderedTokens, encoder: PieceEncoder, after: int, stops: Ids
     # Tags and control tokens; added tokens of white space only are not part of a header.
     marks = {token for text, token in encoder.added_ids.items() if text.strip()}
     for index, role in enumerate(made.message_roles):
-        own = [at for at, owner in enumerate(owners) if owner == index]
-        body = [at for at in own if made.is_content[at] and (role != "assistant" or made.sampled_mask[at])]
+        places = [at for at, owner in enumerate(owners) if owner == index]
+        body = [at for at in places if made.is_content[at] and (role != "assistant" or made.sampled_mask[at])]
         if not body or role not in ROLES:
             continue
-        first, stop = max(own[0], after), body[0]
+        first, stop = max(places[0], after), body[0]
         if first >= stop:  # no header of its own: the tag that ends the turn before it serves as its header
             first = next((at for at in range(stop - 1, after - 1, -1) if ids[at] in marks), stop)
         if role != "assistant":  # a turn that the template inserts before the message is not part of its header
@@ -323,9 +323,9 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
     for made in shown:
         for index, role in enumerate(made.message_roles):
             facts = enumerate(zip(made.message_indices, made.sampled_mask, strict=True))
-            own = [at for at, (owner, sampled) in facts if owner == index and sampled]
-            if role == "assistant" and own:
-                last.add(made.token_ids[own[-1]])
+            places = [at for at, (owner, sampled) in facts if owner == index and sampled]
+            if role == "assistant" and places:
+                last.add(made.token_ids[places[-1]])
     # If the last token may be ordinary text, turns end with the next opener, or not at all.
     ends = {*renderer.encoder.control_ids.values(), *renderer.get_stop_token_ids()}
     if len(last) == 1:  # every turn ends in it, so it is a stop even if the tokenizer does not mark it as special
@@ -342,9 +342,9 @@ def _is_headerless(renderer: AnyRenderer, stops: Ids) -> bool:
         made = renderer.render(normalise(chat))
     except MessageError:
         return False
-    own = [at for at, owner in enumerate(made.message_indices) if owner == 0]
-    ends = [at for at in own if made.token_ids[at] in stops]
-    return bool(own) and made.is_content[own[0]] and made.sampled_mask[own[0]] and len(ends) == 1
+    places = [at for at, owner in enumerate(made.message_indices) if owner == 0]
+    ends = [at for at in places if made.token_ids[at] in stops]
+    return bool(places) and made.is_content[places[0]] and made.sampled_mask[places[0]] and len(ends) == 1
 
 
 def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
@@ -419,8 +419,8 @@ def _most_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> dict[t
 
 def _header_pairs(layout: Layout, shown: Sequence[RenderedTokens]) -> frozenset[tuple[int, int]]:
     """`(control token at the start of an assistant header, the id after it)` in all probes."""
-    own = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
-    first_ids = {ids[0] for ids in own if ids[0] in layout.controls}
+    openers = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
+    first_ids = {ids[0] for ids in openers if ids[0] in layout.controls}
     pairs = (pair for made in shown for pair in zip(made.token_ids, made.token_ids[1:], strict=False))
     return frozenset() if layout.repeats_opener else frozenset(pair for pair in pairs if pair[0] in first_ids)
 

@@ -180,8 +180,8 @@ def watch(target: Any, **options: Any) -> Watch:
         UsageError: neither a trainer nor a model.
     """
     if callable(getattr(target, "compute_loss", None)) and hasattr(target, "train"):
-        own = getattr(target, "processing_class", None) or getattr(target, "tokenizer", None)
-        made = Watch(**({"tokenizer": own} if own is not None else {}) | options)
+        tokenizer = getattr(target, "processing_class", None) or getattr(target, "tokenizer", None)
+        made = Watch(**({"tokenizer": tokenizer} if tokenizer is not None else {}) | options)
         _watch_trainer(target, made)
     elif hasattr(target, "register_forward_pre_hook"):
         made = Watch(**options)
@@ -193,7 +193,7 @@ def watch(target: Any, **options: Any) -> Watch:
 
 def _watch_trainer(trainer: Any, made: Watch) -> None:
     compute_loss = trainer.compute_loss
-    own = "compute_loss" in vars(trainer)  # a function that the user, or another watch, has set
+    was_set = "compute_loss" in vars(trainer)  # a function that the user, or another watch, has set
     # Other ranks have other rows, of the same making; one report is enough.
     is_first = getattr(trainer, "is_world_process_zero", lambda: True)
 
@@ -207,7 +207,7 @@ def _watch_trainer(trainer: Any, made: Watch) -> None:
     def undo() -> None:
         if vars(trainer).get("compute_loss") is not watched:
             return  # another watch has wrapped this one, which passes everything on from here
-        if own:
+        if was_set:
             trainer.compute_loss = compute_loss
         else:
             del trainer.compute_loss

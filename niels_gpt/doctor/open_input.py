@@ -176,9 +176,9 @@ class Opened:
         base = 0
         for split, n in self.splits.items():
             # Numbers go through both splits: with 10 rows of train, number 12 is row 2 of val.
-            own = np.arange(n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)] - base
-            for at in range(0, len(own), SLICE_ROWS):
-                yield own[at : at + SLICE_ROWS] + base, Stored(self.files[0], split)
+            rows = np.arange(n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)] - base
+            for at in range(0, len(rows), SLICE_ROWS):
+                yield rows[at : at + SLICE_ROWS] + base, Stored(self.files[0], split)
             base += n
 
 

@@ -145,9 +145,9 @@ def repair_stops(report: Report, context: Context, folder: str | Path, path: str
     if not rules or context.renderer is None or context.layout is None:
         return done.to_json()
     file = Path(folder) / "generation_config.json"
-    held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     served, missing = served_and_missing(context.encoder, context.renderer, context.layout)
-    write_atomic(Path(path), (json.dumps(held | {"eos_token_id": [*served, *missing]}, indent=2) + "\n").encode())
+    write_atomic(Path(path), (json.dumps(config | {"eos_token_id": [*served, *missing]}, indent=2) + "\n").encode())
     done.repaired.update(rules)
     return done.to_json()
 
@@ -237,9 +237,9 @@ def _drop_argument_nulls(row: dict[str, Any]) -> bool:
 def _properties(row: Mapping[str, Any]) -> dict[Any, Mapping[str, Any]]:
     """The parameters that the row's tools declare, by the tool's name."""
     tools = row.get("tools")
-    held = _json(tools) if isinstance(tools, str) else tools
+    declared = _json(tools) if isinstance(tools, str) else tools
     found: dict[Any, Mapping[str, Any]] = {}
-    for tool in held if isinstance(held, list) else ():
+    for tool in declared if isinstance(declared, list) else ():
         function = tool.get("function", tool) if isinstance(tool, Mapping) else {}
         parameters = function.get("parameters") if isinstance(function, Mapping) else None
         properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
@@ -353,14 +353,14 @@ def _expected(view: View, *, with_empty_thoughts: bool) -> Bools | None:
     layout = view.scope.layout
     if layout is None or not layout.has_own_stop or view.turns is None or not len(view.turns.assistants):
         return None
-    own = view.turns.assistants
+    answers = view.turns.assistants
     if view.rows.trained is not None or not with_empty_thoughts:
-        own = without_empty_thoughts(view, layout, own)
-    touched = TurnMasks.of(view, own).touched
+        answers = without_empty_thoughts(view, layout, answers)
+    touched = TurnMasks.of(view, answers).touched
     if view.rows.trained is None or not touched.any():
-        touched = np.ones(len(own), dtype=np.bool_)
-    own = own.select(touched)
-    return covered(own.body, own.sampled_end, len(view.rows.ids)) & ~view.padding
+        touched = np.ones(len(answers), dtype=np.bool_)
+    answers = answers.select(touched)
+    return covered(answers.body, answers.sampled_end, len(view.rows.ids)) & ~view.padding
 
 
 def _with_mask(row: Mapping[str, Any], ids: np.ndarray[Any, Any], expected: Bools) -> dict[str, Any]:

@@ -149,9 +149,9 @@ def _as_before() -> Iterator[None]:
             sys.stdout, sys.stderr = (os.fdopen(os.dup(2), "w", 1, errors="backslashreplace") for _ in range(2))
             stack.callback(_closed, sys.stdout, sys.stderr)
             _flushed(*streams)
-            own = os.dup(1)
-            stack.callback(os.close, own)
-            stack.callback(os.dup2, own, 1)
+            standard_output = os.dup(1)
+            stack.callback(os.close, standard_output)
+            stack.callback(os.dup2, standard_output, 1)
             os.dup2(2, 1)  # also of what programs print that the script starts
         try:
             yield

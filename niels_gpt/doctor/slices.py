@@ -50,16 +50,16 @@ class Objects:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A record batch as bytes (see `packed`); `own` are the numbers of its rows in the file `name`."""
+    """A record batch as bytes (see `packed`); `numbers` are those of its rows in the file `name`."""
 
     name: str
     packed: bytes
-    own: tuple[int, ...]
+    numbers: tuple[int, ...]
 
     @property
     def wheres(self) -> list[str]:
         """The place in the input of each row, for reports."""
-        return [f"{self.name} row {number}" for number in self.own]
+        return [f"{self.name} row {number}" for number in self.numbers]
 
 
 @dataclass(frozen=True)

@@ -154,21 +154,22 @@ class TokenFiles:
             for rows in files.read():
                 lengths = rows.lengths
                 if not self.ends and self.form in STREAMS:
+                    # Without separators a stream has no known documents, so it is examined in windows.
                     lengths = _windows(lengths)
                 trained = rows.trained if files.has_mask else None
                 for start, stop in _parts(lengths):
                     first, last = int(lengths[:start].sum()), int(lengths[:stop].sum())
-                    own = np.arange(number + start, number + stop)
+                    numbers = np.arange(number + start, number + stop)
                     part = Concatenated(
                         rows.ids[first:last],
                         lengths[start:stop],
                         None if trained is None else trained[first:last],
-                        [f"{self.path} {split} row {n - base}" for n in own.tolist()],
+                        [f"{self.path} {split} row {n - base}" for n in numbers.tolist()],
                     )
                     if chosen is None:
-                        yield own, part
+                        yield numbers, part
                     else:
-                        yield from _chosen(own, part, chosen)
+                        yield from _chosen(numbers, part, chosen)
                 number += len(lengths)
 
 

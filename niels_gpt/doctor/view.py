@@ -122,9 +122,9 @@ class View:
         turns = self.turns
         if turns is None:
             return np.zeros(len(self.rows.ids), dtype=np.bool_)
-        own = turns.assistants
+        assistants = turns.assistants
         # Where no stop was found, `sampled_end` is the end of the turn, which may include padding.
-        return covered(own.body, own.sampled_end, len(self.rows.ids)) & ~self.padding
+        return covered(assistants.body, assistants.sampled_end, len(self.rows.ids)) & ~self.padding
 
     @cached_property
     def cut_turns(self) -> tuple[Int64s, Int64s]:
@@ -346,6 +346,7 @@ class TurnMasks:
 
     def shifted_rows(self, n: int) -> Bools:
         """Rows whose trained turns are all shifted the same way, bool of shape (n,)."""
+        # Touched turns of rows 0 0 2, of which the first two are shifted left: of_row 2 0 1, lefts 2 0 0, so row 0.
         of_row = np.bincount(self.turns.row[self.touched], minlength=n)
         lefts = np.bincount(self.turns.row[self.left], minlength=n)
         rights = np.bincount(self.turns.row[self.right], minlength=n)

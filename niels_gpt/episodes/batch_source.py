@@ -156,21 +156,21 @@ class BatchSource(Batches[EpisodeBatch]):
         episodes, first = spans.of_episodes(spans.episode), 0
         batches = []
         for i, ((rows, after), sums) in enumerate(zip(drawn, made.sums, strict=True)):
-            own = slice(i * o.batch_size, (i + 1) * o.batch_size)
+            of_rank = slice(i * o.batch_size, (i + 1) * o.batch_size)
             global_trained, global_sum = self._global_sums(rows, sums, place)
             of_batch = episodes[first : first + sums.episodes]
             first += sums.episodes
             batch = EpisodeBatch.of(
-                x=torch.from_numpy(made.x[own]),
-                y=torch.from_numpy(made.y[own]),
-                mask=torch.from_numpy(made.mask[own]),
+                x=torch.from_numpy(made.x[of_rank]),
+                y=torch.from_numpy(made.y[of_rank]),
+                mask=torch.from_numpy(made.mask[of_rank]),
                 episodes=of_batch,
                 num_trained_tokens=sums.trained,
                 mask_sum=sums.weight,
                 global_num_trained_tokens=global_trained,
                 global_mask_sum=global_sum,
                 num_tokens=sums.tokens,
-                lengths=spans.used[own],
+                lengths=spans.used[of_rank],
                 media=self._media(of_batch),
                 state=self.state(after),
                 **layouts[i],
@@ -194,11 +194,11 @@ class BatchSource(Batches[EpisodeBatch]):
         arrays = joined(self.split.images_of(episodes), self.options.images)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def _global_sums(self, rows: Int64s, own: BatchSums, place: Place) -> tuple[int | None, float | None]:
-        """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""
+    def _global_sums(self, rows: Int64s, own_sums: BatchSums, place: Place) -> tuple[int | None, float | None]:
+        """Trained tokens and mask sum over the rows of all ranks; `own_sums` are this rank's."""
         o = self.options
         if o.world_size == 1:
-            return own.trained, own.weight
+            return own_sums.trained, own_sums.weight
         if not o.global_counts:
             return None, None
         if self.counts:
@@ -215,13 +215,13 @@ class BatchSource(Batches[EpisodeBatch]):
         layouts: list[dict[str, Any]] = []
         first = 0
         for i, sums in enumerate(made.sums):
-            own = slice(i * B, (i + 1) * B)
+            own_rows = slice(i * B, (i + 1) * B)
             fields: dict[str, npt.NDArray[Any]] = {
-                "segment_ids": layout.segment_ids[own],
-                "position_ids": layout.position_ids[own],
+                "segment_ids": layout.segment_ids[own_rows],
+                "position_ids": layout.position_ids[own_rows],
             }
             if layout.prefixes is not None:  # attention by sequences cannot express them
-                fields["prefixes"] = layout.prefixes[own]
+                fields["prefixes"] = layout.prefixes[own_rows]
             elif layout.cu_seqlens is not None:
                 # A copy: what was gathered has room for many more texts.
                 fields["cu_seqlens"] = layout.cu_seqlens[first : first + sums.sequences + 1].copy()
@@ -241,13 +241,13 @@ class BatchSource(Batches[EpisodeBatch]):
         reader = self._reader_of(spans)
         texts = reader.texts(spans)
         weights = reader.weights(spans, texts)
-        own, used = spans.own, spans.used
+        own_tokens, used = spans.own, spans.used
         row = texts.places // texts.width
         # In the example with width 5, texts at places 0 2 5 of the padded rows begin at 0 2 3 without padding.
         begins = texts.places - row * texts.width + (used.cumsum() - used)[row]
         lengths = np.diff(begins, append=used.sum())
         numbers = np.arange(len(row)) - row.searchsorted(row)
-        return reader.ids(spans, 0)[own], used, weights[own], numbers.repeat(lengths)
+        return reader.ids(spans, 0)[own_tokens], used, weights[own_tokens], numbers.repeat(lengths)
 
     def in_order(self) -> BatchSource:
         """A source of the same rows in ascending order, each once, without dropping any."""

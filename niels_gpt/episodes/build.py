@@ -203,13 +203,13 @@ def _write_chunk(
     for name, chosen in (("train", ~in_val), ("val", in_val)):
         # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
         ids = np.repeat(chosen, chunk.lengths)
-        own = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
+        metadata = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
         # All samples of a conversation are in one split, so the distance to the sample with their prefix stays the
         # same.
-        shared = np.array([row[PREFIX] for row in own], np.int64).reshape(-1, 2) if prefixes else None
-        shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in own] if images else ()
+        shared = np.array([row[PREFIX] for row in metadata], np.int64).reshape(-1, 2) if prefixes else None
+        shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in metadata] if images else ()
         lengths, weights = chunk.lengths[chosen], chunk.weights[ids]
-        writers[name].write(chunk.ids[ids], lengths, weights, own, prefixes=shared, images=shown)
+        writers[name].write(chunk.ids[ids], lengths, weights, metadata, prefixes=shared, images=shown)
 
 
 def pack_episodes(
@@ -246,6 +246,7 @@ def pack_episodes(
     source, out, width = Path(dataset), Path(out_dir), block_size + 1
     require_episodes(source)
     require_plain_episodes(source, open_manifest(source))
+    # Filtered as a loader with these options filters, so that both have the same rows.
     opened = {
         name: open_split([source], name, min_tokens=min_tokens, too_long=too_long, width=width) for name in SPLITS
     }
@@ -260,6 +261,7 @@ def pack_episodes(
     )
     if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
         return
+    # The width of a row bounds the numbers of its texts, see `MOST_UINT16`.
     segments = "uint16" if width <= MOST_UINT16 else "uint32"
     with Build(out, recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
         writers = {

@@ -270,10 +270,13 @@ class EpisodeSplit:
         """The ranges of items: those of the tokens they copy, and of each of their samples."""
         first, samples = np.zeros(len(items), np.int64), np.ones(len(items), np.int64)
         for hit in np.unique(shard).tolist():  # over the shards that are hit
-            own, here = self.shards[hit].items, shard == hit
-            if own is not None:
+            shared_items, here = self.shards[hit].items, shard == hit
+            if shared_items is not None:
                 number = items[here] - self._first[hit]
-                first[here], samples[here] = own.first[number], own.first[number + 1] - own.first[number]
+                first[here], samples[here] = (
+                    shared_items.first[number],
+                    shared_items.first[number + 1] - shared_items.first[number],
+                )
         sizes = samples + (n > 0)
         of = np.arange(len(items)).repeat(sizes)
         # Two items of 2 and 3 ranges: 0 1 0 1 2. Where tokens are copied, number 0 is the copy, and samples follow.
@@ -283,17 +286,17 @@ class EpisodeSplit:
         sees = np.zeros(len(of), np.int64)
         sample = first[of] + number - (n > 0)[of]
         for hit in np.unique(shard).tolist():
-            own = self.shards[hit].items
-            if own is not None:
+            shared_items = self.shards[hit].items
+            if shared_items is not None:
                 here = (shard[of] == hit) & ~is_prefix
-                found[here] = own.episodes[sample[here]]
-                sees[here] = own.prefixes[sample[here], 1]
+                found[here] = shared_items.episodes[sample[here]]
+                sees[here] = shared_items.prefixes[sample[here], 1]
         return Ranges(of, shard[of], found[:, 0], found[:, 1], is_prefix, sees)
 
     def lengths_at(self, episodes: npt.NDArray[np.integer[Any]]) -> Int64s:
         """The length of episodes (numbers, not positions), prefixes included, int64 of the same shape."""
-        own = self.locate(episodes)[2]
-        return own + self.prefixes_of(episodes)[1] if self.has_prefixes else own
+        lengths = self.locate(episodes)[2]
+        return lengths + self.prefixes_of(episodes)[1] if self.has_prefixes else lengths
 
     def lengths(self) -> Int64s:
         """The length of the episode at every position, int64, shape (len(self),): 8 bytes an episode."""
@@ -351,8 +354,10 @@ class EpisodeSplit:
             self.manifests, self.shard_of_dataset, self.shard_of_dataset[1:], strict=False
         ):
             if manifest is not None:
-                own = {name: r["sha256"] for name, r in manifest["files"].items() if name.startswith(f"{self.split}/")}
-                digest.update(json.dumps(own, sort_keys=True).encode())
+                hashes = {
+                    name: r["sha256"] for name, r in manifest["files"].items() if name.startswith(f"{self.split}/")
+                }
+                digest.update(json.dumps(hashes, sort_keys=True).encode())
             else:
                 for shard in self.shards[first:stop]:
                     for part in identifying_samples(shard):

@@ -269,8 +269,8 @@ class EpisodeReader:
         at = starts.searchsorted(np.arange(0, size * len(sums) + 1, size)).tolist()
         bounds = [starts[at[i] : at[i + 1] + 1] - i * size for i in range(len(sums))]
         counted = [
-            own._replace(sequences=len(of) - 1, longest=int(np.diff(of).max()))
-            for own, of in zip(sums, bounds, strict=True)
+            batch_sums._replace(sequences=len(of) - 1, longest=int(np.diff(of).max()))
+            for batch_sums, of in zip(sums, bounds, strict=True)
         ]
         if spans.sees is None:
             return counted, Layout(found.segment_ids, found.position_ids, np.concatenate(bounds), None)
@@ -421,7 +421,9 @@ def _with_weights(sums: list[BatchSums], weights: Array) -> list[BatchSums]:
     trained = np.count_nonzero(weights.reshape(shape), axis=1).tolist()
     kind = np.int64 if weights.dtype == np.uint8 else np.float64
     weight = weights.sum(axis=1, dtype=kind).reshape(shape).sum(axis=1).tolist()
-    return [own._replace(trained=n, weight=float(w)) for own, n, w in zip(sums, trained, weight, strict=True)]
+    return [
+        batch_sums._replace(trained=n, weight=float(w)) for batch_sums, n, w in zip(sums, trained, weight, strict=True)
+    ]
 
 
 def check_binary_masks(shards: Sequence[Shard]) -> None:

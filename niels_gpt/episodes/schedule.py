@@ -281,6 +281,7 @@ class PhasedRows:
         ends = np.cumsum([sum(phase) for phase in self.phases]).tolist()
         parts, at = [np.empty(0, dtype=np.int64)], start
         while at < stop:
+            # Phases that end at 3 and 6: position 2 is in phase 0, position 3 in phase 1.
             number = int(np.searchsorted(ends, at, side="right"))
             begin, until = ends[number] - sum(self.phases[number]), min(stop, ends[number])
             parts.append(self._rows_of(epoch, number, at - begin, until - begin))

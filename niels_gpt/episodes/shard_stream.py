@@ -115,8 +115,8 @@ class ShardStream:
         wanted = hits if upcoming is None else np.union1d(next(upcoming), hits)
         before, held = self._opened, dict[int, HeldShard | None]()
         if before is not None:
-            own = np.intersect1d(wanted, before.shards)
-            held = {n: before.reader.shards[before.number[n]].held for n in own.tolist()}
+            still_needed = np.intersect1d(wanted, before.shards)
+            held = {n: before.reader.shards[before.number[n]].held for n in still_needed.tolist()}
         before = self._opened = None  # from here on shards that are not needed any more may be evicted, to make room
         # Before anything is fetched: shards that are not held may be evicted to make room for the next window's.
         for n in wanted.tolist():

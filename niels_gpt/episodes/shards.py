@@ -122,8 +122,8 @@ def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, 
 
 def whole_lengths(records: Records, prefixes: Records | None) -> Int64s:
     """The lengths of episodes with their prefixes; both are at most the number of tokens, so the sum is no overflow."""
-    own = np.asarray(records[:, 1], dtype=np.int64)
-    return own if prefixes is None else own + prefixes[:, 1].astype(np.int64)
+    lengths = np.asarray(records[:, 1], dtype=np.int64)
+    return lengths if prefixes is None else lengths + prefixes[:, 1].astype(np.int64)
 
 
 def past_the_end(shard: Shard, name: str, record: int, found: npt.NDArray[np.uint64]) -> CacheError:

@@ -71,12 +71,12 @@ class SharedItems:
             )
         first = np.flatnonzero(alone | _does_not_fit(alone, shared, lengths, width))
         # Own tokens of several samples are neighbours. The first sample needs no copy of itself.
-        own = np.add.reduceat(lengths, first)
+        own_lengths = np.add.reduceat(lengths, first)
         copied = np.where(alone[first], 0, np.maximum.reduceat(shared, first))
         return cls(
             episodes,
             prefixes,
-            np.stack([starts[first], own], axis=1),
+            np.stack([starts[first], own_lengths], axis=1),
             np.stack([np.where(copied > 0, starts[root[first]], 0), copied], axis=1),
             np.append(first, n),
         )

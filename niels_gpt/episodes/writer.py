@@ -335,8 +335,8 @@ class _ShardFiles:
         if self._images is None or self._image_paths is None:
             return
         rows, names = [], []
-        for number, own in enumerate(images, self._episodes_of_images):
-            for image in own:
+        for number, episode_images in enumerate(images, self._episodes_of_images):
+            for image in episode_images:
                 names.append(image.path.encode())
                 place = (image.start, image.tokens, image.width, image.height)
                 rows.append((number, self._path_bytes, len(names[-1]), *place, list(bytes.fromhex(image.sha256))))

@@ -110,8 +110,8 @@ class CopiedRows(StoredRows):
 
     def tokens(self, split: str, row: int) -> Row:
         """See `StoredRows`; no tokens of a row that cannot be shown."""
-        own = int(self._own[row])
-        return self.split(split).row(own) if own >= 0 else Row(row, np.empty(0, np.uint32))
+        number = int(self._own[row])
+        return self.split(split).row(number) if number >= 0 else Row(row, np.empty(0, np.uint32))
 
     def _wanted(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
         return None if wanted.text and self._own[row] < 0 else super()._wanted(split, row, wanted)
@@ -123,10 +123,10 @@ class CopiedRows(StoredRows):
     def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`."""
         check_row(row, len(self._own), 1.0, self.name)
-        where, own = self._names[row], int(self._own[row])
-        if own < 0:
+        where, number = self._names[row], int(self._own[row])
+        if number < 0:
             return RowDetail(row, where, None, problem=self._copy.problems[row])
-        return replace(super().detail(split, own, choice, modes), row=row, where=where)
+        return replace(super().detail(split, number, choice, modes), row=row, where=where)
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """See `Dataset`."""
@@ -145,11 +145,11 @@ def copied(opened: Opened, folder: Path, names: PlaceNames) -> Copy:
     writer = EpisodeWriter(folder, SPLIT, segments_dtype="uint32")
     numbers, problems = [np.empty(0, np.int64)], dict[int, str]()
     is_whole, is_packed = True, False
-    for own, payload in opened.slices():
+    for slice_rows, payload in opened.slices():
         if writer.tokens >= MOST_TOKENS:
             is_whole = False
             break
-        parts, misfits = token_parts(own, payload)
+        parts, misfits = token_parts(slice_rows, payload)
         where = {misfit.number: misfit.where for misfit in misfits}
         problems |= {misfit.number: f"{misfit.where}: {misfit.note}" for misfit in misfits}
         for part in parts:
@@ -160,7 +160,7 @@ def copied(opened: Opened, folder: Path, names: PlaceNames) -> Copy:
             _write(writer, usable)
             is_packed |= part.documents is not None
             numbers.append(usable.numbers)
-        names.extend([where[number] for number in own.tolist()])
+        names.extend([where[number] for number in slice_rows.tolist()])
     writer.close()
     if not is_packed:  # rows without them are texts
         (folder / SPLIT / SEGMENTS_NAME).unlink(missing_ok=True)

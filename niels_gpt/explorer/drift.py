@@ -54,8 +54,8 @@ def compare(left: TokenTable, right: TokenTable, mode: str = "end_of_turn") -> D
     spans = [[(a, b) for a, b, _, _ in places], [(c, d) for _, _, c, d in places]]
     if not by_ids:
         spans = [
-            [_entries(ends_of(table.texts), ends_of(values), span) for span in own]
-            for table, values, own in zip((left, right), (one, other), spans, strict=True)
+            [_entries(ends_of(table.texts), ends_of(values), span) for span in one_side]
+            for table, values, one_side in zip((left, right), (one, other), spans, strict=True)
         ]
     mask_at = _mask_difference(left, right, mode) if not places and by_ids else -1
     return Drift("ids" if by_ids else "text", not places, spans[0], spans[1], mask_at)

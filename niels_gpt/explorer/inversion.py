@@ -220,9 +220,9 @@ def _messages(
 
 def _opens_reasoning(renderer: Renderer, ids: list[int], part: Part) -> bool:
     """Reasoning was closed or opened. A parser takes all that follows a prompt for reasoning where prompts open it."""
-    own = renderer.encoder.decode(ids[part.start : part.stop])
+    text = renderer.encoder.decode(ids[part.start : part.stop])
     before = renderer.encoder.decode(ids[max(0, part.start - 4) : part.start])
-    return any(mark in own for mark in ("think>", "<|")) or before.rstrip().endswith("<think>")
+    return any(mark in text for mark in ("think>", "<|")) or before.rstrip().endswith("<think>")
 
 
 def _assistant(parsed: ParsedResponse, number: int) -> tuple[dict[str, Any], int]:
@@ -337,6 +337,7 @@ def _probes() -> Iterator[Chat]:
     """Small conversations whose contents are words that no format writes."""
     system, user, other = ({"role": role, "content": _WORDS[role]} for role in ("system", "user", "developer"))
     answer = {"role": "assistant", "content": "zqanswer"}
+    # Where a format writes what may depend on what is first, on repeated roles, and on what comes last.
     yield [system, user, answer, user, answer]
     yield [user, answer, user, answer]
     yield [user, answer, system, user, answer]

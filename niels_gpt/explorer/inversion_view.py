@@ -145,7 +145,10 @@ def _ids(renderer: Renderer, messages: Chat, tools: Any, prompt: bool) -> list[i
 
 
 def _changes(reading: Reading) -> Iterator[tuple[str, Chat, Any]]:
-    """Conversations that differ from the one that was read in one respect, each with what is lost then."""
+    """Conversations that differ from the one that was read in one respect, each with what is lost if the ids stay.
+
+    The texts that are put in ("zq", "zqc") occur in no format, so they cannot be mistaken for markup.
+    """
     given, tools = reading.messages, reading.tools
 
     def each(role: str, change: Callable[[dict[str, Any]], dict[str, Any]], where: Callable[[int], bool]) -> Chat:

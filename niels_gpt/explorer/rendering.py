@@ -76,8 +76,8 @@ def bare_text_table(
         return _piece_table(pieces, messages, modes, (), (), note="Counted in characters.", **labels)
     # `scaffold` is False for all, so that a control token in a content is encoded as text.
     ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
-    own = [pieces[at] for at in owner.tolist()]
-    facts = [piece.msg for piece in own], [piece.sampled for piece in own], [piece.content for piece in own]
+    owners = [pieces[at] for at in owner.tolist()]
+    facts = [piece.msg for piece in owners], [piece.sampled for piece in owners], [piece.content for piece in owners]
     return token_table(encoder, ids.tolist(), facts, [], messages, modes, note="", **labels)
 
 
@@ -147,12 +147,12 @@ def _piece_table(
         if part
     ]
     texts = [part for part, _ in parts]
-    own = [piece for _, piece in parts]
-    known = np.array([piece.scaffold for piece in own], np.bool_)
+    owners = [piece for _, piece in parts]
+    known = np.array([piece.scaffold for piece in owners], np.bool_)
     facts = TokenFacts(
-        owners=np.array([piece.msg for piece in own], np.int64),
-        sampled=np.array([piece.sampled for piece in own], np.bool_),
-        body=np.array([piece.content for piece in own], np.bool_),
+        owners=np.array([piece.msg for piece in owners], np.int64),
+        sampled=np.array([piece.sampled for piece in owners], np.bool_),
+        body=np.array([piece.content for piece in owners], np.bool_),
         control=np.isin(texts, list(controls)) & known if controls else np.zeros(len(texts), np.bool_),
         stops=np.isin(texts, list(stops)) & known if stops else np.zeros(len(texts), np.bool_),
         half=np.zeros(len(texts), np.bool_),

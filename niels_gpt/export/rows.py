@@ -50,6 +50,7 @@ class Rows:
     @property
     def starts(self) -> Int64s:
         """Where each row starts in `ids`, int64 of shape (rows,)."""
+        # Lengths 3 2 4: ends 3 5 9, starts 0 3 5.
         return np.cumsum(self.lengths) - self.lengths
 
     @property
@@ -63,6 +64,7 @@ class Rows:
 
     def texts_per_row(self) -> Int64s:
         """How many texts each row has, int64 of shape (rows,)."""
+        # Flags 1 0 1 | 1 0 of rows that start at 0 3: 2 texts and 1.
         counts: Int64s = np.add.reduceat(self.begins, self.starts, dtype=np.int64)
         return counts
 

@@ -158,6 +158,7 @@ class Tokenize:
             bad.left_out[TOO_LONG] += int(long.sum())
             return _only(rows, ~long)
         rows = cut(rows, width, self.too_long)
+        # Trained flags 0 0 | 0 1 of rows that start at 0 2: the first row has nothing to train.
         trains = np.add.reduceat(rows.trained, rows.starts, dtype=np.int64) > 0
         bad.left_out[NOTHING_LEFT] += int((~trains).sum())
         return _only(rows, trains)

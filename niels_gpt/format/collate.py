@@ -127,13 +127,13 @@ def padded_inputs_and_targets(
 
     ::
 
-        T = 5, P = pad_id; the id z is not the row's own
+        T = 5, P = pad_id; the id z is of the next row
 
-        ids  a b c z     own  # # # .     x  a b c P P     y  b c P P P
+        ids  a b c z     filled  # # # .     x  a b c P P     y  b c P P P
 
     Args:
         ids: of any integer type, shape (B, n) with n from 1 to T + 1.
-        own: bool, same shape: False where an id is to be replaced by `pad_id`.
+        filled: bool, same shape: False where an id is to be replaced by `pad_id`.
     """
     rows = np.full((len(ids), T + 1), pad_id, dtype=ids.dtype)
     np.copyto(rows[:, : ids.shape[1]], ids, where=filled)

@@ -346,6 +346,7 @@ def _extents(rows: Integers, lengths: Integers, B: int, T: int) -> tuple[Int64s,
     if rows.size and lengths.min() < 1:
         item = int(lengths.argmin())
         raise UsageError(f"layout: item {item} has length {lengths[item]}; expected at least 1")
+    # Rows 0 0 2 of lengths 3 4 5 and B = 3: first 0 2 2 3, before 0 3 7 12, used 7 0 5. Row 1 has no item.
     first = np.searchsorted(rows, np.arange(B + 1))
     before = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(lengths, out=before[1:])

@@ -119,6 +119,7 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
                     f"{shard.path}: a sample of {len(tokens)} tokens whose mask or seq_lengths are of others"
                 )
             if masked:
+                # With several masks (loss and attention), a token is trained only if all say so.
                 weights.append(np.minimum.reduce(masks))
             size += len(tokens)
             if size >= PORTION_TOKENS:
@@ -142,6 +143,7 @@ def _samples(shard: _Shard) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         InputError: places outside of the file, or samples whose columns end elsewhere.
     """
     data = map_file(shard.path, "u1")
+    # Two samples have three places: the last one is where the second sample ends.
     count = int(data[:4].view("<u4")[0]) if len(data) >= 4 else 0
     fits = 8 + 4 * count <= len(data)
     places = data[4 : 8 + 4 * count].view("<u4").astype(np.int64) if fits else np.empty(0, np.int64)
@@ -151,6 +153,7 @@ def _samples(shard: _Shard) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         )
     varying = sum(column.size is None for column in shard.columns)
     for start, stop in zip(places[:-1].tolist(), places[1:].tolist(), strict=True):
+        # A sample begins with a uint32 for each column whose size varies; then come the columns.
         at, sample = start + 4 * varying, {}
         try:
             sizes = iter(data[start:at].view("<u4").tolist())

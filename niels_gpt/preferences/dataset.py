@@ -217,7 +217,9 @@ def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tupl
     if not len(begins):
         return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
     lengths = shard.records[:, 1].astype(np.int64)
+    # Groups that begin at 0 and 2 of the lengths 5 9 4: their longest sides are 9 and 4.
     long = np.maximum.reduceat(lengths, begins) > fitting.width
+    # Only "head" can cut a whole completion away: "tail" keeps the end of a row, and "skip" the whole row or nothing.
     lost = long & (records["prompt_length"][begins] >= fitting.width) & (fitting.too_long == "head")
     return long, lost
 

@@ -129,6 +129,7 @@ def _counted(opened: OpenedRecipe, name: str) -> SourceEstimate:
     )
     rows = sum(row["episodes"] for row in manifest["splits"].values())
     size = sum(record["bytes"] for record in manifest["files"].values())
+    # All rows count as seen, since the index has the length of every one; nothing is extrapolated.
     sample = _Sample(rows=rows, seen=rows, lengths=[lengths], shared=[np.zeros_like(lengths)], trained=0)
     return replace(
         _scaled(opened.loaded.recipe, name, {"inputs": []}, sample, rows),

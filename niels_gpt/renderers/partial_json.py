@@ -70,6 +70,7 @@ class JSONReader:
                 continue
             match = _SPACE.match(text, self.at, stop)
             at = self.at = match.end() if match else self.at
+            # `_next` says what may come when there is more text.
             if at >= stop:
                 return
             char = text[at]

@@ -256,6 +256,7 @@ class RenderedTokens:
         counted = (owners >= 0) & (owners < n)
         if sampled_only:
             counted &= self._fact(self.sampled_mask)
+        # Owners 0 0 -1 2 of three messages: counts 2 0 1. Owner -1, the scaffold between messages, is not counted.
         counts: list[int] = np.bincount(owners[counted], minlength=n).tolist()
         return counts[: n if n_messages is None else n_messages]
 

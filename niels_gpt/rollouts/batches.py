@@ -149,9 +149,11 @@ class RolloutSource(Batches[RolloutBatch]):
         assert layout is not None
         assert layout.cu_seqlens is not None
         rollouts = spans.episode
+        # Groups 7 3 7 of three rows: `groups` 3 7, and `group` 1 0 1 counts them from 0, for sums by group.
         groups, group = np.unique(self.dataset.groups[rollouts], return_inverse=True)
         arrays = {
             "input_ids": x,
+            # For losses that know no mask: they ignore the targets outside of it.
             "labels": np.where(mask > 0, y, IGNORE_INDEX),
             "mask": mask,
             **self._of_targets(spans, mask > 0),
@@ -198,10 +200,10 @@ class RolloutSource(Batches[RolloutBatch]):
             found["logprobs"] = np.where(trained, targets_of(self._logprobs.rows(spans, 0.0)), np.float32(0.0))
         return found
 
-    def _global_trained(self, drawn: Int64s, own: int) -> int:
-        """The trained tokens of all ranks' rows; `own` are this rank's."""
+    def _global_trained(self, drawn: Int64s, own_trained: int) -> int:
+        """The trained tokens of all ranks' rows; `own_trained` are this rank's."""
         if self.options.world_size == 1:
-            return own
+            return own_trained
         # Every rank computes the rows of all ranks from the same plan, so the ranks need not communicate.
         per_rank = drawn.reshape(self.options.world_size, -1)
         rows = np.concatenate([self.parts.rows_of(parts) for parts in per_rank])

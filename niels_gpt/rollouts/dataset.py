@@ -106,6 +106,7 @@ class RolloutDataset:
         self.paths = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
         if not self.paths:
             raise UsageError("no dataset of rollouts; expected at least one directory")
+        # The names as they were passed in: `Path` would make one slash of the two in a URL.
         for name in [paths] if isinstance(paths, str | Path) else paths:
             if is_url(str(name)):
                 raise UsageError(f"{name}: rollouts are read from a local directory; download them: niels-gpt fetch")
@@ -177,6 +178,7 @@ class RolloutDataset:
     @cached_property
     def by_group(self) -> tuple[Int64s, Int64s]:
         """The rollouts, group after group, int64, shape (rollouts,); and where each begins, shape (groups + 1,)."""
+        # Groups 1 0 1 0: order 1 3 0 2, begins 0 2 4. Stable, so that the rollouts of a group ascend.
         order = np.argsort(self.groups, kind="stable")
         return order, np.searchsorted(self.groups[order], np.arange(self.n_groups + 1))
 

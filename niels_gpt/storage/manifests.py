@@ -313,9 +313,11 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     """
     if isinstance(tokenizer, str | PathLike):
         return _sha256_of_files(Path(tokenizer))
+    # Encoders and renderers of this package, which know the hashes of their files.
     fingerprints = getattr(tokenizer, "fingerprints", None)
     if isinstance(fingerprints, Mapping):
         return str(fingerprints.get("tokenizer") or fingerprints.get("tokenizer_sha256"))
+    # A fast tokenizer of transformers holds one of `tokenizers`.
     rust = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(rust, "to_str"):
         return hashlib.sha256(rust.to_str().encode()).hexdigest()
@@ -329,6 +331,7 @@ def tokenizer_sha256(tokenizer: Any) -> str:
             f"found a {type(tokenizer).__name__}; expected a tokenizer: its directory or file, a renderer, or "
             "an object with encode() and special_token_ids()"
         )
+    # Nothing to hash: the tokenizer is identified by what it does.
     behaviour = {
         "special_token_ids": {name: int(token) for name, token in sorted(tokenizer.special_token_ids().items())},
         "probe": [int(token) for token in tokenizer.encode(_PROBE)],

@@ -144,16 +144,18 @@ def _check_prompts(view: View, layout: Layout, judged: Bools) -> None:
         foreign[ends[ends >= 0]] = False
     view.hit_tokens("tool-results-trained", foreign & (view.role_of == TOOL), "a tool result is trained from here on")
     view.hit_tokens("user-tokens-trained", foreign & (view.role_of != TOOL), "prompt text is trained from here on")
-    own = turns.assistants
-    header = wrong & covered(own.start, own.body, len(rows.ids))
+    assistants = turns.assistants
+    header = wrong & covered(assistants.start, assistants.body, len(rows.ids))
     if layout.repeats_opener:  # the model samples the headers between parts of an answer
-        header &= ~covered(own.start[own.resumed], own.body[own.resumed], len(rows.ids))
+        header &= ~covered(assistants.start[assistants.resumed], assistants.body[assistants.resumed], len(rows.ids))
     # Think tags of the header are prefilled by the prompt, which is a rule of its own.
     tags = np.isin(rows.ids, layout.think or ())
     view.hit_tokens("header-trained", header & ~tags, "the assistant's header is trained from here on")
     view.hit_tokens("supplied-trained", header & tags, "the generation prompt prefills this token")
     # From after the stop to the end of the turn; empty where there is no stop.
-    tail = wrong & covered(np.where(own.stop >= 0, own.stop + 1, own.end), own.end, len(rows.ids))
+    tail = wrong & covered(
+        np.where(assistants.stop >= 0, assistants.stop + 1, assistants.end), assistants.end, len(rows.ids)
+    )
     view.hit_tokens("tail-trained", tail, "this token is trained and comes after the stop")
 
 

@@ -201,8 +201,8 @@ def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any]
             function = made["function"]
             # Tools may be declared with or without the wrapper of the OpenAI format.
             declared = [tool.get("function", tool) for tool in chat.tools or ()]
-            own = next((tool for tool in declared if tool.get("name") == function["name"]), None)
-            parameters = own.get("parameters", {}).get("properties", {}) if own is not None else None
+            declaration = next((tool for tool in declared if tool.get("name") == function["name"]), None)
+            parameters = declaration.get("parameters", {}).get("properties", {}) if declaration is not None else None
             arguments = function["arguments"]
             yield index, "text" if isinstance(arguments, str) else "object", arguments, parameters
 

@@ -199,12 +199,12 @@ def system_fault(owners: np.ndarray[Any, Any], body: np.ndarray[Any, Any]) -> tu
         owners: message index of each token. body: True on tokens of contents.
     """
     # Only its content: a header alone would not show the instructions to the model.
-    own = np.flatnonzero((owners == 0) & body)
-    if not own.size:
+    system = np.flatnonzero((owners == 0) & body)
+    if not system.size:
         return "system-dropped", "no token of the system message is in the rendering"
     others = np.flatnonzero(owners > 0)
     # A token of a later message comes first: the header of the user's turn is around the system text.
-    if others.size and others[0] < own[0]:
+    if others.size and others[0] < system[0]:
         return "system-folded", "the system message is written inside the next turn"
     return "", ""
 

@@ -228,27 +228,29 @@ def _check_cut_turns(view: View, turns: Turns) -> None:
 
 def _check_ends(view: View, layout: Layout, turns: Turns) -> None:
     """Assistant turns without a stop: inside a row, at its end, or closed by another token."""
-    rows, own = view.rows, turns.assistants
+    rows, answers = view.rows, turns.assistants
     # Padding after the last turn of a row belongs to no turn.
-    text_end = own.end - counts_in(view.padding, own.body, own.end)
-    has_text = text_end > own.body
-    view.counters.sums["turns closed"] += int((own.stop >= 0).sum())
-    cut = has_text & (own.stop < 0)
+    text_end = answers.end - counts_in(view.padding, answers.body, answers.end)
+    has_text = text_end > answers.body
+    view.counters.sums["turns closed"] += int((answers.stop >= 0).sum())
+    cut = has_text & (answers.stop < 0)
     if not layout.has_own_stop:
-        _count_open_ends(view, own, cut, text_end)
+        _count_open_ends(view, answers, cut, text_end)
         return
-    last = _last_text(view, layout, own, text_end)
+    last = _last_text(view, layout, answers, text_end)
     other = cut & np.isin(rows.ids[last], list(layout.controls - set(layout.stops)))
-    view.hit("wrong-end-of-turn", own.row[other], last[other], "the turn ends in this token")
-    at_end = own.end == rows.starts[own.row + 1]
+    view.hit("wrong-end-of-turn", answers.row[other], last[other], "the turn ends in this token")
+    at_end = answers.end == rows.starts[answers.row + 1]
     inner = cut & ~other & ~at_end
-    view.hit("eot-missing", own.row[inner], text_end[inner] - 1, "the next turn begins after this token")
-    trained = counts_in(view.trained, own.body, own.end) > 0 if rows.trained is not None else has_text
+    view.hit("eot-missing", answers.row[inner], text_end[inner] - 1, "the next turn begins after this token")
+    trained = counts_in(view.trained, answers.body, answers.end) > 0 if rows.trained is not None else has_text
     broken = cut & ~other & at_end & trained
-    view.hit("truncated-mid-turn", own.row[broken], text_end[broken] - 1, "the row ends here, inside an assistant turn")
+    view.hit(
+        "truncated-mid-turn", answers.row[broken], text_end[broken] - 1, "the row ends here, inside an assistant turn"
+    )
 
 
-def _count_open_ends(view: View, own: Turns, cut: Bools, text_end: Int64s) -> None:
+def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -> None:
     """Count answers at the ends of rows where the next opener ends a turn (GLM), so that the last one may have no end.
 
     One row does not show whether its answer was cut. The lengths of all rows do, see `_cut_at_limit`, as does an opener
@@ -260,11 +262,11 @@ def _count_open_ends(view: View, own: Turns, cut: Bools, text_end: Int64s) -> No
     rows, counters = view.rows, view.counters
     lengths = rows.lengths - rows.per_row(view.padding)
     # The last assistant turn of each row: no later one is in the same row.
-    last = np.append(own.row[1:] != own.row[:-1], True) if len(own) else np.zeros(0, dtype=np.bool_)
+    last = np.append(answers.row[1:] != answers.row[:-1], True) if len(answers) else np.zeros(0, dtype=np.bool_)
     # Behind the opener that ends the last turn nothing follows.
-    counters.sums[CLOSED] += int((last & (own.stop >= 0) & (own.stop + 1 >= text_end)).sum())
-    trained = counts_in(view.trained, own.body, own.end) > 0 if rows.trained is not None else cut
-    is_open = cut & trained & last & (own.end == rows.starts[own.row + 1])
+    counters.sums[CLOSED] += int((last & (answers.stop >= 0) & (answers.stop + 1 >= text_end)).sum())
+    trained = counts_in(view.trained, answers.body, answers.end) > 0 if rows.trained is not None else cut
+    is_open = cut & trained & last & (answers.end == rows.starts[answers.row + 1])
     # Packed rows fill up to one length, whatever their last answers.
     single = rows.per_row(rows.first_of_document) <= 1
     for length, n in zip(*np.unique(lengths[single], return_counts=True), strict=True):
@@ -272,9 +274,9 @@ def _count_open_ends(view: View, own: Turns, cut: Bools, text_end: Int64s) -> No
     note = "the row ends here, inside an assistant turn"
     longest = lengths[single].max(initial=0)
     # Only the longest rows of this slice may be the longest of all, so evidence is kept for one length a slice.
-    at_limit = is_open & (single & (lengths == longest))[own.row]
-    view.hit(f"{ROWS_OF} {longest}", own.row[at_limit], text_end[at_limit] - 1, note)
-    view.hit(OPEN, own.row[is_open], text_end[is_open] - 1, note)
+    at_limit = is_open & (single & (lengths == longest))[answers.row]
+    view.hit(f"{ROWS_OF} {longest}", answers.row[at_limit], text_end[at_limit] - 1, note)
+    view.hit(OPEN, answers.row[is_open], text_end[is_open] - 1, note)
 
 
 def _cut_at_limit(counters: Counters) -> None:
@@ -308,12 +310,12 @@ AT_LIMIT: Final = 4  # rows of the greatest length, at least
 OTHER_LENGTHS: Final = 4  # rows all of which have one length may be windows
 
 
-def _last_text(view: View, layout: Layout, own: Turns, text_end: Int64s) -> Int64s:
+def _last_text(view: View, layout: Layout, answers: Turns, text_end: Int64s) -> Int64s:
     """The last token of each turn that is not white space."""
     last = np.maximum(text_end - 1, 0)
     ids = view.rows.ids
     for _ in range(2):  # formats write at most two tokens of white space after an end
-        white = (ids[last] >= 0) & (ids[last] < layout.vocab_size) & (last > own.body)
+        white = (ids[last] >= 0) & (ids[last] < layout.vocab_size) & (last > answers.body)
         white[white] = layout.white_bytes[ids[last[white]]]
         last = last - white
     return last

@@ -95,6 +95,7 @@ def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder, *, n
     named = opened = closed = False
     while True:
         reader.read(text_of.text, rest.stop)
+        # Reversed, so that the first of several members with one key counts; it may have been reported already.
         members = {member.key: member for member in reversed(reader.members)}
         arguments = members.get(key) if name else next(iter(reader.members), None)
         if not named and not name and arguments is not None:

@@ -79,6 +79,7 @@ class Pairs(CallDialect):
         schema = schemas.get(name or "", {})
         arguments: dict[str, Any] = {}
         status = Status.OK if name else Status.MISSING_NAME
+        # Each round reads  text <key> key </key> text <value> value </value>;  `before` is the text in front of a key.
         while before.marker:
             key = yield from self._part(block, before.stop + len(self.key[0]), self.key[1])
             opened = (yield from self._part(block, key.stop + len(self.key[1]), self.value[0])) if key.marker else key

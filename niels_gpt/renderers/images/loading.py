@@ -153,6 +153,7 @@ def source_of(part: ImagePart) -> BytesIO | Path:
         )
     if part.encoded:
         return _decoded(source, part)
+    # Only the beginning, because a data URI may have megabytes, all of which `lower` would copy.
     scheme = source[:8].lower()
     if scheme.startswith("data:"):
         head, comma, payload = source.partition(",")

@@ -137,6 +137,7 @@ def place_of(where: str, files: Sequence[str]) -> int:
 
 def where_of(place: int, files: Sequence[str]) -> str:
     """The place of a row as text: the inverse of `place_of`."""
+    # Bits 40 and above are the file, bit 39 says whether it is a line, the rest is its number.
     number = place & (1 << 39) - 1
     return f"{files[place >> 40]}:{number}" if place >> 39 & 1 else f"{files[place >> 40]} row {number}"
 

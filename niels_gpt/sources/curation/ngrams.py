@@ -340,6 +340,7 @@ class Buckets:
         """More keys; rows ascend from call to call."""
         # A shift by all 64 bits is not defined.
         bucket = (keys >> np.uint64(64 - self._bits)) if self._bits else np.zeros(len(keys), np.uint64)
+        # Keys of the buckets 1 0 1: order 1 0 2, bounds 0 1 3. Stable, so that rows ascend within each bucket.
         order = np.argsort(bucket, kind="stable")
         both = np.stack([keys, rows.view(np.uint64)], axis=1)[order]
         bounds = bucket[order].searchsorted(np.arange(len(self._files) + 1, dtype=np.uint64)).tolist()

@@ -264,6 +264,7 @@ def harmony(row: Row) -> list[Any]:
             turns.append(_harmony_other(turn))
             continue
         channel, content = turn.get("channel"), turn.get("content")
+        # A thought is a message of its own before the answer or call that it belongs to; it becomes its reasoning.
         if channel == "analysis" and turn.get("recipient") in (None, "all"):
             thought = (thought or "") + _text_of(content, f"message {index}: content")
             continue
@@ -271,6 +272,7 @@ def harmony(row: Row) -> list[Any]:
         if thought is not None:
             answer["reasoning_content"], thought = thought, None
         recipient = turn.get("recipient")
+        # A message to a function is a call: its content holds the arguments.
         if recipient not in (None, "all"):
             function = {"name": str(recipient).removeprefix("functions."), "arguments": content}
             answer |= {"content": None, "tool_calls": [{"type": "function", "function": function}]}
