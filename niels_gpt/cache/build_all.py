@@ -17,12 +17,9 @@ target `_build` and `_report`.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +54,7 @@ from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.regular import is_regular, read_regular
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
@@ -242,7 +240,7 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncode
     folder = settings.cache_dir / "tokenizer"
     with storage_errors("creating the directory", settings.cache_dir):
         settings.cache_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(settings.cache_dir):  # a second run waits here, and then finds the copy
+    with locked_directory(settings.cache_dir):  # a second run waits here, and then finds the copy
         recover_interrupted(folder)
         is_there = is_copied(tokenizer, folder, overwrite=settings.overwrite)
         replaced = is_regular(folder / META_NAME) and bool(differences(tokenizer, folder))
@@ -392,7 +390,7 @@ def _report(settings: Settings, tokenizer: DocumentEncoder, outcome: Outcome) ->
     Other processes may build other sources into the same directory, so the report is read again under a lock.
     """
     path = settings.cache_dir / REPORT_NAME
-    with _locked(settings.cache_dir):
+    with locked_directory(settings.cache_dir):
         sources = {source["name"]: source for source in _reported(path)}
         sources[outcome.name] = outcome.to_json() | {"seed": settings.seed, "tokenizer_sha256": tokenizer.sha256}
         report = {
@@ -419,19 +417,6 @@ def _reported(path: Path) -> list[dict[str, Any]]:
         raise InputError(
             f"{path}: not a report of build-all ({error}); delete it, and the next run writes a new one"
         ) from error
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock during the block, on the directory itself, so that no lock file remains."""
-    with storage_errors("locking", folder):
-        descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with storage_errors("locking", folder):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:

@@ -10,13 +10,7 @@ Tokens, masks and segment ids come later, shard by shard: see `storage.shard_cac
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -30,16 +24,16 @@ from niels_gpt.episodes.format import (
     TOKENS_NAME,
     checked_manifest,
 )
-from niels_gpt.errors import CacheError, storage_errors, without_passwords
+from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import atomic_file, write_atomic
+from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
-from niels_gpt.storage.remote import download, read_small
+from niels_gpt.storage.remote import download, plain_name, read_small
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
 MOST_MANIFEST_BYTES: Final = 512 << 20
-MOST_NAME: Final = 100  # characters of a directory's name that come from the URL
 INDEX_THREADS: Final = 8
 
 
@@ -105,11 +99,12 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
             f"{url}: no {MANIFEST_NAME}, so these are not finished episodes. Publish them (niels-gpt publish); caches "
             "cannot be read from a store: download them (niels-gpt fetch) and read the directory"
         )
-    folder = cache.folder / "datasets" / f"{_plain_name(url)}-{sha256(data).hexdigest()[:16]}"
+    folder = cache.folder / "datasets" / f"{plain_name(url)}-{sha256(data).hexdigest()[:16]}"
     wanted = folder / f".{MANIFEST_NAME}.wanted"
     with storage_errors("creating the directory", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folder, seconds=cache.retries.stall_seconds):
+    # The other processes of the node wait while one fetches; not for ever, as two may do it without harm.
+    with locked_directory(folder, seconds=cache.retries.stall_seconds):
         if not (folder / MANIFEST_NAME).is_file():
             # Checked under a name of its own: a file called episodes.json would say that all indexes are here.
             write_atomic(wanted, data)
@@ -144,28 +139,3 @@ def _fetch_small_files(url: str, folder: Path, manifest: Manifest, cache: ShardC
     with ThreadPoolExecutor(INDEX_THREADS) as threads:
         # The error of a thread is raised where its result is read.
         list(threads.map(fetch, small))
-
-
-@contextmanager
-def _one_at_a_time(folder: Path, *, seconds: float) -> Iterator[None]:
-    """Let the other processes of the node wait while one fetches; not for ever, as two may do it without harm."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.02)
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the file open too, and would keep it
-        os.close(descriptor)
-
-
-def _plain_name(url: str) -> str:
-    """The last part of a URL as the beginning of a directory's name."""
-    name = re.sub(r"[^\w.+=@-]", "_", PurePosixPath(without_passwords(url)).name)
-    # A leading dot would hide the directory from whoever looks for what fills the disk.
-    return name.lstrip(".")[:MOST_NAME] or "dataset"

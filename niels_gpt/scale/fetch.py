@@ -11,7 +11,6 @@ a fetched manifest is trusted, see `storage.manifests.check_file_names`.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -19,13 +18,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from niels_gpt import ranges
-from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors, without_passwords
+from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.scale.publish import MANIFEST_NAMES
+from niels_gpt.storage import locks
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import HashedWriter, sync_directory, write_atomic
 from niels_gpt.storage.manifests import (
@@ -36,13 +36,12 @@ from niels_gpt.storage.manifests import (
     check_manifest_hash,
     read_manifest,
 )
-from niels_gpt.storage.remote import READ_BYTES, PatientFile, file_system, opened, remote_errors, size_at
+from niels_gpt.storage.remote import READ_BYTES, PatientFile, file_system, opened, plain_name, remote_errors, size_at
 from niels_gpt.storage.retries import is_missing
 from niels_gpt.storage.staging import rename_and_delete
 
 MAX_BYTES = 100 << 30  # of a read cache, unless another limit is passed
 MOST_MANIFEST_BYTES = 512 << 20
-MOST_NAME = 100  # characters of an entry's name that come from the URL
 ENTRY = r"(?s).+-[0-9a-f]{16}"
 TRASH = rf"{ENTRY}\.[0-9a-f]{{32}}\.trash"  # as `rename_and_delete` names it
 
@@ -72,7 +71,7 @@ class ReadCache:
         """
         fs, root = file_system(url)
         name, data = _remote_manifest(fs, root, url)
-        place = self.folder / f"{_plain_name(root)}-{sha256(data).hexdigest()[:16]}"
+        place = self.folder / f"{plain_name(root)}-{sha256(data).hexdigest()[:16]}"
         with storage_errors("creating the directory", place):
             place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place):
@@ -124,12 +123,6 @@ class ReadCache:
         """The directories whose names this class has given; other directories are never touched."""
         found = (path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name))
         return sorted(path for path in found if path.is_dir() and not path.is_symlink())
-
-
-def _plain_name(root: str) -> str:
-    """The last part of a remote path as the beginning of a directory's name."""
-    name = re.sub(r"[^\w.+=@-]", "_", PurePosixPath(without_passwords(root)).name)
-    return name.lstrip(".")[:MOST_NAME] or "dataset"
 
 
 def _refuse_links(place: Path) -> None:
@@ -242,21 +235,11 @@ def _locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
     if path.is_symlink():
         raise _planted(path)
     with storage_errors("locking", path):
-        # No O_TRUNC, and links are not followed: one could point to any file of the user.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = locks.open_lock_file(path)
     try:
-        yield _flock(descriptor, wait)
+        yield locks.take(descriptor, wait=wait)
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the file open too, and would keep it
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, wait: bool) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
+        locks.release(descriptor)
 
 
 def _planted(path: Path) -> CacheError:

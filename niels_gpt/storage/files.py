@@ -15,7 +15,6 @@ write, so they cost no second read.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import json
 import os
@@ -29,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import OutputExists, storage_errors
+from niels_gpt.storage import locks
 from niels_gpt.storage.checksums import COPY_BYTES, Checksums, FileRecord
 
 _TEMPORARY = ".niels.tmp"  # the suffix of unfinished files
@@ -166,7 +166,7 @@ def _open_aside(path: Path) -> tuple[Path, IO[bytes]]:
         try:
             file = aside.open("xb+", buffering=COPY_BYTES)
             with suppress(OSError):  # without locks, `remove_abandoned` gets none either, and deletes nothing
-                fcntl.flock(file, fcntl.LOCK_EX)
+                locks.take(file.fileno(), wait=True)
             if os.fstat(file.fileno()).st_nlink:  # else another process deleted it as abandoned before it was locked
                 return aside, file
             file.close()
@@ -184,11 +184,11 @@ def remove_abandoned(path: Path) -> None:
     # pipe under such a name.
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
-        with suppress(OSError):  # locked, deleted meanwhile, or owned by another user
+        with suppress(OSError):  # deleted meanwhile, or owned by another user
             descriptor = os.open(left, flags)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
+                if locks.take(descriptor, wait=False):
+                    left.unlink()
             finally:
                 os.close(descriptor)
 

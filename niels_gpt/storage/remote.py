@@ -39,6 +39,7 @@ READ_BYTES = 8 << 20  # bytes per request; large, because each request to a buck
 
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
+MOST_NAME = 100  # characters of a directory's name that come from a URL
 DAMAGED_READS = 3  # of a whole file; after three, the store itself must have the damaged bytes
 
 _log = logging.getLogger("niels_gpt.storage")
@@ -291,6 +292,13 @@ def as_file(file: str | AnyFile) -> AnyFile:
 def address(file: AnyFile) -> str:
     """A string that `as_file` turns into the same file. It may contain a password, so it is not for messages."""
     return file.url if isinstance(file, RemoteFile) else str(file)
+
+
+def plain_name(url: str) -> str:
+    """The last part of a URL as the beginning of a local directory's name."""
+    name = re.sub(r"[^\w.+=@-]", "_", PurePosixPath(without_passwords(url)).name)
+    # A leading dot would hide the directory from whoever looks for what fills the disk.
+    return name.lstrip(".")[:MOST_NAME] or "dataset"
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -8,8 +8,8 @@
     folder/lock, folder/uses                                the lock of the directory, and its count of uses
 
 A shard is named by the checksums of its files, so two datasets that contain the same one use one copy. It gets its name
-after its sha256 was compared, so a directory without `.part` is complete. Processes agree by two kinds of locks of the
-operating system (`flock`), which are released when their process ends, however it ends:
+after its sha256 was compared, so a directory without `.part` is complete. Processes agree by two kinds of locks
+(`locks.py`):
 
 * A reader of a shard holds its lock shared; a download and an eviction hold it exclusively.
 * Shards are evicted under the lock of the directory. A download allocates the full size of its files first, so that
@@ -22,14 +22,13 @@ machines that share a directory may differ.
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import json
 import os
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -39,11 +38,11 @@ from typing import Any, Protocol
 from niels_gpt import ranges
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.forks import cached_property
+from niels_gpt.storage import locks
 from niels_gpt.storage.remote import download
 from niels_gpt.storage.retries import Retries
 
 MAX_BYTES = 100 << 30
-POLL_SECONDS = 0.02  # between two attempts to get a lock that another process holds
 COUNTER_BYTES = 8
 PART = ".part"
 PATIENCE = 10  # times `stall_seconds`: the longest wait for another process that downloads the same shard
@@ -86,7 +85,7 @@ class HeldShard:
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
-        weakref.finalize(self, _unlocked, lock, os.getpid())
+        weakref.finalize(self, locks.release, lock, os.getpid())
 
 
 class Holder(Protocol):
@@ -146,7 +145,7 @@ class ShardCache:
                     f"{self._place(shard.key)}: another process of this machine has been downloading this shard for "
                     f"{PATIENCE * self.retries.stall_seconds:g} s; end it, or use another cache_dir"
                 )
-            time.sleep(POLL_SECONDS if not self._place(shard.key).is_dir() else 0)
+            time.sleep(locks.POLL_SECONDS if not self._place(shard.key).is_dir() else 0)
         return shard_here
 
     def fetch(self, shard: RemoteShard, *, wait: bool = True) -> bool:
@@ -212,14 +211,14 @@ class ShardCache:
         _refuse_link(self._place(shard.key))
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
-            if _flock(descriptor, fcntl.LOCK_SH) and self._place(shard.key).is_dir():
+            if locks.take(descriptor, wait=False, shared=True) and self._place(shard.key).is_dir():
                 self._record_use(shard.key)
                 # The result now owns the lock, which the `finally` below must not release.
                 held, descriptor = HeldShard(self._place(shard.key), descriptor), -1
                 return held
         finally:
             if descriptor >= 0:
-                _unlocked(descriptor)
+                locks.release(descriptor)
         return None
 
     # ---- room
@@ -255,7 +254,7 @@ class ShardCache:
 
         try:
             with storage_errors("making room for a shard in", self.folder):
-                if _within(seconds, try_once):
+                if locks.within(seconds, try_once):
                     return True
                 if seconds and refused:
                     raise refused[0]
@@ -309,25 +308,25 @@ class ShardCache:
         """Hold the lock of a shard exclusively during the block; yields false, without waiting, if it is taken."""
         descriptor = self._open_lock(self._lock_path(key))
         try:
-            yield _flock(descriptor, fcntl.LOCK_EX)
+            yield locks.take(descriptor, wait=False)
         finally:
-            _unlocked(descriptor)
+            locks.release(descriptor)
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
         descriptor = self._open_lock(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for milliseconds, so it is waited for
+            locks.take(descriptor, wait=True)  # held for milliseconds, so it is waited for
             yield
         finally:
-            _unlocked(descriptor)
+            locks.release(descriptor)
 
     def _open_lock(self, path: Path) -> int:
         with storage_errors("locking", path):
             for folder in (path.parent, self.folder / "shards"):
                 folder.mkdir(parents=True, exist_ok=True)
             _refuse_link(path)
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            return locks.open_lock_file(path)
 
     def _record_use(self, key: str) -> None:
         """Write the number of this use, counted over all processes, into the shard's lock file."""
@@ -381,36 +380,6 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, at)
         view, at = view[written:], at + written
-
-
-def _within(seconds: float, try_once: Callable[[], bool]) -> bool:
-    """Try until it succeeds or the time is over, at least once; returns whether it succeeded."""
-    end = time.monotonic() + seconds
-    while not try_once():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True
-
-
-def _unlocked(descriptor: int, process: int | None = None) -> None:
-    """Release a lock and close its file.
-
-    Closing alone would not release it if a process was forked meanwhile, since that also has the file open. In the
-    forked process itself (`process` is not its id) the lock is not released, because it belongs to the parent.
-    """
-    if process in (None, os.getpid()):
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
-
-
-def _flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _bytes_of(place: Path) -> int:

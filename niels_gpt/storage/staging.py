@@ -13,7 +13,6 @@ puts back an earlier build that had been moved away.
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import os
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from niels_gpt.errors import NielsError, OutputExists, StorageError, UsageError, storage_errors
+from niels_gpt.storage import locks
 from niels_gpt.storage.files import sync_directory
 
 
@@ -136,15 +136,10 @@ class StagedDirectory:
 
     def _take_lock(self, descriptor: int) -> None:
         """Lock the staging directory itself, so that no lock file can remain."""
-        try:
-            with storage_errors("locking", self.path):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except StorageError as error:
-            if isinstance(error.__cause__, BlockingIOError):
-                raise self._busy() from error
-            raise
+        with storage_errors("locking", self.path):
+            is_free = locks.take(descriptor, wait=False)
         # Between opening and locking, the other process may have finished and renamed the directory away.
-        if not self._is_ours(descriptor):
+        if not (is_free and self._is_ours(descriptor)):
             raise self._busy()
 
     def _remove_if_empty(self) -> None:
@@ -152,8 +147,7 @@ class StagedDirectory:
         with suppress(OSError):
             descriptor = os.open(self.path, os.O_RDONLY)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_ours(descriptor):
+                if locks.take(descriptor, wait=False) and self._is_ours(descriptor):
                     self.path.rmdir()
             finally:
                 os.close(descriptor)

@@ -28,6 +28,7 @@ from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Bools, Int64s, covered
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import TurnMasks, View, after_white_space
+from niels_gpt.sources.curation.ngrams import mixed
 
 _CAUSE: Final = (
     "A setting that trains some turns only, prompt/completion data made from whole conversations, or user text that "
@@ -240,11 +241,8 @@ def _sums(ids: Int64s, owner: Int64s, back: Int64s, n: int) -> Keys:
 
 
 def _mixed(values: Keys) -> Keys:
-    """A 64-bit hash of each value: the last steps of splitmix64, modulo 2**64."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    """A 64-bit hash of each value, a step of the generator splitmix64. `mixed` alone would map 0 to 0."""
+    return mixed(values + np.uint64(0x9E3779B97F4A7C15))
 
 
 def finish(counters: Counters, *, sampled: bool) -> None:
