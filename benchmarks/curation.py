@@ -67,7 +67,7 @@ def duplicates(path: Path, near: float | None) -> str:
 
 def mixing(episodes: int) -> str:
     """Measure two datasets and take the exact rows of a mixture, packed."""
-    from niels_gpt.episodes.mixture import Proportions, measured, rows_of
+    from niels_gpt.episodes.order.mixture import Proportions, measured, rows_of
     from niels_gpt.episodes.writer import EpisodeWriter
 
     with tempfile.TemporaryDirectory() as folder:

@@ -25,7 +25,7 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, SEGMENTS_NAME, TOKENS_NAME
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.schedule import EveryRow
+from niels_gpt.episodes.order.schedule import EveryRow
 
 EPISODES = 100_000
 MANY_EPISODES = 10_000_000

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-    from niels_gpt.episodes.mixture import Mixture
-    from niels_gpt.episodes.sampling import Sampling
+    from niels_gpt.episodes.order.mixture import Mixture
+    from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.episodes.split_loader import SplitLoader
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Message
@@ -168,7 +168,7 @@ def loader(
     `niels_gpt.rollouts.RolloutLoader`.
     """
     from niels_gpt.episodes.format import kind_of
-    from niels_gpt.episodes.mixture import mixture_for
+    from niels_gpt.episodes.order.mixture import mixture_for
 
     counted = {name: options.get(name) for name in ("too_long", "share_prefixes")}
     mixture = mixture_for(path, sequence_length=sequence_length, packing=packing, **counted)
@@ -232,7 +232,7 @@ def _order(mixture: Mixture | None, sampling: Sampling | None, seed: int | None,
     Raises:
         UsageError: `sampling` beside `seed` or `shuffle`.
     """
-    from niels_gpt.episodes.sampling import Sampling
+    from niels_gpt.episodes.order.sampling import Sampling
 
     if sampling is not None and (seed is not None or not shuffle):
         raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")

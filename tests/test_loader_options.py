@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
-from niels_gpt.episodes.sampling import Sampling
+from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, StorageError, UsageError
 from niels_gpt.export.run import export

@@ -3,7 +3,7 @@
 How a batch comes about, with the file that does each step::
 
     place (epoch, position)                          loader.py, iterate.py     where a split has been read to
-      -> rows of the global batch, cut by rank       schedule.py               7 2 9 4 | 1 8 3 6
+      -> rows of the global batch, cut by rank       order/schedule.py         7 2 9 4 | 1 8 3 6
       -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
       -> spans: file, start, length                  spans.py, dataset.py      (shard 0, 4096, 300), (shard 0, 17, 211)
       -> ids and weights, gathered and checked       rows.py                   arrays of (batch_size, block_size + 1)
@@ -21,13 +21,12 @@ with rows 8 2, then 9 1, because positions count rows, not batches.
 
 The other files::
 
+    order/       which rows come when: proportions, mixtures, checkpoint states
     settings     config, keywords, ranks              build     conversations or packed rows -> a dataset
-    sampling     proportions, mixtures, metadata      writer    the files of one split, as they are written
-    index_sets   sets of numbers in little memory     stream    windows of a token stream; `make_data_loader`
-    format       names and layout of the files        verify    what a dataset holds, and what is wrong with it
-    shards       the files of one folder, mapped      states    checkpoint states
-    mixture      rows of each part, from proportions  images    images of episodes
-    metadata     types, weights, groups of episodes   shared_prefixes    samples that share their beginning
+    index_sets   sets of numbers in little memory     writer    the files of one split, as they are written
+    format       names and layout of the files        stream    windows of a token stream; `make_data_loader`
+    shards       the files of one folder, mapped      verify    what a dataset holds, and what is wrong with it
+    images       images of episodes                   shared_prefixes    samples that share their beginning
     batches      what all sources of batches share    batch_source       batches of episodes, by place
     split_loader what all loaders share               remote, shard_stream   datasets in a store
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from niels_gpt.episodes.build import build_episodes
     from niels_gpt.episodes.format import is_episode_indexed_dataset
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-    from niels_gpt.episodes.sampling import Sampling
+    from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.episodes.stream import GPTDataLoader, make_data_loader
     from niels_gpt.episodes.writer import EpisodeWriter
 
@@ -55,7 +54,7 @@ _MODULES = {
     "EpisodeWriter": "writer",
     "GPTDataLoader": "stream",
     "GPTEpisodeDataLoader": "loader",
-    "Sampling": "sampling",
+    "Sampling": "order.sampling",
     "build_episodes": "build",
     "is_episode_indexed_dataset": "format",
     "make_data_loader": "stream",

@@ -25,14 +25,14 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batches import TOKEN_BYTES, Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import joined
+from niels_gpt.episodes.order.sampling import Sampling, episode_groups, schedule_of
+from niels_gpt.episodes.order.schedule import EveryRow, Schedule, ShardWindows
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
 from niels_gpt.episodes.rows import BatchSums, EpisodeReader, TrainingRows
-from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
-from niels_gpt.episodes.schedule import EveryRow, Schedule, ShardWindows
 from niels_gpt.episodes.settings import flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
-from niels_gpt.episodes.states import Place
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.gather import Buffers
 from niels_gpt.format.packing import PackPlan

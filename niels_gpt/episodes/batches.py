@@ -17,9 +17,9 @@ import torch
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.index_sets import Int64s
-from niels_gpt.episodes.schedule import EMPTY, Schedule, batches_left, skip, starting_place, take
+from niels_gpt.episodes.order.schedule import EMPTY, Schedule, batches_left, skip, starting_place, take
+from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.settings import ensure_log_output
-from niels_gpt.episodes.states import Place, place_in, state_of
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import MAX_LENGTH
 
@@ -184,7 +184,7 @@ class Batches(ABC, Generic[Batch]):
         return state_of(place, fingerprint=self.fingerprint, seed=self.options.seed)
 
     def place(self, state: dict[str, Any]) -> Place:
-        """The place in a checkpoint state; raises as `schedule.place_in`."""
+        """The place in a checkpoint state; raises as `states.place_in`."""
         o = self.options
         return place_in(
             state,

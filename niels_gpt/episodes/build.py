@@ -42,8 +42,8 @@ from niels_gpt.episodes.format import (
     require_episodes,
     require_plain_episodes,
 )
+from niels_gpt.episodes.order.schedule import EveryRow
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
-from niels_gpt.episodes.schedule import EveryRow
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy

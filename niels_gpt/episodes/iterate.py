@@ -26,7 +26,7 @@ import torch
 import torch.utils.data
 
 from niels_gpt.episodes.batches import TOKEN_BYTES, Batch, Batches
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
 

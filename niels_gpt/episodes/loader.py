@@ -15,7 +15,7 @@ from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import SPLITS, require_episodes, require_plain_episodes
 from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.iterate import SplitIterator
-from niels_gpt.episodes.sampling import SHUFFLE_SHARDS, Sampling
+from niels_gpt.episodes.order.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
     Dirs,
     check_tokenizer,

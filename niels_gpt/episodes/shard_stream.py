@@ -23,10 +23,10 @@ import numpy as np
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.order.schedule import ShardWindows
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader
-from niels_gpt.episodes.schedule import ShardWindows
 from niels_gpt.episodes.spans import RowSpans
-from niels_gpt.episodes.states import Place
 from niels_gpt.errors import UsageError
 from niels_gpt.forks import reset_after_fork
 from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache, release_when_full

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.schedule import EMPTY
+from niels_gpt.episodes.order.schedule import EMPTY
 from niels_gpt.forks import cached_property
 from niels_gpt.format.gather import Spans
 from niels_gpt.format.packing import PackPlan

@@ -22,7 +22,7 @@ from niels_gpt.episodes.format import (
     refuse_lost_manifest,
     require_episodes,
 )
-from niels_gpt.episodes.metadata import check_metadata, checked_begins, metadata_columns, open_completions
+from niels_gpt.episodes.order.metadata import check_metadata, checked_begins, metadata_columns, open_completions
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError
 from niels_gpt.format.packing import pack

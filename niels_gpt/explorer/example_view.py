@@ -16,7 +16,7 @@ from niels_gpt.cache.formats import index_name, tokens_name
 from niels_gpt.config import TrainingConfig
 from niels_gpt.datasets import Dataset, DocumentSplit, TokenText, open_dataset, token_text_of
 from niels_gpt.episodes.format import require_episodes
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.example import Bools, ExampleView, Ints, TokenColumns
 from niels_gpt.format.masks import IGNORE_INDEX

@@ -19,10 +19,10 @@ import torch
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader
-from niels_gpt.episodes.schedule import EMPTY, EveryRow, Schedule
 from niels_gpt.episodes.spans import RowSpans
-from niels_gpt.episodes.states import Place
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import PreferenceSplit

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME, SPLITS, refuse_lost_manifest, require_episodes
 from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
-from niels_gpt.episodes.metadata import checked_begins, open_completions
+from niels_gpt.episodes.order.metadata import checked_begins, open_completions
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 

@@ -9,9 +9,9 @@ from typing import Any
 from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate import SplitIterator
+from niels_gpt.episodes.order.sampling import Sampling, grouped_schedule
+from niels_gpt.episodes.order.schedule import EveryRow, Schedule
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.episodes.sampling import Sampling, grouped_schedule
-from niels_gpt.episodes.schedule import EveryRow, Schedule
 from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
 from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError

@@ -22,7 +22,7 @@ from niels_gpt.builds.conversations import PREFIX, EpisodeTask
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
-from niels_gpt.episodes.mixture import Part, measured, rows_of
+from niels_gpt.episodes.order.mixture import Part, measured, rows_of
 from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.inputs import OpenedRecipe

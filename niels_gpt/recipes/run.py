@@ -26,7 +26,7 @@ from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
-from niels_gpt.episodes.mixture import Mixture, measured, rows_of, write_mixture
+from niels_gpt.episodes.order.mixture import Mixture, measured, rows_of, write_mixture
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.export.run import export, recorded_choices
 from niels_gpt.export.source import checked_split, splits_of

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from niels_gpt import ranges
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.builds.sample_encoder import Samples
-from niels_gpt.episodes.mixture import MEASURES, Proportions
+from niels_gpt.episodes.order.mixture import MEASURES, Proportions
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.format.fitting import EPISODE_POLICIES

@@ -22,10 +22,10 @@ import torch
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.index_sets import Int64s, in_chunks
 from niels_gpt.episodes.iterate import LOOKAHEAD_TOKENS
+from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import Column, EpisodeReader
-from niels_gpt.episodes.schedule import EMPTY, EveryRow, Schedule
 from niels_gpt.episodes.spans import RowSpans, SpanLocator
-from niels_gpt.episodes.states import Place
 from niels_gpt.forks import cached_property
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.gather import targets_of

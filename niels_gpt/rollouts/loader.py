@@ -9,8 +9,8 @@ from typing import Any
 
 from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.iterate import SplitIterator
-from niels_gpt.episodes.sampling import Sampling
-from niels_gpt.episodes.schedule import EveryRow
+from niels_gpt.episodes.order.sampling import Sampling
+from niels_gpt.episodes.order.schedule import EveryRow
 from niels_gpt.episodes.settings import ensure_log_output, ranks, resolve_pad_id
 from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError

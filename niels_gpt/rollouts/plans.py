@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.schedule import EMPTY
+from niels_gpt.episodes.order.schedule import EMPTY
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.ranges import ROW

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.batches import hash_of
-from niels_gpt.episodes.sampling import Sampling
-from niels_gpt.episodes.schedule import EMPTY, EveryRow, batches_left, take
+from niels_gpt.episodes.order.sampling import Sampling
+from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, batches_left, take
+from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.settings import ranks
-from niels_gpt.episodes.states import Place, place_in, state_of
 from niels_gpt.errors import DataError, MessageError, UsageError, shown
 from niels_gpt.messages import Message
 from niels_gpt.ranges import BATCH_SIZE, MAX_LENGTH, ROW

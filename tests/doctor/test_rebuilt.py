@@ -73,8 +73,8 @@ def test_segments_are_encoded_by_the_tokenizer_that_lies_there_now(tmp_path: Pat
 # Functions whose results are kept for the whole process, and what their arguments are: none is a path.
 KEPT = {
     "format/packing.py:_counted": "a number",
-    "episodes/schedule.py:_block": "numbers",
-    "episodes/schedule.py:_windows_of": "a schedule, whose arrays are in memory, and a number",
+    "episodes/order/schedule.py:_block": "numbers",
+    "episodes/order/schedule.py:_windows_of": "a schedule, whose arrays are in memory, and a number",
     "scale/process_pool.py:unpickled_job": "a pickled task of a worker process, which lives as long as one build",
     "renderers/encode.py:_encoder_of": "a tokenizer object",
     "explorer/byte_pattern.py:_one_of": "a character",

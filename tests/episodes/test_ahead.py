@@ -15,8 +15,8 @@ from niels_gpt.episodes import iterate as ahead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate import Lookahead
-from niels_gpt.episodes.schedule import EMPTY, take
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.schedule import EMPTY, take
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import CacheError
 from niels_gpt.trainers.steps import StepBatches
 from tests.episodes.rows import LENGTHS, assert_equal, open_loader, types_for, write_dataset

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import CacheError, Mismatch
 from tests.episodes.rows import LENGTHS, open_loader, write_dataset
 

@@ -20,7 +20,7 @@ from niels_gpt import seeds
 from niels_gpt.episodes import schedule as schedules
 from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.schedule import (
+from niels_gpt.episodes.order.schedule import (
     EveryRow,
     Group,
     GroupedRows,
@@ -31,7 +31,7 @@ from niels_gpt.episodes.schedule import (
     running_shares,
     take,
 )
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, write_dataset
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from niels_gpt.datasets.dataset import open_dataset
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import Span
-from niels_gpt.episodes.mixture import measured
+from niels_gpt.episodes.order.mixture import measured
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import CacheError, UsageError

@@ -22,9 +22,8 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.packing import group_rows, packing_plan
-from niels_gpt.episodes.sampling import shares
-from niels_gpt.episodes.schedule import (
+from niels_gpt.episodes.order.sampling import shares
+from niels_gpt.episodes.order.schedule import (
     EMPTY,
     EveryRow,
     Group,
@@ -38,7 +37,8 @@ from niels_gpt.episodes.schedule import (
     starting_place,
     take,
 )
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.states import Place
+from niels_gpt.episodes.packing import group_rows, packing_plan
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.seeds import derived, order, uniform
@@ -215,7 +215,9 @@ def test_small_weights_come_in_some_epochs() -> None:
 @pytest.mark.parametrize("mark", [0.0, 0.5, 1 - 2.0**-53])
 def test_rounding_reaches_no_row_of_weight_0(monkeypatch: pytest.MonkeyPatch, mark: float) -> None:
     """Where the line's steps are too fine for a float, the last mark would fall on the line's very end."""
-    monkeypatch.setattr("niels_gpt.episodes.schedule.uniform", lambda seed, positions: np.full(len(positions), mark))
+    monkeypatch.setattr(
+        "niels_gpt.episodes.order.schedule.uniform", lambda seed, positions: np.full(len(positions), mark)
+    )
     n = 10**9
     schedule = WeightedRows(running_shares(np.array([0.0, 0.0, 2.0, 0.0, 1.0, 0.0, 0.0])), n, 0, shuffle=False)
     assert schedule.rows(0, 0, 3).tolist() == [2, 2, 2]

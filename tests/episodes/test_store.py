@@ -18,9 +18,9 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.sampling import Sampling
-from niels_gpt.episodes.schedule import EveryRow, ShardWindows
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.sampling import Sampling
+from niels_gpt.episodes.order.schedule import EveryRow, ShardWindows
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.stream import GPTDataLoader
 from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.mixture import (
+from niels_gpt.episodes.order.mixture import (
     MEASURES,
     Mixture,
     Part,
@@ -24,8 +24,8 @@ from niels_gpt.episodes.mixture import (
     rows_of,
     write_mixture,
 )
-from niels_gpt.episodes.sampling import Sampling
-from niels_gpt.episodes.schedule import Group, GroupedRows, PhasedRows
+from niels_gpt.episodes.order.sampling import Sampling
+from niels_gpt.episodes.order.schedule import Group, GroupedRows, PhasedRows
 from niels_gpt.errors import CacheError, UsageError
 from tests.episodes.rows import numbers, write_dataset
 

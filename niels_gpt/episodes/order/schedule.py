@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.index_sets import IndexSet, Int64s, digest
-from niels_gpt.episodes.states import Place
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.seeds import derived, order, uniform
 
 BLOCK = 4096  # positions of an order that are computed and cached together

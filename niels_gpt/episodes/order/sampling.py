@@ -28,9 +28,8 @@ from niels_gpt import ranges
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import IndexSet
-from niels_gpt.episodes.metadata import labels, weights
-from niels_gpt.episodes.packing import StoredPlan, group_rows
-from niels_gpt.episodes.schedule import (
+from niels_gpt.episodes.order.metadata import labels, weights
+from niels_gpt.episodes.order.schedule import (
     EveryRow,
     Group,
     GroupedRows,
@@ -42,6 +41,7 @@ from niels_gpt.episodes.schedule import (
     WeightedRows,
     running_shares,
 )
+from niels_gpt.episodes.packing import StoredPlan, group_rows
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.seeds import MAX_LENGTH
 
