@@ -98,6 +98,15 @@ def test_reasoning_between_tags_in_a_content() -> None:
     assert told("deepseek-v3.1", [USER, assistant("<think>r</think>b")]) == "<B><U>a<A><think>r</think>b<E>"
 
 
+@pytest.mark.parametrize("name", ["deepseek-r1", "deepseek-r1-0528", "deepseek-r1-distill", "deepseek-v3.1"])
+def test_tags_in_a_content_beside_a_field_with_reasoning(name: str) -> None:
+    """The templates know no such field and cut contents at the tag; what is produced has the field's reasoning."""
+    chat = [USER, assistant("x<think>q</think>b", reasoning_content="r")]
+    close, opened = ("</think>", "<think>r</think>") if name == "deepseek-v3.1" else ("", "<think>\nr\n</think>\n\n")
+    assert told(name, [*chat, USER]) == f"<B><U>a<A>{close}b<E><U>a"
+    assert told(name, chat) == f"<B><U>a<A>{opened}b<E>"
+
+
 def test_a_distilled_model_takes_texts_alone() -> None:
     renderer = renderer_of("deepseek-r1-distill")
     assert told("deepseek-r1-distill", [SYSTEM, USER, THOUGHT]) == "<B>s<U>a<A><think>\nr\n</think>\n\nb<E>"

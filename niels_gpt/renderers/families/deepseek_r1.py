@@ -56,8 +56,9 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the reasoning of the last message, the content, the calls."""
         reasoning, content = view.reasoning(index), view.text(index)
-        if reasoning is None and "</think>" in content:
-            reasoning, content = split_thinking(content)[0], content.split("</think>")[-1]
+        if "</think>" in content:  # cut off even beside a field with reasoning, which the template does not know
+            reasoning = split_thinking(content)[0] if reasoning is None else reasoning
+            content = content.split("</think>")[-1]
         self.header(view, index, out)
         if reasoning and (view.is_produced(index) or self.preserves_thinking(view, index)):
             out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)

@@ -73,8 +73,9 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the think block of the last message, the closing tag of one after a user, the content, the calls."""
         reasoning, content = view.reasoning(index), view.text(index)
-        if reasoning is None and "</think>" in content:
-            reasoning, content = split_thinking(content)[0], content.partition("</think>")[2]
+        if "</think>" in content:  # cut off even beside a field with reasoning, which the template does not know
+            reasoning = split_thinking(content)[0] if reasoning is None else reasoning
+            content = content.partition("</think>")[2]
         has_header = index > 0 and view.roles[index - 1] == "user"
         if has_header:
             out.scaffold(ASSISTANT, index)
