@@ -161,6 +161,10 @@ FUNCTION = {"name": "get", "description": "d", "parameters": {"type": "object", 
 TOOLS = [{"type": "function", "function": FUNCTION}]
 PARAMETERS = {"type": "object", "properties": {"b": {}, "a": {}}}
 UNSORTED = [{"type": "function", "function": {**FUNCTION, "parameters": PARAMETERS}}]
+PARAMETER = {"type": ["string", "null"], "description": " d ", "default": False}
+DECLARED = [
+    {"type": "function", "function": {**FUNCTION, "description": "", "parameters": {"properties": {"a": PARAMETER}}}}
+]
 QWEN3, QWEN35, QWEN38 = of("qwen3"), of("qwen3.5"), of("qwen3.8")
 GLM = of("glm-5.2", "glm-5.3")
 NANO, ULTRA = of("nemotron-3"), of("nemotron-3-ultra")
@@ -250,7 +254,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=first_turn,
     ),
     "no reasoning, where it is kept in history": Difference(
-        ("qwen3.5 that keeps reasoning",),
+        ("qwen3.5 that keeps reasoning", "qwen3.5 without thinking that keeps reasoning"),
         "either",
         "they write no block; the template has no such option, that of Qwen3.6 writes an empty one",
         [SYSTEM, user(), assistant("x"), user(), assistant("y", reasoning_content="s")],
@@ -266,6 +270,24 @@ DIFFERENCES: dict[str, Difference] = {
         "<think>\n⟦r</think>x",
         "⟦<think>\nr</think>x",
         avoid=first_turn,
+    ),
+    "answers of Qwen3 in history, where reasoning is kept and thinking is off": Difference(
+        ("qwen3 without thinking that keeps reasoning",),
+        "ours",
+        "they train them directly after the header, without the empty block that the prompt supplies",
+        [SYSTEM, user(), assistant("x"), user(), assistant("y")],
+        "</think>\n\n⟦x",
+        "assistant\n⟦x",
+        avoid=first_turn,
+    ),
+    "reasoning where Kimi K2.5 does not think and keeps it": Difference(
+        ("kimi-k2.5 without thinking that keeps reasoning",),
+        "ours",
+        "they drop it; the template of K2.6, which has both options, writes it",
+        [SYSTEM, user(), assistant("y", reasoning_content="r")],
+        "<think>⟦r</think>y",
+        "<think></think>⟦y",
+        avoid=without_reasoning,
     ),
     "reasoning where thinking is off": Difference(
         tuple(name for name in SILENT if not name.startswith("kimi")),
@@ -548,7 +570,7 @@ DIFFERENCES: dict[str, Difference] = {
         None,
     ),
     "reasoning of answers that are history by now": Difference(
-        of("glm-5.2"),
+        ("glm-5.2", "glm-5.2, high effort", "glm-5.3 that drops reasoning"),
         "ours",
         "they make one example, which trains answers without the reasoning that a later prompt drops",
         HISTORY,
@@ -566,6 +588,46 @@ DIFFERENCES: dict[str, Difference] = {
         UNSORTED,
         undeclared=True,
     ),
+    "think tags in a content, glm": Difference(
+        GLM,
+        "ours",
+        "they are text to them, after an empty block; the template reads them as the message's reasoning",
+        [SYSTEM, user(), assistant("<think>\nr\n</think>\n\ny")],
+        "<think>⟦\nr\n</think>y",
+        "<think>⟦</think><think>\nr",
+    ),
+    "U+001C to U+001F at the ends of a text": Difference(
+        (*QWEN35, *QWEN38, *GLM),
+        "ours",
+        "white space to Python, in which templates strip texts, and not to Rust: they stay",
+        [SYSTEM, user(), assistant("y\x1f", reasoning_content="r")],
+        "y<|",
+        "y\x1f<|",
+    ),
+    "values in the schemas of Nemotron's tools": Difference(
+        NEMOTRON,
+        "ours",
+        "they write JSON; the template prints values that are neither lists nor objects, and lists of types, as Python",
+        [SYSTEM, user(), assistant("y", reasoning_content="r")],
+        "<type>['string', 'null']</type>\n<description>d</description>\n<default>False</default>",
+        '<type>["string", "null"]</type>\n<description> d </description>\n<default>false</default>',
+        DECLARED,
+    ),
+    **{
+        f"an empty description of a tool, {family}": Difference(
+            names,
+            "ours",
+            "they write none; the template writes an empty one",
+            [SYSTEM, user(), assistant("y", reasoning_content="r")],
+            own,
+            other,
+            DECLARED,
+        )
+        for family, names, own, other in (
+            ("nemotron-3", NEMOTRON, "<description></description>\n<parameters>", "<name>get</name>\n<parameters>"),
+            ("gpt-oss", GPT_OSS, "\n\n// \ntype get", "{\n\ntype get"),
+        )
+    },
     **{
         f"think tags in a content, {family}": Difference(
             of(family, without=SILENT),

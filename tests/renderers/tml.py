@@ -51,7 +51,8 @@ class Judged:
 _KEPT = {"strip_thinking_from_history": False}
 _KEEPS = {"preserve_all_thinking": True}
 _THINKING, _CHAT, _PREVIEW = {"thinking": True}, {"thinking_mode": "chat"}, {"reasoning_effort_profile": "preview"}
-_LOW, _HIGH, _MAX, _THIRTY = ({"reasoning_effort": effort} for effort in ("low", "high", "max", 30))
+_EFFORTS: tuple[str | int, ...] = ("low", "medium", "high", "max", 30, 1)
+_LOW, _MEDIUM, _HIGH, _MAX, _THIRTY, _ONE = ({"reasoning_effort": effort} for effort in _EFFORTS)
 _ENDS = {"sampled_openers": True}
 JUDGED: dict[str, Judged] = {
     "qwen3": Judged("qwen3", "Qwen3"),
@@ -117,6 +118,57 @@ JUDGED: dict[str, Judged] = {
     "glm-5.3, low effort": Judged("glm-5.3", "Glm53", {"clear_thinking": False, **_LOW}, {**_ENDS, **_LOW}),
     "glm-5.3-flash": Judged("glm-5.3", "Glm53Flash", {"clear_thinking": False}, _ENDS),
     "deepseek-r1": Judged("deepseek-r1", "DeepSeekR1", tools=False, respelled={"</think>": "\n</think>\n\n"}),
+    # several options together, and their other values
+    "qwen3 without thinking that keeps reasoning": Judged(
+        "qwen3", "Qwen3", {"prefix_empty_thinking": True, **_KEPT}, {"enable_thinking": False, **_KEEPS}
+    ),
+    "qwen3.5 without thinking that keeps reasoning": Judged(
+        "qwen3.5", "Qwen35", {"enable_thinking": False, **_KEPT}, {"enable_thinking": False, **_KEEPS}
+    ),
+    "qwen3.8, medium effort": Judged("qwen3.8", "Qwen38", _MEDIUM, _MEDIUM),
+    "qwen3.8 that drops reasoning": Judged(
+        "qwen3.8", "Qwen38", {"strip_thinking_from_history": True}, {"preserve_thinking": False}
+    ),
+    "qwen3.8 without thinking that drops reasoning": Judged(
+        "qwen3.8",
+        "Qwen38",
+        {"support_thinking": False, "strip_thinking_from_history": True},
+        {"enable_thinking": False, "preserve_thinking": False},
+    ),
+    "deepseek-v4-preview in chat mode": Judged(
+        "deepseek-v4-preview", "DeepSeekV4", _PREVIEW | _CHAT, {"thinking": False}
+    ),
+    "deepseek-v4.1, maximal effort": Judged("deepseek-v4.1", "DeepSeekV41", _MAX, _MAX),
+    "deepseek-v4.1, effort 1": Judged("deepseek-v4.1", "DeepSeekV41", _ONE, _ONE),
+    "kimi-k2.5 without thinking that keeps reasoning": Judged(
+        "kimi-k2.5", "KimiK25", {"support_thinking": False, **_KEPT}, {"thinking": False, **_KEEPS}
+    ),
+    "kimi-k2-thinking that keeps reasoning": Judged("kimi-k2-thinking", "KimiK2", _KEPT, _KEEPS),
+    "gpt-oss, another identity": Judged(
+        "gpt-oss",
+        "GptOss",
+        {"current_date": DAY, "model_identity": "You are N."},
+        {"conversation_start_date": DAY, "model_identity": "You are N.", "text_before_calls": "commentary"},
+    ),
+    "nemotron-3, low effort, that keeps reasoning": Judged(
+        "nemotron-3",
+        "Nemotron3",
+        {"reasoning_effort": "low", **_KEPT},
+        {"ultra": False, "low_effort": True, "truncate_history_thinking": False},
+    ),
+    "nemotron-3-ultra without thinking that keeps reasoning": Judged(
+        "nemotron-3-ultra",
+        "Nemotron3",
+        {"ultra": True, "support_thinking": False, **_KEPT},
+        {"enable_thinking": False, "truncate_history_thinking": False},
+    ),
+    "glm-5.2, high effort": Judged("glm-5.2", "Glm52", _HIGH, {**_ENDS, **_HIGH}),
+    "glm-5.2 that keeps reasoning": Judged(
+        "glm-5.2", "Glm52", {"clear_thinking": False}, {**_ENDS, "clear_thinking": False}
+    ),
+    "glm-5.3, high effort": Judged("glm-5.3", "Glm53", {"clear_thinking": False, **_HIGH}, {**_ENDS, **_HIGH}),
+    "glm-5.3 that drops reasoning": Judged("glm-5.3", "Glm53", {}, {**_ENDS, "clear_thinking": True}),
+    "glm-5.3-flash, low effort": Judged("glm-5.3", "Glm53Flash", {"clear_thinking": False, **_LOW}, {**_ENDS, **_LOW}),
     "inkling": Judged("inkling", "v0.Renderer", options={"thinking_effort": None, "sampled_header": True}),
 }
 
