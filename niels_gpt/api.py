@@ -102,8 +102,8 @@ def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any]) -> AnyRe
             f"found a renderer and the options {', '.join(found)}; options are set where a renderer is made: "
             "ng.renderer(tokenizer, ...)"
         )
-    made: AnyRenderer = tokenizer
-    return made
+    chosen: AnyRenderer = tokenizer
+    return chosen
 
 
 def open(path: str | Path, *, tokenizer: Any = None) -> Dataset:

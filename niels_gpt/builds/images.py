@@ -91,10 +91,10 @@ class ImageFolder:
             StorageError: an image in a row cannot be written to the folder.
         """
         found: list[ImageFile] = []
-        made: list[Message] = []
+        located_messages: list[Message] = []
         for index, message in enumerate(messages):
             if isinstance(message["content"], str):
-                made.append(message)
+                located_messages.append(message)
                 continue
             parts: list[Any] = []
             for number, part in enumerate(message["content"]):
@@ -103,8 +103,8 @@ class ImageFolder:
                     found.append(self._file_of(image))
                     part = {"type": "image", "image": str(found[-1].path)}
                 parts.append(part)
-            made.append({**message, "content": parts})
-        return made, found
+            located_messages.append({**message, "content": parts})
+        return located_messages, found
 
     def placed(self, files: Sequence[ImageFile], media: MultiModalData | None) -> list[PlacedImage]:
         """The files of a conversation, each with its placeholder tokens in the rendering.

@@ -132,13 +132,13 @@ class _Header:
 
 def render_probes(renderer: AnyRenderer) -> dict[str, RenderedTokens | MessageError]:
     """Every probe as the renderer writes it, or the error with which it refuses it, by name."""
-    made: dict[str, RenderedTokens | MessageError] = {}
+    rendered: dict[str, RenderedTokens | MessageError] = {}
     for name, messages, tools in PROBES:
         try:
-            made[name] = renderer.render(normalise(messages), tools=tools)
+            rendered[name] = renderer.render(normalise(messages), tools=tools)
         except MessageError as error:
-            made[name] = error
-    return made
+            rendered[name] = error
+    return rendered
 
 
 def infer_layout(renderer: AnyRenderer) -> Layout:
@@ -148,14 +148,14 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
     """
     encoder = renderer.encoder
     made_of = render_probes(renderer)
-    shown = [made for made in made_of.values() if isinstance(made, RenderedTokens)]
+    shown = [rendered for rendered in made_of.values() if isinstance(rendered, RenderedTokens)]
     preamble = _preamble(shown, encoder)
     stops, has_own_stop = _stops(renderer, shown)
     headers = [
         # Without an end of turn the stops are openers, which must not be cut off a header.
         header
-        for made in shown
-        for header in _headers(made, encoder, len(preamble), stops if has_own_stop else ())
+        for rendered in shown
+        for header in _headers(rendered, encoder, len(preamble), stops if has_own_stop else ())
     ]
     openers = _openers(headers, encoder)
     layout = replace(
@@ -165,7 +165,7 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
         stops=stops,
         has_own_stop=has_own_stop,
         preamble=preamble,
-        template_ids=frozenset(token for made in shown for token in made.token_ids)
+        template_ids=frozenset(token for rendered in shown for token in rendered.token_ids)
         | {encoder.added_ids[text] for text in _SAMPLED_CONTROLS if text in encoder.added_ids},
         first_ids=_first_ids(shown, encoder),
         serving_stops=frozenset((*encoder.stop_ids, *renderer.get_stop_token_ids())),
@@ -216,20 +216,22 @@ def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
         return ()
     controls = set(encoder.control_ids.values())
     runs: list[Ids] = []
-    for made in shown:
+    for rendered in shown:
         n = 0
         while (
             # A control token that occurs again opens turns, so it is not a preamble.
-            n < len(made.token_ids) and made.token_ids[n] in controls and made.token_ids.count(made.token_ids[n]) == 1
+            n < len(rendered.token_ids)
+            and rendered.token_ids[n] in controls
+            and rendered.token_ids.count(rendered.token_ids[n]) == 1
         ):
             n += 1
-        runs.append(tuple(made.token_ids[:n]))
+        runs.append(tuple(rendered.token_ids[:n]))
     return _common(runs)
 
 
 def _first_ids(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> frozenset[int]:
     """The ids that renderings begin with; empty if one of them could be ordinary text."""
-    first_ids = {made.token_ids[0] for made in shown}
+    first_ids = {rendered.token_ids[0] for rendered in shown}
     return (
         frozenset(first_ids)
         if first_ids <= {*encoder.control_ids.values(), *encoder.added_ids.values()}
@@ -246,19 +248,19 @@ def _common(runs: Sequence[Ids]) -> Ids:
     return shared
 
 
-def _headers(made: RenderedTokens, encoder: PieceEncoder, after: int, stops: Ids) -> Iterator[_Header]:
+def _headers(rendered: RenderedTokens, encoder: PieceEncoder, after: int, stops: Ids) -> Iterator[_Header]:
     """The header of each message: from its first token to its first content token.
 
     Args:
         after: tokens of the preamble, which belong to no header.
         stops: ids that end turns, where assistant turns have a stop of their own.
     """
-    ids, owners = made.token_ids, made.message_indices
+    ids, owners = rendered.token_ids, rendered.message_indices
     # Tags and control tokens; added tokens of white space only are not part of a header.
     marks = {token for text, token in encoder.added_ids.items() if text.strip()}
-    for index, role in enumerate(made.message_roles):
+    for index, role in enumerate(rendered.message_roles):
         places = [at for at, owner in enumerate(owners) if owner == index]
-        body = [at for at in places if made.is_content[at] and (role != "assistant" or made.sampled_mask[at])]
+        body = [at for at in places if rendered.is_content[at] and (role != "assistant" or rendered.sampled_mask[at])]
         if not body or role not in ROLES:
             continue
         first, stop = max(places[0], after), body[0]
@@ -320,12 +322,12 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
     The candidates are the last sampled tokens of all assistant turns.
     """
     last = set()
-    for made in shown:
-        for index, role in enumerate(made.message_roles):
-            facts = enumerate(zip(made.message_indices, made.sampled_mask, strict=True))
+    for rendered in shown:
+        for index, role in enumerate(rendered.message_roles):
+            facts = enumerate(zip(rendered.message_indices, rendered.sampled_mask, strict=True))
             places = [at for at, (owner, sampled) in facts if owner == index and sampled]
             if role == "assistant" and places:
-                last.add(made.token_ids[places[-1]])
+                last.add(rendered.token_ids[places[-1]])
     # If the last token may be ordinary text, turns end with the next opener, or not at all.
     ends = {*renderer.encoder.control_ids.values(), *renderer.get_stop_token_ids()}
     if len(last) == 1:  # every turn ends in it, so it is a stop even if the tokenizer does not mark it as special
@@ -339,19 +341,19 @@ def _is_headerless(renderer: AnyRenderer, stops: Ids) -> bool:
     """Whether an assistant turn at the beginning has no header, while the header of users is not a stop."""
     chat: list[Any] = [assistant("In the north."), user("Rain?"), assistant("Yes.")]
     try:
-        made = renderer.render(normalise(chat))
+        rendered = renderer.render(normalise(chat))
     except MessageError:
         return False
-    places = [at for at, owner in enumerate(made.message_indices) if owner == 0]
-    ends = [at for at in places if made.token_ids[at] in stops]
-    return bool(places) and made.is_content[places[0]] and made.sampled_mask[places[0]] and len(ends) == 1
+    places = [at for at, owner in enumerate(rendered.message_indices) if owner == 0]
+    ends = [at for at in places if rendered.token_ids[at] in stops]
+    return bool(places) and rendered.is_content[places[0]] and rendered.sampled_mask[places[0]] and len(ends) == 1
 
 
 def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
     """Why the layout is not trusted: the first token at which its turns differ from the renderer's; empty if none."""
     if not any(role == ASSISTANT for role, _ in layout.openers):
         return "no probe shows a header of an assistant turn"
-    rows = rows_of([made.token_ids for made in shown])
+    rows = rows_of([rendered.token_ids for rendered in shown])
     turns = layout.turns(rows).assistants
     end = turns.sampled_end if layout.has_own_stop else turns.end
     found = covered(turns.body, end, len(rows.ids))
@@ -368,20 +370,20 @@ def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
 
 def _repeats_opener(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
     """Whether the opener between two neighbouring assistant turns is sampled in all probes that have such turns."""
-    rows = rows_of([made.token_ids for made in shown])
+    rows = rows_of([rendered.token_ids for rendered in shown])
     turns = layout.turns(rows).assistants
     between = turns.start[turns.resumed]
     return len(between) > 0 and bool(_sampled(shown)[between].all())
 
 
-def _moves_system(layout: Layout, made: Sequence[RenderedTokens | MessageError]) -> bool:
+def _moves_system(layout: Layout, rendered: Sequence[RenderedTokens | MessageError]) -> bool:
     """Whether a system message changes the ids of the last user turn and not those of the first one.
 
     Args:
         made: the same two turns without and with a system message before them.
     """
     contents = []
-    for one in made:
+    for one in rendered:
         if isinstance(one, MessageError):
             return False
         ids = np.array(one.token_ids)
@@ -397,7 +399,7 @@ def _min_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> tuple[i
 
     Contents of the probes begin with no white space, so all of it is the format's. Tool results are not judged: 0.
     """
-    _, which, _, sizes = layout.white_space_after(rows_of([made.token_ids for made in shown]))
+    _, which, _, sizes = layout.white_space_after(rows_of([rendered.token_ids for rendered in shown]))
     return tuple(
         int(sizes[which == at].min()) if role != TOOL and (which == at).any() else 0
         for at, (role, _) in enumerate(layout.openers)
@@ -406,7 +408,7 @@ def _min_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> tuple[i
 
 def _most_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> dict[tuple[int, int], int]:
     """The most bytes of white space after each of the assistant's openers, by the control token that follows them."""
-    rows = rows_of([made.token_ids for made in shown])
+    rows = rows_of([rendered.token_ids for rendered in shown])
     _, which, after, sizes = layout.white_space_after(rows)
     found: dict[tuple[int, int], int] = {}
     for opener, follower, size in zip(
@@ -421,18 +423,20 @@ def _header_pairs(layout: Layout, shown: Sequence[RenderedTokens]) -> frozenset[
     """`(control token at the start of an assistant header, the id after it)` in all probes."""
     openers = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
     first_ids = {ids[0] for ids in openers if ids[0] in layout.controls}
-    pairs = (pair for made in shown for pair in zip(made.token_ids, made.token_ids[1:], strict=False))
+    pairs = (pair for rendered in shown for pair in zip(rendered.token_ids, rendered.token_ids[1:], strict=False))
     return frozenset() if layout.repeats_opener else frozenset(pair for pair in pairs if pair[0] in first_ids)
 
 
 def _sampled(shown: Sequence[RenderedTokens]) -> Bools:
     """True on tokens of the concatenated probes that the assistant samples."""
-    return np.array([_by_assistant(made, at) for made in shown for at in range(len(made.token_ids))], dtype=np.bool_)
+    return np.array(
+        [_by_assistant(rendered, at) for rendered in shown for at in range(len(rendered.token_ids))], dtype=np.bool_
+    )
 
 
-def _by_assistant(made: RenderedTokens, at: int) -> bool:
-    owner = made.message_indices[at]
-    return made.sampled_mask[at] and owner >= 0 and made.message_roles[owner] == "assistant"
+def _by_assistant(rendered: RenderedTokens, at: int) -> bool:
+    owner = rendered.message_indices[at]
+    return rendered.sampled_mask[at] and owner >= 0 and rendered.message_roles[owner] == "assistant"
 
 
 def _named(encoder: PieceEncoder, name: str) -> int | None:

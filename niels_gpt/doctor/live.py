@@ -181,17 +181,17 @@ def watch(target: Any, **options: Any) -> Watch:
     """
     if callable(getattr(target, "compute_loss", None)) and hasattr(target, "train"):
         tokenizer = getattr(target, "processing_class", None) or getattr(target, "tokenizer", None)
-        made = Watch(**({"tokenizer": tokenizer} if tokenizer is not None else {}) | options)
-        _watch_trainer(target, made)
+        watcher = Watch(**({"tokenizer": tokenizer} if tokenizer is not None else {}) | options)
+        _watch_trainer(target, watcher)
     elif hasattr(target, "register_forward_pre_hook"):
-        made = Watch(**options)
-        _watch_model(target, made)
+        watcher = Watch(**options)
+        _watch_model(target, watcher)
     else:
         raise UsageError(f"found a {type(target).__name__}; expected a trainer with compute_loss, or a torch module")
-    return made
+    return watcher
 
 
-def _watch_trainer(trainer: Any, made: Watch) -> None:
+def _watch_trainer(trainer: Any, watcher: Watch) -> None:
     compute_loss = trainer.compute_loss
     was_set = "compute_loss" in vars(trainer)  # a function that the user, or another watch, has set
     # Other ranks have other rows, of the same making; one report is enough.
@@ -200,8 +200,8 @@ def _watch_trainer(trainer: Any, made: Watch) -> None:
     @wraps(compute_loss)
     def watched(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # Evaluation has batches of its own; only those that are trained are judged.
-        if not made.is_over and getattr(model, "training", True) and is_first():
-            made.see_in_training(inputs)
+        if not watcher.is_over and getattr(model, "training", True) and is_first():
+            watcher.see_in_training(inputs)
         return compute_loss(model, inputs, *args, **kwargs)
 
     def undo() -> None:
@@ -213,16 +213,16 @@ def _watch_trainer(trainer: Any, made: Watch) -> None:
             del trainer.compute_loss
 
     trainer.compute_loss = watched
-    made._undo.append(undo)
+    watcher._undo.append(undo)
 
 
-def _watch_model(model: Any, made: Watch) -> None:
+def _watch_model(model: Any, watcher: Watch) -> None:
     def before(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         batch = batch_of(args, kwargs)
         if model.training and batch is not None:
-            made.see_in_training(batch)
+            watcher.see_in_training(batch)
 
-    made._undo.append(model.register_forward_pre_hook(before, with_kwargs=True).remove)
+    watcher._undo.append(model.register_forward_pre_hook(before, with_kwargs=True).remove)
 
 
 def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any] | None:

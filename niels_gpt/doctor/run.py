@@ -182,13 +182,15 @@ def _copies(opened: Opened, examination: Examination, how: DiagnoseOptions) -> C
     # Only their hashes are wanted, so the rules that need a renderer are left out.
     reader = replace(examination, opened=validation, renderer=None)
     how.progress.begin(f"reading {validation.name}", total=validation.count(), unit="rows")
-    found = copies.read_validation(_told(examine_slices(reader, validation.slices(), how.workers), how.progress))
+    found = copies.read_validation(
+        _with_progress(examine_slices(reader, validation.slices(), how.workers), how.progress)
+    )
     if not found.sums["rows"]:
         raise InputError(f"{validation.name}: contains no rows; check the path")
     return copies
 
 
-def _told(parts: Iterable[Counters], progress: Progress) -> Iterator[Counters]:
+def _with_progress(parts: Iterable[Counters], progress: Progress) -> Iterator[Counters]:
     for part in parts:
         yield part
         progress.advance(part.sums["rows"])

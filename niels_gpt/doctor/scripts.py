@@ -69,16 +69,16 @@ def judge_script(command: Sequence[str], **options: Any) -> Report:
     if not script.is_file():
         raise InputError(f"{script}: no such file; expected a Python script")
     chosen: dict[str, Any] = {"batches": 1, "show": _keep} | options
-    made = Watch(**chosen)
+    watcher = Watch(**chosen)
     with TemporaryDirectory(prefix="niels-gpt-") as folder:
-        seen = _Seen(made, script, Path(folder) / "batches")
+        seen = _Seen(watcher, script, Path(folder) / "batches")
         ended = _run(script, command, seen)
         seen.take_from_children()
     if seen.error is not None:
         raise seen.error
-    if ended is not None and not made.is_full:
+    if ended is not None and not watcher.is_full:
         raise ended
-    return made.judge()
+    return watcher.judge()
 
 
 def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None:
@@ -92,19 +92,19 @@ def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None
             return InputError(f"{script}: left by {error} before a batch reached a model; nothing was judged")
     except SystemExit as error:
         if error.code:
-            return InputError(f"{script}: ended with {_said(error.code)} before a batch reached a model")
+            return InputError(f"{script}: ended with {_as_text(error.code)} before a batch reached a model")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the user's own code may raise anything
         ended = InputError(
-            f"{_place(error, script)}: {type(error).__name__}: {_said(error)}, before a batch reached a model"
+            f"{_place(error, script)}: {type(error).__name__}: {_as_text(error)}, before a batch reached a model"
         )
         ended.__cause__ = error
         return ended
     return None
 
 
-def _said(value: object) -> str:
+def _as_text(value: object) -> str:
     """A value of the script's as text."""
     try:
         return str(value)
@@ -210,8 +210,8 @@ def _exits_caught() -> Iterator[None]:
 class _Seen:
     """The batches of a script, and of processes that it forks, which leave theirs in a file."""
 
-    def __init__(self, made: Watch, script: Path, file: Path) -> None:
-        self.made, self._script, self._file, self._process = made, str(script), file, os.getpid()
+    def __init__(self, watcher: Watch, script: Path, file: Path) -> None:
+        self.watcher, self._script, self._file, self._process = watcher, str(script), file, os.getpid()
         self.error: UsageError | None = None
         self._exit = os._exit
         self._ended = False
@@ -220,10 +220,10 @@ class _Seen:
         """Take a batch; with the last one the script ends."""
         if not self._ended:
             try:
-                self.made.collect(batch)
+                self.watcher.collect(batch)
             except UsageError as error:  # raised later, outside of the script, which might catch it here
                 self.error = error
-        if self.error is None and not self.made.is_full:
+        if self.error is None and not self.watcher.is_full:
             return
         if os.getpid() != self._process:
             self._leave_to_parent()
@@ -247,14 +247,16 @@ class _Seen:
 
     def _leave_to_parent(self) -> NoReturn:
         aside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        aside.write_bytes(pickle.dumps((self.error, self.made.collected)))
+        aside.write_bytes(pickle.dumps((self.error, self.watcher.collected)))
         aside.replace(self._file)
         self._exit(0)
 
     def take_from_children(self) -> None:
         """Use the batches that a forked process has seen, if this one has seen none."""
-        if self.error is None and not self.made.is_full and self._file.is_file():
-            self.error, self.made.collected = pickle.loads(self._file.read_bytes())  # our own file, in a new directory
+        if self.error is None and not self.watcher.is_full and self._file.is_file():
+            self.error, self.watcher.collected = pickle.loads(
+                self._file.read_bytes()
+            )  # our own file, in a new directory
 
 
 @contextmanager

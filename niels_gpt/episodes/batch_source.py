@@ -151,19 +151,19 @@ class BatchSource(Batches[EpisodeBatch]):
         own_rows = [rows[self.own_rows] for rows, _ in drawn]
         spans = self._locator.of_rows(own_rows[0] if len(drawn) == 1 else np.concatenate(own_rows))
         reader = self._reader_of(spans, place)
-        made = reader.training_rows(spans, o.pad_id, batches=len(drawn), with_layout=self._has_layout)
-        layouts = self._layouts(made)
+        gathered = reader.training_rows(spans, o.pad_id, batches=len(drawn), with_layout=self._has_layout)
+        layouts = self._layouts(gathered)
         episodes, first = spans.of_episodes(spans.episode), 0
         batches = []
-        for i, ((rows, after), sums) in enumerate(zip(drawn, made.sums, strict=True)):
+        for i, ((rows, after), sums) in enumerate(zip(drawn, gathered.sums, strict=True)):
             of_rank = slice(i * o.batch_size, (i + 1) * o.batch_size)
             global_trained, global_sum = self._global_sums(rows, sums, place)
             of_batch = episodes[first : first + sums.episodes]
             first += sums.episodes
             batch = EpisodeBatch.of(
-                x=torch.from_numpy(made.x[of_rank]),
-                y=torch.from_numpy(made.y[of_rank]),
-                mask=torch.from_numpy(made.mask[of_rank]),
+                x=torch.from_numpy(gathered.x[of_rank]),
+                y=torch.from_numpy(gathered.y[of_rank]),
+                mask=torch.from_numpy(gathered.mask[of_rank]),
                 episodes=of_batch,
                 num_trained_tokens=sums.trained,
                 mask_sum=sums.weight,
@@ -207,14 +207,14 @@ class BatchSource(Batches[EpisodeBatch]):
         trained, sums = self._reader_of(spans, place).trained_targets(spans)
         return int(trained.sum()), float(sums.sum())
 
-    def _layouts(self, made: TrainingRows) -> list[dict[str, Any]]:
+    def _layouts(self, gathered: TrainingRows) -> list[dict[str, Any]]:
         """For each batch the fields that separate the texts of a row; empty if each row has one text."""
-        layout, B = made.layout, self.options.batch_size
+        layout, B = gathered.layout, self.options.batch_size
         if layout is None:
-            return [{}] * len(made.sums)
+            return [{}] * len(gathered.sums)
         layouts: list[dict[str, Any]] = []
         first = 0
-        for i, sums in enumerate(made.sums):
+        for i, sums in enumerate(gathered.sums):
             own_rows = slice(i * B, (i + 1) * B)
             fields: dict[str, npt.NDArray[Any]] = {
                 "segment_ids": layout.segment_ids[own_rows],

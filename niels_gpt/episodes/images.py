@@ -128,5 +128,7 @@ def open_images(folder: Path, episodes: int) -> ImageIndex | None:
 
 def joined(images: Sequence[StoredImage], source: ImageSource) -> dict[str, npt.NDArray[Any]]:
     """The arrays of several images, one after the other along the first axis, as models of Transformers take them."""
-    made = [source.arrays(image) for image in images]
-    return {name: np.concatenate([arrays[name] for arrays in made]) for name in (made[0] if made else ())}
+    processed = [source.arrays(image) for image in images]
+    return {
+        name: np.concatenate([arrays[name] for arrays in processed]) for name in (processed[0] if processed else ())
+    }

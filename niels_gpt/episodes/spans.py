@@ -56,11 +56,11 @@ class SpanLocator:
     def _located(self, kernel: ModuleType, rows: Int64s, plan: PackPlan | None) -> RowSpans:
         """The same by the kernel, which finds the spans of all rows in one pass."""
         offsets, items = (None, None) if plan is None else (plan.offsets, plan.items)
-        room, n, made = kernel.locate(rows, offsets, items, *self._index, self._width, self._tail)
+        room, n, memory = kernel.locate(rows, offsets, items, *self._index, self._width, self._tail)
         # Of 3 rows with room for 5 spans: 3 int64 (how many values each row has), 5 columns of 5 int64, 3 of 5 bool.
         B = len(rows)
-        row, episode, shard, start, length = np.frombuffer(made, np.int64, 5 * room, 8 * B).reshape(5, room)[:, :n]
-        cut, begins, is_prefix = np.frombuffer(made, np.bool_, 3 * room, 8 * (B + 5 * room)).reshape(3, room)[:, :n]
+        row, episode, shard, start, length = np.frombuffer(memory, np.int64, 5 * room, 8 * B).reshape(5, room)[:, :n]
+        cut, begins, is_prefix = np.frombuffer(memory, np.bool_, 3 * room, 8 * (B + 5 * room)).reshape(3, room)[:, :n]
         return RowSpans(
             B,
             self._width,
@@ -72,7 +72,7 @@ class SpanLocator:
             cut=cut,
             is_prefix=is_prefix if self._has_prefixes else None,
             begins=begins if self._has_prefixes else None,
-            used=np.frombuffer(made, np.int64, B),
+            used=np.frombuffer(memory, np.int64, B),
         )
 
     def positions(self, rows: Int64s) -> Int64s:

@@ -279,12 +279,12 @@ class ChatRows:
         if choice.tokenizer and choice.renderer != "raw":
             renderer = self._renderers.renderer(choice)
             try:
-                made = renderer.render_many([c.messages for c in chats], tools=[c.tools for c in chats])
-                weights = batch_weights(made, LossOn(), allow_partial=True)
+                rendered = renderer.render_many([c.messages for c in chats], tools=[c.tools for c in chats])
+                weights = batch_weights(rendered, LossOn(), allow_partial=True)
                 # Trained tokens of each conversation: lengths 3 2 start at 0 3. An empty one would be counted wrongly,
                 # or raise IndexError at the end.
-                trained = np.add.reduceat(weights > 0, made.lengths.cumsum() - made.lengths)
-                return list(zip(made.lengths.tolist(), (trained / made.lengths).tolist(), strict=True))
+                trained = np.add.reduceat(weights > 0, rendered.lengths.cumsum() - rendered.lengths)
+                return list(zip(rendered.lengths.tolist(), (trained / rendered.lengths).tolist(), strict=True))
             except (MessageError, IndexError):
                 pass  # a conversation cannot be rendered, or is empty: each is tried on its own below
         return [size for chat in chats for size in self._size(chat, choice)]

@@ -252,9 +252,9 @@ def scanned(rows: Iterator[int], end: int, summary: Callable[[int], RowSummary |
     # Also where no candidate is left.
     at = 0
     for at in rows:
-        made = summary(at)
-        if made is not None:
-            found.append(made)
+        row_summary = summary(at)
+        if row_summary is not None:
+            found.append(row_summary)
         if len(found) == limit or time.monotonic() > stop:
             return Page(found, at + 1 if at + 1 < end else None, at + 1)
     return Page(found, None, end)

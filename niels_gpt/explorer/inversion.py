@@ -257,10 +257,12 @@ def learn_between(renderer: Renderer, tools: list[Any] | None) -> dict[str, _Bet
     stops = _stops(renderer)
     for messages, prompt in product(_probes(), (False, True)):
         try:
-            made = renderer.render(messages, tools=tools, add_generation_prompt=prompt)  # type: ignore[arg-type]
+            rendered = renderer.render(messages, tools=tools, add_generation_prompt=prompt)  # type: ignore[arg-type]
         except (MessageError, UsageError):  # a form that this format does not have
             continue
-        for role, text, following in _gaps(made, _Bytes(renderer, made.token_ids), stops, _PROMPT if prompt else _END):
+        for role, text, following in _gaps(
+            rendered, _Bytes(renderer, rendered.token_ids), stops, _PROMPT if prompt else _END
+        ):
             # White space alone is no boundary, and a message may be moved to another place. Users before others: a
             # header that several roles share is a user's.
             if (
@@ -306,20 +308,22 @@ def _stops(renderer: Renderer) -> set[int]:
     stops, controls = set(renderer.get_stop_token_ids()), set(renderer.encoder.control_ids.values())
     answer: Any = [{"role": "user", "content": "zquser"}, {"role": "assistant", "content": "zqanswer"}]
     try:
-        made = renderer.render(answer)
+        rendered = renderer.render(answer)
     except MessageError:
         return stops
-    last = [token for token, sampled in zip(made.token_ids, made.sampled_mask, strict=True) if sampled][-1:]
+    last = [token for token, sampled in zip(rendered.token_ids, rendered.sampled_mask, strict=True) if sampled][-1:]
     return stops | (controls & set(last))
 
 
-def _gaps(made: RenderedTokens, text: _Bytes, stops: set[int], last: str) -> Iterator[tuple[str, bytes, str]]:
+def _gaps(rendered: RenderedTokens, text: _Bytes, stops: set[int], last: str) -> Iterator[tuple[str, bytes, str]]:
     """`(role, text, next role)` of every stretch between two contents of a probe."""
     before, role = 0, _BEGIN
-    for index, following in enumerate(made.message_roles):
+    for index, following in enumerate(rendered.message_roles):
         if following == "assistant":
-            own = np.flatnonzero((np.array(made.message_indices) == index) & np.array(made.sampled_mask)).tolist()
-            while own and made.token_ids[own[-1]] in stops:
+            own = np.flatnonzero(
+                (np.array(rendered.message_indices) == index) & np.array(rendered.sampled_mask)
+            ).tolist()
+            while own and rendered.token_ids[own[-1]] in stops:
                 own.pop()
             start, stop = (int(text.starts[own[0]]), int(text.starts[own[-1] + 1])) if own else (-1, -1)
         else:  # a token may hold the end of the format's text and the beginning of the content, so bytes are searched

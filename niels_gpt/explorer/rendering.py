@@ -41,11 +41,11 @@ def rendered_table(
     Raises:
         MessageError: the renderer refuses the conversation.
     """
-    made = by.render(messages, tools=tools, add_generation_prompt=prompt)
-    facts = made.message_indices, made.sampled_mask, made.is_content
-    note = "" if made.attribution == "full" else f"Attribution is {made.attribution}."
+    rendered = by.render(messages, tools=tools, add_generation_prompt=prompt)
+    facts = rendered.message_indices, rendered.sampled_mask, rendered.is_content
+    note = "" if rendered.attribution == "full" else f"Attribution is {rendered.attribution}."
     stop_ids = by.get_stop_token_ids()
-    return token_table(by.encoder, made.token_ids, facts, stop_ids, messages, modes, note=note, **labels)
+    return token_table(by.encoder, rendered.token_ids, facts, stop_ids, messages, modes, note=note, **labels)
 
 
 def text_only_table(

@@ -203,7 +203,7 @@ def training_rows(
         with_layout: fill `numbers`, `positions` and `bounds`, or in place of `bounds` `columns` if spans see others.
     """
     shape, shared = (B, T), spans.sees is not None
-    made = Gathered(
+    gathered = Gathered(
         buffers.empty(shape, np.int64),
         buffers.empty(shape, np.int64),
         buffers.empty(shape, np.float32) if with_mask else None,
@@ -213,13 +213,13 @@ def training_rows(
         _bounds(buffers, files, spans, B, T, batches) if with_layout and not shared else None,
         np.empty((batches, TOTALS), np.int64),
     )
-    x, y, mask, numbers, positions, columns, bounds, totals = made
+    x, y, mask, numbers, positions, columns, bounds, totals = gathered
     # One call for several batches that are made ahead; the kernel begins `bounds` and `totals` anew every B // batches
     # rows.
     wanted = Outputs(x, y, mask, numbers, positions, columns, None, bounds, None, totals)
     most = MOST_ID if limit is None else limit - 1
     inside, weighted, _, _ = kernel.gather_rows(spans, files, (B, T, B // batches), pad_id, most, wanted)
-    return made if inside and weighted else None
+    return gathered if inside and weighted else None
 
 
 def trained_targets(kernel: ModuleType, files: Files, spans: Spans, *, B: int, T: int) -> Int64s | None:

@@ -197,8 +197,8 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
 def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any] | None]]:
     """Message index, form, arguments and parameters (`None` if the tool is not declared) of each call."""
     for index, message in enumerate(chat.messages):
-        for made in message.get("tool_calls") or ():
-            function = made["function"]
+        for tool_call in message.get("tool_calls") or ():
+            function = tool_call["function"]
             # Tools may be declared with or without the wrapper of the OpenAI format.
             declared = [tool.get("function", tool) for tool in chat.tools or ()]
             declaration = next((tool for tool in declared if tool.get("name") == function["name"]), None)
@@ -216,8 +216,8 @@ def _declared(chat: ChatRow) -> dict[Any, Any]:
 def _calls(chat: ChatRow) -> Iterator[tuple[int, str, Any]]:
     """Message index, name and arguments of each call."""
     for index, message in enumerate(chat.messages):
-        for made in message.get("tool_calls") or ():
-            yield index, made["function"]["name"], made["function"]["arguments"]
+        for tool_call in message.get("tool_calls") or ():
+            yield index, tool_call["function"]["name"], tool_call["function"]["arguments"]
 
 
 def _argument_fault(parameters: Mapping[str, Any], arguments: Any) -> str | None:

@@ -135,38 +135,38 @@ class Notation(ABC):
         There is one loop for all levels, so that any nesting can be read.
         """
         out.begin_argument(at)
-        made = _JSON(out)
-        made.open("{", "}")
-        made.levels[0].closing = self.closing
+        json_out = _JSON(out)
+        json_out.open("{", "}")
+        json_out.levels[0].closing = self.closing
         here = at
-        while made.levels:
+        while json_out.levels:
             here = yield from rest.skip_space(here)
             if not (yield from rest.has(here)):
                 return None
-            char, level = rest.completion.text[here], made.levels[-1]
+            char, level = rest.completion.text[here], json_out.levels[-1]
             if char == level.closing:
-                made.close()
+                json_out.close()
                 here += 1
             elif not level.needs_comma:
-                here = yield from self._scan_item(rest, here, made)
+                here = yield from self._scan_item(rest, here, json_out)
                 if here == _NONE:
                     return None
             elif char == ",":
-                made.comma()
+                json_out.comma()
                 here += 1
             else:
                 return None
         out.end_argument(at)
         try:
-            return made.value(), here
+            return json_out.value(), here
         except ValueError:
             return None
 
-    def _scan_item(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def _scan_item(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """The character after an item, or after the bracket that it opens with; `_NONE` if there is no item."""
-        made.separate()
-        if made.levels[-1].end == "}":
-            at = yield from self.scan_key(rest, at, made)
+        json_out.separate()
+        if json_out.levels[-1].end == "}":
+            at = yield from self.scan_key(rest, at, json_out)
             if at == _NONE:
                 return _NONE
             at = yield from rest.skip_space(at)
@@ -174,16 +174,16 @@ class Notation(ABC):
                 return _NONE
         char = rest.completion.text[at]
         if char in self.brackets:
-            made.open(char, self.brackets[char])
+            json_out.open(char, self.brackets[char])
             return at + 1
-        return (yield from self.scan_value(rest, at, made))
+        return (yield from self.scan_value(rest, at, json_out))
 
     @abstractmethod
-    def scan_key(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def scan_key(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """Write the key that begins at a character; the character after what separates it from its value."""
 
     @abstractmethod
-    def scan_value(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def scan_value(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """Write the value that begins at a character, and with no bracket; the character after it."""
 
 
@@ -208,66 +208,66 @@ class PythonKeywords(Notation):
     closing = ")"
     brackets = {"[": "]", "{": "}", "(": ")"}  # noqa: RUF012 (a constant)
 
-    def scan_key(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def scan_key(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """See `Notation`: `key=`, or within a dict `"key":`."""
-        text_of, is_keyword = rest.completion, len(made.levels) == 1
+        text_of, is_keyword = rest.completion, len(json_out.levels) == 1
         if is_keyword:
             is_value = text_of.text[at] in "\"'([{"
             end = _NONE if is_value else (yield from rest.search(_KEYWORD_END, at))
             if end >= 0:
-                made.write(f'"{_in_string(text_of.decoded(at, end).strip())}"')
+                json_out.write(f'"{_in_string(text_of.decoded(at, end).strip())}"')
         elif text_of.text[at] in "\"'":
-            end = yield from self._scan_string(rest, at, made)
+            end = yield from self._scan_string(rest, at, json_out)
         else:
-            end = yield from self._scan_word(rest, at, made, quote='"')
+            end = yield from self._scan_word(rest, at, json_out, quote='"')
         if end == _NONE:
             return _NONE
         end = yield from rest.skip_space(end)
-        made.write(": ")
+        json_out.write(": ")
         return end + 1 if (yield from rest.starts_with("=" if is_keyword else ":", end)) else _NONE
 
-    def scan_value(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def scan_value(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """See `Notation`."""
         is_string = rest.completion.text[at] in "\"'"
-        return (yield from (self._scan_string if is_string else self._scan_word)(rest, at, made))
+        return (yield from (self._scan_string if is_string else self._scan_word)(rest, at, json_out))
 
     @staticmethod
-    def _scan_word(rest: Window, at: int, made: _JSON, quote: str = "") -> Steps[int]:
+    def _scan_word(rest: Window, at: int, json_out: _JSON, quote: str = "") -> Steps[int]:
         """Write a number or a constant; `quote` is written around it."""
         end = yield from rest.skip(_WORD, at)
         word = _json_word(rest.completion.text[at:end])
         if word is None:
             return _NONE
-        made.write(quote + word + quote)
+        json_out.write(quote + word + quote)
         return end
 
-    def _scan_string(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def _scan_string(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """Write a string, and those that follow it without a comma, as one."""
         text_of = rest.completion
-        made.write('"')
+        json_out.write('"')
         while at != _NONE and (yield from rest.has(at)) and text_of.text[at] in "\"'":
             quote = text_of.text[at]
             is_long = yield from rest.starts_with(3 * quote, at)
             quote = 3 * quote if is_long else quote
-            at = yield from self._scan_in_string(rest, at + len(quote), quote, made)
+            at = yield from self._scan_in_string(rest, at + len(quote), quote, json_out)
             if at != _NONE:
                 end, at = at, (yield from rest.skip_space(at))
         if at == _NONE:
             return _NONE
-        made.write('"')
+        json_out.write('"')
         return end
 
     @staticmethod
-    def _scan_in_string(rest: Window, at: int, quote: str, made: _JSON) -> Steps[int]:
+    def _scan_in_string(rest: Window, at: int, quote: str, json_out: _JSON) -> Steps[int]:
         """Write what is in a string; the character after its closing quote."""
         text_of = rest.completion
         while (yield from rest.has(at)):
             plain = match_end(_PLAIN, text_of.text, at, rest.stop)
             if plain > at:
-                made.write(_in_string(text_of.text[at:plain]))
+                json_out.write(_in_string(text_of.text[at:plain]))
                 at = plain
             elif text_of.text[at] == "\\":
-                at = yield from _scan_escape(rest, at, made)
+                at = yield from _scan_escape(rest, at, json_out)
                 if at == _NONE:
                     return _NONE
             elif (yield from rest.starts_with(quote, at)):
@@ -275,12 +275,12 @@ class PythonKeywords(Notation):
             elif text_of.text[at] == "\n" and len(quote) == 1:
                 return _NONE
             else:
-                made.write(_in_string(text_of.text[at]))
+                json_out.write(_in_string(text_of.text[at]))
                 at += 1
         return _NONE
 
 
-def _scan_escape(rest: Window, at: int, made: _JSON) -> Steps[int]:
+def _scan_escape(rest: Window, at: int, json_out: _JSON) -> Steps[int]:
     """Write the character that an escape in a Python string means; returns the position after the escape.
 
     Escapes of JSON are unchanged, `\\/` and pairs of surrogates too. In an unknown escape the backslash is a character,
@@ -295,14 +295,14 @@ def _scan_escape(rest: Window, at: int, made: _JSON) -> Steps[int]:
         return _NONE
     kind, digits = found.group()[1], found.group()[2:]
     if kind == "u":
-        made.write(found.group())
+        json_out.write(found.group())
     elif kind in "01234567xU":
         code = int(digits, 16) if kind in "xU" else int(kind + digits, 8)
         if code > 0x10FFFF:
             return _NONE
-        made.write(json.dumps(chr(code))[1:-1])
+        json_out.write(json.dumps(chr(code))[1:-1])
     else:
-        made.write(_ESCAPES.get(kind, "\\\\" + _in_string(kind)))
+        json_out.write(_ESCAPES.get(kind, "\\\\" + _in_string(kind)))
     return found.end()
 
 
@@ -336,40 +336,40 @@ class GemmaObject(Notation):
     closing = "}"
     brackets = {"[": "]", "{": "}"}  # noqa: RUF012 (a constant)
 
-    def scan_key(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def scan_key(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """See `Notation`."""
         end = yield from rest.search(_KEY_END, at)
         if end < 0 or rest.completion.text[end] != ":" or end == at:
             return _NONE
         key = rest.completion.decoded(at, end).strip().removeprefix(_QUOTE).removesuffix(_QUOTE)
-        made.write(f'"{_in_string(key)}": ')
+        json_out.write(f'"{_in_string(key)}": ')
         return end + 1
 
-    def scan_value(self, rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def scan_value(self, rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """See `Notation`."""
         completion = rest.completion
         is_spelled = yield from rest.starts_with(_QUOTE, at)
         if is_spelled and (not completion.is_control(_QUOTE) or completion.find_id(_QUOTE, at) == at):
-            return (yield from self._scan_text(rest, at + len(_QUOTE), made))
+            return (yield from self._scan_text(rest, at + len(_QUOTE), json_out))
         end = yield from rest.skip(_BARE, at)
         word = completion.decoded(at, end).strip()
         try:
-            made.write("null" if word == "None" else json.dumps(strict_json(word), ensure_ascii=False))
+            json_out.write("null" if word == "None" else json.dumps(strict_json(word), ensure_ascii=False))
         except ValueError:
             return _NONE
         return end
 
     @staticmethod
-    def _scan_text(rest: Window, at: int, made: _JSON) -> Steps[int]:
+    def _scan_text(rest: Window, at: int, json_out: _JSON) -> Steps[int]:
         """Write what is up to the next quote; the character after that."""
         window, taken = Window(rest.completion, at, (_QUOTE,)), at
-        made.write('"')
+        json_out.write('"')
         while True:
             if window.stop > taken:
-                made.write(_in_string(rest.completion.text[taken : window.stop]))
+                json_out.write(_in_string(rest.completion.text[taken : window.stop]))
                 taken = window.stop
             if window.closed:
                 break
             yield from window.grow()
-        made.write('"' if window.marker else "")
+        json_out.write('"' if window.marker else "")
         return window.stop + len(_QUOTE) if window.marker else _NONE

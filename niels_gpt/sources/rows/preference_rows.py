@@ -135,11 +135,11 @@ def _preference(row: Row) -> tuple[list[Message], list[Completion], float | None
         prompt, completions = _after_prompt(prompt, sides)
     # The sides are in the order chosen, rejected, so their numbers are their ranks.
     scores = {name: _number(row, names) for name, names in _SCORES.items()}
-    made = [
+    pair = [
         Completion(messages, name, rank=rank, score=scores[name])
         for rank, (name, messages) in enumerate(completions.items())
     ]
-    return prompt, made, _number(row, ("margin",))
+    return prompt, pair, _number(row, ("margin",))
 
 
 def _after_prompt(

@@ -238,16 +238,18 @@ def _gemini_texts(parts: list[Any], where: str) -> str:
 
 def gemini_tools(tools: list[Any]) -> list[Any]:
     """Tools in the OpenAI chat format."""
-    made: list[Any] = []
+    declarations: list[Any] = []
     for tool in tools:
         declared = None
         if isinstance(tool, Mapping):
             declared = tool.get("functionDeclarations") or tool.get("function_declarations")
         if isinstance(declared, list):
-            made += [{"type": "function", "function": dict(one)} for one in declared if isinstance(one, Mapping)]
+            declarations += [
+                {"type": "function", "function": dict(one)} for one in declared if isinstance(one, Mapping)
+            ]
         else:
-            made.append(tool)
-    return made
+            declarations.append(tool)
+    return declarations
 
 
 # ---- Harmony
