@@ -4,7 +4,8 @@ A schedule with windows of shards says which shards the next rows are in::
 
     rows         window 0 | window 1 | window 2
     held         ########                           a reader has these shards mapped, and they are not evicted
-    fetched                 ########                meanwhile threads download the next window's
+    fetched                 ########   ########     meanwhile threads download the next window's, and then, if the
+                                                    cache is large, those of the windows after it
     batch at the end of a window: both are held
 
 Each process has its own stream. What they have downloaded they share: see `storage.shard_cache`.
@@ -15,8 +16,9 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,9 @@ from niels_gpt.errors import UsageError
 from niels_gpt.forks import reset_after_fork
 from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache, release_when_full
 
-FETCHERS = 4  # threads that download, each a shard at a time
+FETCHERS = 8  # threads that download, each a shard at a time; most of the time they wait for the store
+MOST_AHEAD = 2 * FETCHERS  # shards that are downloaded before their window is the next one
+SHARE_AHEAD = 4  # and they take a quarter of the cache at most: more could evict what is about to be read
 ROOM_SECONDS = 0.2  # until a thread looks again whether there is room for a shard
 
 _log = logging.getLogger("niels_gpt.episodes")
@@ -124,12 +128,27 @@ class ShardStream:
                 held[n] = found
         # What is needed now is downloaded by the threads too, several shards at a time.
         missing = [n for n in wanted.tolist() if n not in held]
-        self._fetcher.want(self._remote([*missing, *([] if upcoming is None else next(upcoming).tolist())]))
+        self._fetcher.want(self._remote([*missing, *([] if upcoming is None else self._ahead(upcoming))]))
         shards = [self._split.shards[n].mapped(held.get(n)) for n in wanted.tolist()]
         number = np.full(len(self._split.shards), -1, dtype=np.int64)
         number[wanted] = np.arange(len(wanted))
         opened = self._opened = _Opened(self._open_reader(shards=shards), wanted, number, window)
         return opened
+
+    def _ahead(self, upcoming: Iterator[Int64s]) -> list[int]:
+        """The shards of the next window, and of as many windows after it as the limits allow.
+
+        With one window alone, a store that answers after 10 ms would be waited for at the beginning of each.
+        """
+        found: dict[int, None] = dict.fromkeys(next(upcoming).tolist())  # in the order of their use, each once
+        caches = {shard.remote[0] for shard in self._split.shards if shard.remote}
+        room = min(cache.max_bytes for cache in caches) // SHARE_AHEAD
+        for window in islice(upcoming, MOST_AHEAD):
+            more = found | dict.fromkeys(window.tolist())
+            if len(more) > MOST_AHEAD or sum(shard.bytes for _, shard in self._remote(list(more))) > room:
+                break
+            found = more
+        return list(found)
 
     def _held_if_here(self, number: int) -> HeldShard | None:
         remote = self._split.shards[number].remote
@@ -178,10 +197,13 @@ class _Wanted:
 
     def __init__(self) -> None:
         self._changed, self._shards, self._ended = threading.Condition(), list[_Fetch](), False
+        self._wanted, self._taken = set[_Fetch](), set[_Fetch]()  # all that were wanted last; what threads work on
 
     def set(self, shards: list[_Fetch]) -> None:
         with self._changed:
-            self._shards = list(shards)
+            self._wanted = set(shards)
+            # A thread that took another's shard would wait for it in vain, in place of downloading the next one.
+            self._shards = [shard for shard in shards if shard not in self._taken]
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -193,25 +215,36 @@ class _Wanted:
         with self._changed:
             while not self._ended:
                 if self._shards:
-                    return self._shards.pop(0)
+                    self._taken.add(shard := self._shards.pop(0))
+                    return shard
                 self._changed.wait(1.0)
         return None
 
-    def put_back(self, shard: _Fetch) -> None:
-        """There was no room for a shard, or another process downloads it: look again later."""
+    def done(self, shard: _Fetch) -> None:
+        """A shard that was taken is here, or failed."""
         with self._changed:
-            if not self._ended and not self._changed.wait(ROOM_SECONDS):
-                self._shards.append(shard)  # unless others are wanted by now
+            self._taken.discard(shard)
+
+    def put_back(self, shard: _Fetch) -> None:
+        """There was no room for a shard, or another process downloads it: look again later, if it is still wanted."""
+        with self._changed:
+            self._changed.wait(ROOM_SECONDS)
+            self._taken.discard(shard)
+            if shard in self._wanted and shard not in self._shards:
+                self._shards.append(shard)
 
 
 def _fetch(wanted: _Wanted) -> None:
     while (shard := wanted.take()) is not None:
         cache, remote = shard
         try:
-            if not cache.fetch(remote, wait=False):
+            if cache.fetch(remote, wait=False):
+                wanted.done(shard)
+            else:
                 wanted.put_back(shard)
         # Any error: the reader that needs the shard gets the same one, and raises it.
         except Exception as error:
+            wanted.done(shard)
             _log.debug("[Store] %s: not fetched ahead: %s", remote.url, error)
 
 

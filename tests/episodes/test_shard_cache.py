@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.episodes.shard_stream import _Wanted
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache import PART, HeldShard, ShardCache
+from niels_gpt.storage.shard_cache import PART, HeldShard, RemoteShard, ShardCache
 from tests.conftest import REPOSITORY
 from tests.episodes.stores import FileServer
 from tests.episodes.test_store import (
@@ -111,6 +112,38 @@ def test_a_cache_of_two_windows_downloads_each_shard_once(store: FileServer, tmp
     # The last shard's window is followed by the next epoch's first.
     assert len(names) <= SHARDS + 1
     assert len(set(names)) == SHARDS
+
+
+@pytest.mark.parametrize(("room", "expected"), [(8, 3), (6, 2), (4 * SHARDS, SHARDS)])
+def test_windows_after_the_next_one_are_fetched_into_a_quarter_of_the_cache(
+    store: FileServer, tmp_path: Path, room: int, expected: int
+) -> None:
+    """A cache of 8 shards: the one that is read, and two after it, a quarter; of 6: the next one in any case."""
+    loader = remote(store, cache_in(tmp_path, room=room * SHARD_BYTES), shuffle_shards=1)
+    loader.next_batch()
+    until = time.monotonic() + 20
+    while len(here(tmp_path)) < expected and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.5)  # more would come now
+    assert len([key for key in here(tmp_path) if not key.endswith(PART)]) == expected
+
+
+def test_a_shard_that_a_thread_downloads_is_not_given_to_another() -> None:
+    """Each change of what is wanted names again what is being downloaded."""
+    cache = ShardCache(Path("unused"))
+    a, b, c = ((cache, RemoteShard(f"http://127.0.0.1/{name}", ())) for name in "abc")
+    wanted = _Wanted()
+    wanted.set([a, b])
+    assert wanted.take() == a
+    wanted.set([a, b, c])
+    assert [wanted.take(), wanted.take()] == [b, c]
+    wanted.set([a, b])
+    wanted.put_back(a)  # there was no room for it, and it is wanted still
+    wanted.put_back(c)  # it is not wanted any more
+    wanted.done(b)
+    assert wanted.take() == a
+    wanted.set([a, b])
+    assert wanted.take() == b, "what was done may be wanted again, if it was evicted since"
 
 
 def test_batches_larger_than_windows(store: FileServer, tmp_path: Path) -> None:
