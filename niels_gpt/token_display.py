@@ -16,10 +16,11 @@ The colours of terminals and notebooks are here. Those of the explorer, which al
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from html import escape
 from typing import Any, Final, Literal
 
@@ -81,11 +82,52 @@ def visible(text: str) -> str:
 
 
 def printable(character: str) -> str:
-    """A character, or its code point in hexadecimal if it is not printable."""
-    return character if character.isprintable() else f"\\u{ord(character):04x}"
+    """A character; its code point, or the byte that `TokenSpelling.raw` wrote, if it is not printable."""
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 Spelling = Callable[[int], str]
+
+
+class TokenSpelling:
+    """The text of an id. A token may hold some of a character's bytes; those are written `\\xc3`.
+
+    ::
+
+        ids                 7 8             é is two tokens
+        spelling(7)         '\\xc3'        as text
+        spelling.raw(7)     '\\udcc3'       for `whole`, which joins neighbours: whole(raw(7) + raw(8)) is 'é'
+
+    Args:
+        token_bytes: the bytes of each of some ids, as encoders have it.
+    """
+
+    def __init__(self, token_bytes: Callable[[list[int]], list[bytes]]) -> None:
+        # A row repeats a few hundred ids, and the bytes of one cost a call into the tokenizer.
+        self.raw: Spelling = lru_cache(maxsize=1 << 16)(
+            lambda token: token_bytes([token])[0].decode("utf-8", "surrogateescape")
+        )
+
+    def __call__(self, token: int) -> str:
+        return whole(self.raw(token))
+
+
+def whole(text: str) -> str:
+    """Joined texts of `TokenSpelling.raw`; bytes that make no character together are written `\\xc3`."""
+    if _BYTES.search(text) is None:
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def raw_spelling(spelling: Spelling) -> Spelling:
+    """The function whose texts may be joined and given to `whole`."""
+    return spelling.raw if isinstance(spelling, TokenSpelling) else spelling
+
+
+_BYTES: Final = re.compile("[\udc80-\udcff]")  # how `surrogateescape` writes bytes that are no whole character
 MOST_TOKENS: Final = 20_000  # in HTML: a notebook becomes slow with more
 PREVIEW_TOKENS: Final = 400  # of what `print` shows besides the line of counts
 
@@ -162,6 +204,8 @@ def spelling_of(tokenizer: Any) -> Spelling | None:
     """
     if tokenizer is None:
         return None
+    if hasattr(tokenizer, "token_bytes"):
+        return TokenSpelling(tokenizer.token_bytes)
     # `decode` first: the tokenizers of transformers are callable too, but on text.
     if hasattr(tokenizer, "decode"):
         return lambda token: str(tokenizer.decode([token]))
@@ -272,7 +316,7 @@ def _kinds_of(rows: Sequence[TokenRow]) -> list[Kind]:
 
 def _cached(spelling: Spelling | None) -> Spelling:
     # Most ids of a conversation occur several times, and decoding one takes microseconds.
-    return cache(spelling or (lambda token: f"{token} "))
+    return cache(raw_spelling(spelling) if spelling else (lambda token: f"{token} "))
 
 
 def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Kind]]:
@@ -285,7 +329,7 @@ def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Kind]]:
     start = 0
     for at in range(1, len(kinds) + 1):
         if at == len(kinds) or kinds[at] != kinds[start]:
-            yield "".join(texts[start:at]), KINDS[kinds[start]]
+            yield whole("".join(texts[start:at])), KINDS[kinds[start]]
             start = at
 
 

@@ -32,11 +32,13 @@ from niels_gpt.token_display import (
     STYLES,
     TRAINED,
     TokenRow,
+    TokenSpelling,
     ansi_code,
     notebook_html,
     spelling_of,
     terminal_text,
     weighted_row,
+    whole,
 )
 from tests.episodes.made import write_split
 from tests.renderers.small import family
@@ -279,3 +281,19 @@ def test_notebooks_show_every_kind_in_its_style() -> None:
     for kind, rules in NOTEBOOK_STYLES.items():
         assert (f".ng-{kind} {{ {rules} }}" in CSS) == bool(rules)
     assert NOTEBOOK_STYLES.keys() == STYLES.keys() == set(KINDS)
+
+
+def test_characters_of_several_tokens() -> None:
+    """Joined where the tokens follow each other, bytes where a token stands alone; no text is lost on the way."""
+    spelling = TokenSpelling(lambda ids: [[b" \xc3", b"\xa9", b"\xff", b"\x1b"][token] for token in ids])
+    row = TokenRow(np.array([0, 1, 0, 2, 3]), np.full(5, CONTEXT), lambda at: "")
+    assert terminal_text([row], spelling).split("\n\n")[1] == " é \\xc3\\xff\\u001b\n"
+    assert [text for *_, text in SPAN.findall(notebook_html("", [row], spelling))] == [
+        " \\xc3",
+        "\\xa9",
+        " \\xc3",
+        "\\xff",
+        "\\u001b",
+    ]
+    assert spelling(0) == " \\xc3"
+    assert whole(spelling.raw(0) + spelling.raw(1)) == " é"

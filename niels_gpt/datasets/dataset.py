@@ -16,7 +16,15 @@ from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.forks import cached_property
 from niels_gpt.storage.manifests import no_such_directory, tokenizer_sha256
 from niels_gpt.storage.regular import is_regular
-from niels_gpt.token_display import PREVIEW_TOKENS, TokenRow, in_colour, notebook_html, spelling_of, terminal_text
+from niels_gpt.token_display import (
+    PREVIEW_TOKENS,
+    TokenRow,
+    TokenSpelling,
+    in_colour,
+    notebook_html,
+    spelling_of,
+    terminal_text,
+)
 
 TOKENIZER_PLACES: Final = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../tokenizer")
 
@@ -196,7 +204,7 @@ def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | Non
 
         encoder = TokenizerAdapter.load(hugging_face)
         _check_checksum(hugging_face, path, encoder.fingerprints["tokenizer"], wanted)
-        return lambda token: encoder.decode([token])
+        return TokenSpelling(encoder.token_bytes)
     from niels_gpt.tokenizer import load_tokenizer
 
     near = [place / "spm.model" for place in beside]

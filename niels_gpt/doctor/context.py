@@ -323,8 +323,10 @@ class TokenTexts:
         self._texts = encoder.token_bytes(range(encoder.vocab_size))
 
     def __call__(self, token: int) -> str:
-        """The text; ids outside the vocabulary as numbers."""
-        return self._texts[token].decode("utf-8", "replace") if 0 <= token < len(self._texts) else f"<{token}?>"
+        """The text, bytes that are no whole character as `\\xc3`; ids outside the vocabulary as numbers."""
+        if not 0 <= token < len(self._texts):
+            return f"<{token}?>"
+        return self._texts[token].decode("utf-8", "backslashreplace")
 
 
 class TokenNames:

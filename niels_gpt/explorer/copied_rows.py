@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from niels_gpt.explorer.line_index import PlaceNames
 from niels_gpt.explorer.renderer_list import Choice, RendererList
 from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.explorer.token_columns import LossMode
+from niels_gpt.token_display import TokenSpelling
 
 MOST_TOKENS = 1 << 27  # are copied: half a gigabyte of ids
 SPLIT = "train"  # of the copy; it holds all rows
@@ -66,8 +66,10 @@ class CopiedRows(StoredRows):
         if renderers.tokenizers:
             encoder = renderers.encoder(next(iter(renderers.tokenizers)))
             # Data may hold ids that a smaller tokenizer does not have.
-            text = lru_cache(maxsize=1 << 16)(
-                lambda id: encoder.decode([id]) if id < encoder.vocab_size else f"<{id}?>"
+            text = TokenSpelling(
+                lambda ids: [
+                    encoder.token_bytes([id])[0] if id < encoder.vocab_size else f"<{id}?>".encode() for id in ids
+                ]
             )
             controls = dict(encoder.control_ids)
             if opened.token_files is not None:

@@ -21,7 +21,17 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights, loss_weights
 from niels_gpt.renderers.template.renderer import DefaultRenderer
-from niels_gpt.token_display import CONTEXT, KINDS, SAMPLED, SCAFFOLD, TRAINED, Kind
+from niels_gpt.token_display import (
+    CONTEXT,
+    KINDS,
+    SAMPLED,
+    SCAFFOLD,
+    TRAINED,
+    Kind,
+    TokenSpelling,
+    raw_spelling,
+    whole,
+)
 
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
@@ -33,6 +43,7 @@ class TokenView(NamedTuple):
     """A token at a position of `x`.
 
     Attributes:
+        text: as `TokenSpelling.raw` has it, so that characters of several tokens can be joined; `whole` before output.
         kind: trained (in the loss when it is the target), sampled (the model would emit it, but it is not in the loss),
             context, scaffold (written by the chat template) or padding.
         target, target_text: the token that is predicted from here; in the loss only if `target_trained`.
@@ -54,7 +65,7 @@ class TokenView(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The view as a JSON object."""
-        return self._asdict()
+        return self._asdict() | {"text": whole(self.text), "target_text": whole(self.target_text)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +121,7 @@ class TokenColumns(Sequence[TokenView]):
 
     @cached_property
     def _text(self) -> Callable[[int], str]:
-        return cache(self.spelling)
+        return cache(raw_spelling(self.spelling))
 
     def _between(self, start: int, stop: int) -> Iterator[TokenView]:
         here, n, text = slice(start, stop), stop - start, self._text
@@ -174,7 +185,7 @@ def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: Lo
         targets=np.append(ids[1:], 0),
         kinds=np.select([trained, sampled, body], [TRAINED, SAMPLED, CONTEXT], SCAFFOLD).astype(np.uint8),
         target_trained=np.append(trained[1:], False),
-        spelling=lambda token: renderer.encoder.decode([token]),
+        spelling=TokenSpelling(renderer.encoder.token_bytes),
         no_target=True,
         segments=made.message_indices + 1,
         roles=[message["role"] for message in chat.messages],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import Choice
 from niels_gpt.explorer.token_columns import LossMode, table_of_row
 from niels_gpt.storage.regular import is_regular
+from niels_gpt.token_display import raw_spelling, whole
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48
@@ -50,9 +50,7 @@ class StoredRows:
         self.kind, self.special = self.dataset.kind, self.dataset.special_token_ids
         files = self.dataset.manifest.get("files", {})
         self._sizes = {directory / name: (directory / name).stat().st_size for name in files}
-        # Most ids of a row are common ones, and the text of an id costs a call into the tokenizer.
-        text = self._token_text(tokenizers)
-        self.token_text: TokenText | None = None if text is None else cache(text)
+        self.token_text: TokenText | None = self._token_text(tokenizers)
         self._rows = {name: self._as_rows(split) for name, split in self.dataset.splits.items()}
         self.splits = [name for name, rows in self._rows.items() if len(rows)]
         if not self.splits:
@@ -167,7 +165,7 @@ class StoredRows:
 
     def _text(self, ids: npt.NDArray[Any]) -> str:
         text = self.token_text
-        return "" if text is None else "".join(map(text, ids.tolist()))
+        return "" if text is None else whole("".join(map(raw_spelling(text), ids.tolist())))
 
     def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`; the row as a training step sees it, whole."""

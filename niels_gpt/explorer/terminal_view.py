@@ -18,7 +18,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
-from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable, visible
+from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable, visible, whole
 
 PADDING_ROWS = 2  # of the table; more padding is only counted
 _WIDEST = 24  # columns for a token's text; the row of a longer text is wider
@@ -66,9 +66,14 @@ def legend(kinds: Iterable[Kind]) -> Text:
     return Text("  ").join(Text(f" {MEANINGS[kind]} ", style=style) for kind, style in STYLES.items() if kind in found)
 
 
+def _character(character: str) -> str:
+    # Bytes of a character stay as they are: the other bytes are in the next token, and `flow` joins them.
+    return character if "\udc80" <= character <= "\udcff" else printable(character)
+
+
 def _flowing(text: str) -> str:
     text = "\n" if text == "<0x0A>" else text
-    shown = "⏎\n".join("".join(map(printable, line)) for line in text.split("\n"))
+    shown = "⏎\n".join("".join(map(_character, line)) for line in text.split("\n"))
     return f"{shown}\n" if text == "<eot>" else shown
 
 
@@ -84,14 +89,14 @@ def flow(view: ExampleView, n_real: int) -> Iterator[Text]:
     run: list[str] = []  # neighbours of one style
     for text, style in _styled(view, n_real):
         if style != now:
-            block.append("".join(run), style=now)
+            block.append(whole("".join(run)), style=now)
             run, now = [], style
         run.append(text)
         size += len(text)
         if size > _LONGEST_LINE or (size > _BLOCK and text.endswith("\n")):
-            yield block.append("".join(run), style=now)
+            yield block.append(whole("".join(run)), style=now)
             block, size, run = Text(), 0, []
-    yield block.append("".join(run), style=now)
+    yield block.append(whole("".join(run)), style=now)
 
 
 def _styled(view: ExampleView, n_real: int) -> Iterator[tuple[str, str]]:
@@ -104,7 +109,7 @@ def _styled(view: ExampleView, n_real: int) -> Iterator[tuple[str, str]]:
         yield shown(token.text) if view.has_text else f"{token.id} ", STYLES[token.kind]
     if n_real < len(view.tokens):
         first = view.tokens[n_real]
-        yield f"{len(view.tokens) - n_real:,} × {first.text or first.id}", STYLES["padding"]
+        yield f"{len(view.tokens) - n_real:,} × {visible(first.text) or first.id}", STYLES["padding"]
 
 
 def _separator(token: TokenView) -> str:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.messages import Message, weight_of
 from niels_gpt.renderers.loss import LossOn, Weights
-from niels_gpt.token_display import Kind
+from niels_gpt.token_display import Kind, whole
 
 Bools = npt.NDArray[np.bool_]
 
@@ -250,14 +250,16 @@ def table_of_row(view: ExampleView, sentinels: dict[str, int]) -> TokenTable:
     padding, trained = (np.array(kinds == kind, np.bool_) for kind in ("padding", "trained"))
     control = np.isin([token.id for token in tokens], list(sentinels.values())) & ~padding
     # Stored ids do not show which tokens a template wrote, except for the sentinels; the rest is shown as content.
-    facts = padding * PADDING | control * CONTROL | (~padding & ~control) * BODY
+    texts = [whole(token.text) for token in tokens]
+    half = np.array([text != token.text for text, token in zip(texts, tokens, strict=True)], np.bool_)
+    facts = padding * PADDING | control * CONTROL | (~padding & ~control) * BODY | half * HALF
     groups, named = _stored_groups(tokens, sentinels, episodes=view.episodes)
     count = int(trained.sum())
     note = "" if view.has_text else "No tokenizer with this data's checksum was found: ids are shown instead of text."
     return TokenTable(
         title=view.title,
         unit="token",
-        texts=[token.text or str(token.id) for token in tokens],
+        texts=[text or str(token.id) for text, token in zip(texts, tokens, strict=True)],
         ids=[token.id for token in tokens],
         runs=runs_of(groups, facts),
         groups=named,

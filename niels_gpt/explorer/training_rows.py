@@ -31,6 +31,7 @@ from niels_gpt.explorer.token_columns import PADDING, Group, LossMode, TokenTabl
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.messages import Conversation
+from niels_gpt.token_display import TokenSpelling
 
 if TYPE_CHECKING:
     from niels_gpt.explorer.stored import StoredRows
@@ -230,9 +231,7 @@ def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode
     encoder = renderers.encoder(choice.tokenizer)
     looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
     source = f"All {total:,} rows" if len(made) == total else f"{len(made):,} of the first {looked:,} of {total:,} rows"
-    # Decoding one id takes microseconds, and pages of rows repeat the same common ids.
-    spelling = lru_cache(maxsize=1 << 16)(lambda token: encoder.decode([token]))
-    return MadeRows(made, spelling, f"{source}, rendered by {choice.renderer}")
+    return MadeRows(made, TokenSpelling(encoder.token_bytes), f"{source}, rendered by {choice.renderer}")
 
 
 def copied_rows(stored: StoredRows, split: str) -> MadeRows:

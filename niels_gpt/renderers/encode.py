@@ -55,7 +55,7 @@ def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
         return encode(encoder, [out])[0]
     encoded = encoder.encode_strings([out.texts], [out.facts])
     return RenderedTokens.from_arrays(
-        encoded.ids, encoded.facts, encoded.counts, out.messages, out.attribution, spelling=encoder.decode
+        encoded.ids, encoded.facts, encoded.counts, out.messages, out.attribution, token_bytes=encoder.token_bytes
     )
 
 
@@ -102,7 +102,7 @@ def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
     if any(out.images for out in emitters):
         ids, counts, lengths, media = _repeat_placeholders(emitters, ids, counts, pieces)
     messages, attribution = [out.messages for out in emitters], [out.attribution for out in emitters]
-    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media, encoder.decode)
+    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media, encoder.token_bytes)
 
 
 def concatenate_batches(batches: Sequence[RenderedBatch]) -> RenderedBatch:
@@ -119,7 +119,7 @@ def concatenate_batches(batches: Sequence[RenderedBatch]) -> RenderedBatch:
         messages=list(chain.from_iterable(batch.messages for batch in batches)),
         attribution=list(chain.from_iterable(batch.attribution for batch in batches)),
         media=[media for batch in batches for media in batch.media or [None] * len(batch)] if has_media else (),
-        spelling=batches[0].spelling,
+        token_bytes=batches[0].token_bytes,
     )
 
 

@@ -29,6 +29,7 @@ from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, te
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
 from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import SCAFFOLD as SCAFFOLD
 from niels_gpt.tokenizer.pieces import edges_of
 
@@ -100,9 +101,9 @@ class RenderedTokens:
         messages: Sequence[Message],
         attribution: str = "full",
         media: MultiModalData | None = None,
-        spelling: Callable[[list[int]], str] | None = None,
+        token_bytes: Callable[[list[int]], list[bytes]] | None = None,
     ) -> RenderedTokens:
-        """One conversation, from arrays as `RenderedBatch` has them; `spelling` gives the text of ids, for `show`."""
+        """One conversation, from arrays as `RenderedBatch` has them; `token_bytes` is for `show`."""
         rendered = cls.__new__(cls)
         rendered.__dict__.update(
             _ids=ids,
@@ -112,7 +113,7 @@ class RenderedTokens:
             message_roles=[message["role"] for message in messages],
             multi_modal_data=media,
             attribution=attribution,
-            _spelling=spelling,
+            _token_bytes=token_bytes,
         )
         return rendered
 
@@ -223,7 +224,7 @@ class RenderedTokens:
             # `repr` must not raise: without messages, or with weights that are invalid, nothing is shown as trained.
             with suppress(UsageError, MessageError):
                 weights = self.weights(allow_partial=True)
-        spelling = self.__dict__.get("_spelling")
+        token_bytes = self.__dict__.get("_token_bytes")
         return TokenColumns(
             ids=as_array(self.token_ids, np.int64),
             message_indices=as_array(self.message_indices or [-1] * n, np.int64),
@@ -231,7 +232,7 @@ class RenderedTokens:
             is_content=self._fact(self.is_content) if self.message_indices else np.zeros(n, np.bool_),
             weights=weights,
             roles=self.message_roles,
-            spelling=None if spelling is None else lambda token: spelling([token]),
+            spelling=None if token_bytes is None else TokenSpelling(token_bytes),
         )
 
     def __repr__(self) -> str:
@@ -343,7 +344,7 @@ class RenderedBatch:
         messages: the normalised messages of each conversation; those that need no normalising are the caller's own.
         attribution: as in `RenderedTokens`, for each conversation.
         media: the images of each conversation or `None`; empty where no conversation has any.
-        spelling: the text of ids, so that a conversation of the batch can be shown; not part of a pickle.
+        token_bytes: the bytes of ids, so that a conversation of the batch can be shown; not part of a pickle.
     """
 
     ids: npt.NDArray[np.int32]
@@ -354,7 +355,7 @@ class RenderedBatch:
     messages: Sequence[Sequence[Message]]
     attribution: Sequence[str]
     media: Sequence[MultiModalData | None] = ()
-    spelling: Callable[[list[int]], str] | None = field(default=None, compare=False, repr=False)
+    token_bytes: Callable[[list[int]], list[bytes]] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def message_indices(self) -> npt.NDArray[np.int32]:
@@ -383,8 +384,8 @@ class RenderedBatch:
         return f"<RenderedBatch: {len(self):,} conversations, {len(self.ids):,} tokens, {sampled:,} sampled{end}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """All fields but `spelling`, which belongs to a tokenizer of this process."""
-        return {name: value for name, value in self.__dict__.items() if name != "spelling"} | {"spelling": None}
+        """All fields but `token_bytes`, which belongs to a tokenizer of this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "token_bytes"} | {"token_bytes": None}
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -400,7 +401,7 @@ class RenderedBatch:
         media = self.media[number] if self.media else None
         of_pieces = self.facts[pieces], self.counts[pieces]
         return RenderedTokens.from_arrays(
-            self.ids[tokens], *of_pieces, self.messages[number], self.attribution[number], media, self.spelling
+            self.ids[tokens], *of_pieces, self.messages[number], self.attribution[number], media, self.token_bytes
         )
 
     @cached_property

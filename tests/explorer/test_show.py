@@ -13,7 +13,7 @@ from rich.console import Console
 
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
 from niels_gpt.explorer.terminal_view import print_view, show_view
-from niels_gpt.token_display import CONTEXT, KINDS, PADDING, TRAINED
+from niels_gpt.token_display import CONTEXT, KINDS, PADDING, TRAINED, TokenSpelling
 from tests.conftest import run_cli
 
 WORDS = ["", " one", "two\n", "日本", " ", "\x1b[2J"]
@@ -86,3 +86,16 @@ def test_a_missing_file_is_told_before_a_tokenizer_is_looked_for(tmp_path: Path)
     done = run_cli("render", tmp_path / "nowhere.jsonl", "--tokenizer", "nobody/no-tokenizer")
     assert done.returncode == 3
     assert "nowhere.jsonl: no such file" in done.stderr
+
+
+def test_characters_of_several_tokens_are_joined(tmp_path: Path) -> None:
+    """In running text; the table and JSON show the bytes of each token."""
+    words = [b"na", b"\xc3", b"\xaf", b"ve", b"\xff"]
+    kinds = np.full(6, CONTEXT)
+    spelling = TokenSpelling(lambda ids: [words[token] for token in ids])
+    ids = np.array([0, 1, 2, 3, 4, 0])
+    view = ExampleView("t", TokenColumns(ids, np.roll(ids, -1), kinds, kinds == TRAINED, spelling), has_text=True)
+    shown = printed(view, table=True)
+    assert "naïve\\xffna" in shown
+    assert "\\xc3" in shown.split("pos", 1)[1]
+    assert [token.to_json()["text"] for token in view.tokens][1:3] == ["\\xc3", "\\xaf"]

@@ -15,6 +15,7 @@ import pytest
 from niels_gpt.errors import InputError
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.renderer_list import RendererList
+from niels_gpt.explorer.token_columns import HALF
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import run_cli
 from tests.explorer.conftest import client_of
@@ -198,3 +199,34 @@ def test_a_chat_file_that_is_gone(tokenizer_dir: Path, tmp_path: Path) -> None:
         (tmp_path / "chats.jsonl").unlink()
         told = client.ask("/api/rows", {"limit": 50, "text": "sourdough"}, 400)
         assert "chats.jsonl: reading failed: No such file or directory" in told["error"]
+
+
+def test_text_whose_characters_are_several_tokens(tmp_path: Path) -> None:
+    """It is found and shown whole; each token of such a character is shown by its bytes."""
+    pytest.importorskip("tokenizers")
+    from examples.practice_model import write_model
+
+    write_model(tmp_path / "model")
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(
+        '{"messages": [{"role": "user", "content": "Où écrire 🦄?"}, {"role": "assistant", "content": "Là."}]}\n'
+    )
+    options = ("--tokenizer", tmp_path / "model", "--out", tmp_path / "built", "--val-frac", "0")
+    done = run_cli("episodes", "build", chats, *options)
+    assert done.returncode == 0, done.stderr
+    renderers = RendererList([str(tmp_path / "model")])
+    with client_of(Explorer(renderers, open_dataset(tmp_path / "built", renderers))) as client:
+        (row,) = client.ask("/api/rows", {"text": "écrire 🦄"})["page"]["rows"]
+        assert "Où écrire 🦄?" in row["preview"]
+        table = client.ask("/api/row", {"row": 0})["table"]
+        halves = [text for text, (_, facts) in zip(table["texts"], flat(table["runs"]), strict=True) if facts & HALF]
+        assert " \\xf0\\x9f" in halves
+        assert "�" not in "".join(table["texts"])
+
+
+def flat(runs: list[list[int]]) -> list[tuple[int, int]]:
+    """Group and facts of each token: runs [2, 0, 4] [3, 1, 4] give (0, 4) (0, 4) (1, 4)."""
+    found: list[tuple[int, int]] = []
+    for stop, group, facts in runs:
+        found += [(group, facts)] * (stop - len(found))
+    return found

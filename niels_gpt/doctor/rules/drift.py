@@ -12,6 +12,7 @@ from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.token_display import TokenSpelling
 
 RULES: Final = (
     Rule(
@@ -128,7 +129,7 @@ def _difference(
         note=f"{len(first.token_ids)} and {len(second.token_ids)} tokens; from token {at} on {texts[0]} and {texts[1]}",
         message=owner if owner >= 0 else None,
         token=at,
-        window=tuple(WindowToken(token, one.encoder.decode([token])) for token in shown),
+        window=tuple(WindowToken(token, TokenSpelling(one.encoder.token_bytes)(token)) for token in shown),
         mark=at - low if at - low < len(shown) else None,
     )
 

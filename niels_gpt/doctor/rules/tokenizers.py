@@ -19,6 +19,7 @@ from niels_gpt.messages import normalise
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
@@ -141,7 +142,7 @@ def check(
 
 def _evidence(encoder: PieceEncoder, note: str, ids: list[int] | None = None) -> Evidence:
     """Evidence that is the tokenizer itself, with some ids."""
-    window = tuple(WindowToken(token, encoder.decode([token])) for token in (ids or [])[:SHOWN])
+    window = tuple(WindowToken(token, TokenSpelling(encoder.token_bytes)(token)) for token in (ids or [])[:SHOWN])
     return Evidence(row=-1, where=encoder.name, note=note, window=window)
 
 

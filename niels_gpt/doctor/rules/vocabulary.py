@@ -32,6 +32,7 @@ from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
 from niels_gpt.samples import notes_dir
+from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 RULES: Final = (
@@ -247,10 +248,9 @@ def _find_wrapped_among_others(counters: Counters, encoder: PieceEncoder, layout
         return
     counters.sums[ENCODED_AGAIN] += len(low)
     note = "no id is 65,536 or more, and this text is encoded as other ids"
+    text_of = TokenSpelling(encoder.token_bytes)
     evidence = [
-        Evidence(
-            row.number, row.where, note, window=tuple(WindowToken(token, encoder.decode([token])) for token in ids)
-        )
+        Evidence(row.number, row.where, note, window=tuple(WindowToken(token, text_of(token)) for token in ids))
         for row in changed
         for ids in [row.ids[:WINDOW].tolist()]
     ]
