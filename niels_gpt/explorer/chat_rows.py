@@ -40,6 +40,7 @@ from niels_gpt.sources.rows.preference_rows import Preference
 
 PREVIEW = 160  # characters
 MOST_IMAGE_BYTES = 1 << 25
+MOST_SOURCE_BYTES = 1 << 14  # of a row that cannot be used
 _IMAGE_KINDS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -211,7 +212,8 @@ class ChatRows:
         check_row(row, len(self.lines), self.lines.share, self._name)
         found = self._read(row)
         if isinstance(found, Rejected):
-            return RowDetail(row, found.where, None, problem=found.why)
+            source = self.lines.read(row, row + 1)[:MOST_SOURCE_BYTES].decode("utf-8", "backslashreplace")
+            return RowDetail(row, found.where, None, problem=found.why, source=source)
         if isinstance(found, Preference):
             chat = conversation_of(found, completion)
             shown = self._rendered(row, chat, choice, modes)

@@ -156,6 +156,7 @@ class RowDetail:
 
     Attributes:
         completions: of a row of preferences, all of them; the conversation ends with number `completion`.
+        source: the beginning of a row that is no conversation, as the file has it.
     """
 
     row: int
@@ -165,6 +166,7 @@ class RowDetail:
     problem: str = ""
     completions: list[CompletionSummary] = field(default_factory=list)
     completion: int = 0
+    source: str = ""
 
 
 @dataclass(frozen=True)

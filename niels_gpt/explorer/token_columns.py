@@ -249,9 +249,9 @@ def table_of_row(view: ExampleView, sentinels: dict[str, int]) -> TokenTable:
     kinds = np.array([token.kind for token in tokens], dtype=object)
     padding, trained = (np.array(kinds == kind, np.bool_) for kind in ("padding", "trained"))
     control = np.isin([token.id for token in tokens], list(sentinels.values())) & ~padding
-    # Stored ids do not show which tokens a template wrote, except for the sentinels; the rest is shown as content.
     texts = [whole(token.text) for token in tokens]
     half = np.array([text != token.text for text, token in zip(texts, tokens, strict=True)], np.bool_)
+    # Stored ids do not show which tokens a template wrote, except for the sentinels; the rest is shown as content.
     facts = padding * PADDING | control * CONTROL | (~padding & ~control) * BODY | half * HALF
     groups, named = _stored_groups(tokens, sentinels, episodes=view.episodes)
     count = int(trained.sum())

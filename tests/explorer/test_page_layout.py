@@ -289,6 +289,15 @@ def test_packed_rows_are_blocks_of_attention(address: str, visit: Visit) -> None
         "(c) => [[2, 6], [6, 2]].map(([x, y]) => c.getContext('2d').getImageData(x, y, 1, 1).data[3] > 0)"
     )
     assert painted == [True, False], "what comes later is not seen"
+    assert page.locator(".training .who").count() >= parts
+    assert page.locator(".training .who").evaluate_all(CUT) == []
+
+
+def test_the_verdict_of_drift_has_room_on_a_telephone(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#drift").page
+    page.set_viewport_size(NARROW)
+    page.locator(".verdict.differ").wait_for()
+    assert page.locator(".verdict").evaluate("(e) => e.offsetWidth") > 240
 
 
 def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Path, visit: Visit) -> None:
@@ -349,15 +358,19 @@ def test_ids_become_a_conversation_again(address: str, visit: Visit) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
-@pytest.mark.parametrize("view", [*READY, "findings"])
+@pytest.mark.parametrize("view", [*READY, "findings", "training"])
 def test_axe_finds_nothing(address: str, visit: Visit, view: str) -> None:
     """The rules of axe-core for accessibility, on a desk and on a telephone, light and dark."""
     axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     rules = (resources.files(axe) / "axe.min.js").read_text(encoding="utf-8")
-    page = visit(f"{address}/#{view}").page
+    page = visit(f"{address}/#{'dataset' if view == 'training' else view}").page
+    if view == "training":
+        page.get_by_role("radio", name="As trained").click()
+        page.locator(".bar-row").last.click()  # the last row has room
+        page.locator(".training .t.padding").first.wait_for(state="attached")
     if view == "inversion":
         page.get_by_role("button", name="Ids of the editor's conversation").click()
-    page.wait_for_selector(READY.get(view, ".finding"))
+    page.wait_for_selector(READY.get(view, ".training .who" if view == "training" else ".finding"))
     page.evaluate(rules)
     for width, scheme in ((1366, "light"), (1366, "dark"), (390, "light"), (390, "dark")):
         page.set_viewport_size({"width": width, "height": 860})

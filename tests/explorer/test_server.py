@@ -196,6 +196,7 @@ def test_bad_rows_are_shown_not_hidden(tmp_path: Path) -> None:
         detail = client.ask("/api/row", {"row": 2})
         assert detail["table"] is None
         assert "content is missing" in detail["problem"]
+        assert json.loads(detail["source"]), "the row as the file has it, to look at"
         unusable = client.ask("/api/rows", {"has": ["unusable"]})["page"]["rows"]
         assert [row["row"] for row in unusable] == [1, 2, 3]
 

@@ -95,7 +95,7 @@ export class DatasetView {
     this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
     // The form stays where it is when a list arrives: a click on a button that is taken out of the page is lost.
     this.list.append(h("div", { class: "pager" }, this.steps, this.jump), this.table);
-    return h("div", { class: "bar controls" }, this.text, h("label", { title: "The text is a regular expression" }, this.pattern, " .*"), this.role, this.has, this.tool, this.toolNames, this.finding, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
+    return h("div", { class: "bar controls" }, this.text, h("label", { title: "The text is a regular expression" }, this.pattern, " .*"), this.role, this.has, this.tool, this.toolNames, this.finding, h("span", { class: "range" }, this.min, "–", this.max, this.about.unit));
   }
 
   enter(place) {
@@ -252,7 +252,7 @@ export class DatasetView {
       parts.push(this.panel.element);
       this.detail.replaceChildren(...parts);
       if (at >= 0) this.panel.tokens.moveTo(at, true, "center");
-    } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, shortened, 2)) : "");
+    } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, shortened, 2)) : answer.source ? h("pre", { class: "json" }, answer.source) : "");
     // Where the row is above the list, not beside it, its beginning is shown.
     if (matchMedia("(max-width: 900px)").matches && !(evidence.token ?? evidence.message)) this.detail.scrollIntoView({ block: "start" });
   }

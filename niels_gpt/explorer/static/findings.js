@@ -46,7 +46,7 @@ export class FindingsView {
     return h("article", { class: `finding severity-${levelOf(finding)}`, id: `finding-${at}` },
       h("h2", {}, h("span", { class: "severity" }, finding.severity), " ", finding.title, h("small", {}, `${finding.rule} · ${number(finding.count)}×${finding.rows ? ` in ${number(finding.rows)} ${finding.rows === 1 ? "row" : "rows"}` : ""}`)),
       finding.summary ? h("p", {}, finding.summary) : null,
-      h("dl", {}, fact("cause", finding.cause), fact("fix", finding.fix), fact("known from", finding.thread && linked(finding.thread))),
+      h("dl", {}, fact("cause", finding.cause), fact("fix", finding.fix), fact("known from", finding.thread && finding.thread !== "none known" && linked(finding.thread))),
       example ? exampleOf(example) : null,
       h("ul", { class: "evidence" }, finding.evidence.map((place) => h("li", {},
         h("a", { class: "row", href: address("dataset", { split: this.splitOf(finding, place), row: place.row }), onclick: (event) => { event.preventDefault(); open(place); } }, `${this.splitOf(finding, place) ?? ""} row ${number(place.row)}`.trim()),

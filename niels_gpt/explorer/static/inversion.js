@@ -49,7 +49,7 @@ export class InversionView {
     for (const panel of this.panels ?? []) panel.tokens.drop();
     this.panels = views.map((view, at) => tokenPanel(view, this.state.mode, { inspect: this.inspect, compact: views.length > 1, label: ["the given tokens", "rendered again"][at], heading: views.length > 1 ? ["As given", "Rendered again"][at] : "", picked: (name) => { this.state.mode = name; } }));
     this.place.replaceChildren(
-      h("p", { class: `verdict ${answer.state === "differs" ? "differ" : "same"}`, role: "status" }, `Read as ${answer.read_as}. ${answer.verdict}`),
+      h("p", { class: `verdict ${answer.state === "differs" ? "differ" : "same"}`, role: "status" }, `${answer.verdict} Given: ${answer.read_as}.`),
       answer.note ? h("p", { class: "note" }, answer.note) : "",
       h("section", { class: "lost", "aria-label": "What cannot be recovered" }, h("h2", {}, "Cannot be recovered"),
         h("p", { class: "note" }, answer.lost.length ? "Each of these was tried: the conversation was changed so, and gave the same ids." : "No change that was tried gave the same ids."), h("ul", {}, answer.lost.map((said) => h("li", {}, said)))),

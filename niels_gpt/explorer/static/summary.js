@@ -15,7 +15,7 @@ export function counts(view, mode) {
   const { total, body, scaffold, padding } = view.counts;
   const unit = view.unit === "token" ? "tokens" : "characters";
   const parts = [["total", `${number(total)} ${unit}`]];
-  if (view.facts_known) parts.push(["body", number(body)], ["scaffold", `${number(scaffold)} · ${percent(scaffold, total)}`]);
+  if (view.facts_known) parts.push(["content", number(body)], ["scaffold", `${number(scaffold)} · ${percent(scaffold, total)}`]);
   if (padding) parts.push(["padding", number(padding)]);
   parts.push(["trained", number(mode.count)], ["loss share", percent(mode.count, total)]);
   return h("dl", { class: "counts" }, parts.map(([name, value]) => h("div", { "data-count": name }, h("dt", {}, name), h("dd", {}, value))));
@@ -35,7 +35,7 @@ export function legend(view) {
     roles.map((role) => h("li", { class: `role-${role}` }, h("span", { class: "swatch" }), role)),
     key("body trained", "trained", "in the loss"),
     view.facts_known ? key("body sampled", "sampled", "the model's, not in the loss") : null,
-    view.facts_known ? key("body", "body", "from your data") : null,
+    view.facts_known ? key("body", "content", "from your data") : null,
     view.facts_known ? key("scaffold", "scaffold", "the format's own") : null,
     view.facts.some((facts) => facts & CONTROL) ? key("scaffold control", "control", "control token") : null,
     h("li", {}, h("span", { class: "t" }, "·⏎⇥"), " space, newline, tab"),

@@ -265,7 +265,7 @@ export function describe(tokens, at) {
   pairs.push(["bytes", shortened(bytesShown(view, at), 48)]);
   pairs.push([owner?.role === "episode" ? "episode" : "message", owner ? (owner.role === "episode" ? owner.label : `${owner.label} ${owner.role}`) : "none"]);
   if (facts & PADDING) pairs.push(["is", "padding"]);
-  else if (view.facts_known) pairs.push(["is", `${facts & BODY ? "body" : "scaffold"}${facts & CONTROL ? ", control token" : ""}${facts & SAMPLED ? ", sampled" : ""}`]);
+  else if (view.facts_known) pairs.push(["is", `${facts & BODY ? "content" : "scaffold"}${facts & CONTROL ? ", control token" : ""}${facts & SAMPLED ? ", sampled" : ""}`]);
   else if (facts & CONTROL) pairs.push(["is", "control token"]);
   const weight = owner && owner.weight !== 1 ? `, weight ${owner.weight}` : "";
   pairs.push(["in the loss", trained[at] ? `● trained${weight}` : "○ not trained"]);
