@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
+from niels_gpt.renderers.dialects.json_values import json_value_at
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.parsing import (
     ArgumentDelta,
@@ -334,6 +335,16 @@ def test_the_work_for_a_token_does_not_grow(family: str) -> None:
 @pytest.mark.parametrize("parser", ["olmo-3", *LONG_CALLS])
 def test_the_work_for_a_token_does_not_grow_by_parser(parser: str) -> None:
     assert calls_of_functions(*named_call(parser, 8)) < 1.1 * calls_of_functions(*named_call(parser, 2))
+
+
+def test_the_work_for_a_malformed_call_does_not_grow() -> None:
+    """Where no JSON begins, what came before it is not looked at, as the error of Python's decoder does."""
+    renderer = renderer_of("qwen3")
+    openings = renderer.encoder.encode_pieces(["<tool_call>"], [True])[0].tolist() * 3
+    completion = Completion(renderer.encoder, openings, renderer.get_stop_token_ids())
+    with pytest.raises(ValueError, match="no JSON value begins here"):
+        json_value_at(completion, len("<tool_call>"))
+    assert len(renderer.parse_response(openings).tool_calls) == 3
 
 
 @pytest.mark.parametrize("name", [*CALLERS, *LONG_CALLS])

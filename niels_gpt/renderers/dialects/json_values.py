@@ -28,6 +28,9 @@ def _finite(number: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
+_BEGINNINGS = tuple('{["-0123456789tfnNI')  # of JSON values, and of the constants that the decoder refuses
+
+
 def strict_json(text: str) -> Any:
     """A text as a JSON value that can be written as JSON again.
 
@@ -50,6 +53,9 @@ def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
     Raises:
         ValueError: see `strict_json`.
     """
+    # The decoder's own error counts the lines before it, so thousands of calls without arguments would take longer each.
+    if not completion.text.startswith(_BEGINNINGS, start):
+        raise ValueError("no JSON value begins here")
     try:
         value, end = _DECODER.raw_decode(completion.text, start)
     except RecursionError as error:
