@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from niels_gpt.errors import MessageError
 from niels_gpt.kernel import native
+from niels_gpt.media import kind_of_file, refuse_media
 
 # Unknown keys are retained: a chat template may read any key of a message.
 _KEEP_UNKNOWN = ConfigDict(extra="allow", strict=True)
@@ -158,13 +159,7 @@ NO_CONTENT: Final = NoContent()
 NOTHING_TRAINED: Final = "nothing_trained"  # the rejection reason of rows without any trained token
 MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-# How providers call a part with a sound or a film; as `type`, or as the field that holds it.
-_MEDIA: Final = {
-    **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
-    **dict.fromkeys(("video", "video_url", "input_video"), "video"),
-}
 _BESIDE: Final = ("image", "images", "audio", "audios", "video", "videos")  # fields of a message with media
-_FILES: Final = ("inline_data", "inlineData", "file_data", "fileData")  # Gemini's fields, which name a MIME type
 _TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields whose value is a text
 
 
@@ -392,42 +387,13 @@ def _refuse_media_beside(message: Mapping[str, Any], index: int) -> None:
     for name in _BESIDE:
         value = message.get(name)
         is_media = isinstance(value, Mapping | bytes) or (name.endswith("s") and isinstance(value, str | list))
+        is_media = is_media or (isinstance(value, str) and bool(kind_of_file(value)))  # else a text of another meaning
         if is_media and value:
             raise MessageError(
                 "unsupported_media",
                 f"message {index}: {name} holds {_shown(value)}; expected images in the content, each as "
                 '{"type": "image", "image": PATH}, and no audio or video. Put images there, or drop the row',
             )
-
-
-def refuse_media(part: object, where: str) -> None:
-    """Refuse a part of a content that is audio or video, as OpenAI, Qwen or Gemini write it.
-
-    No renderer knows how many tokens they take, and a template would write a placeholder, or nothing.
-
-    Raises:
-        MessageError: `unsupported_media`, naming `where`.
-    """
-    kind = _media_of(part) if isinstance(part, Mapping) else ""
-    if kind:
-        raise MessageError(
-            "unsupported_media",
-            f"{where} is {kind}; expected a text or an image: no renderer here can count the tokens of {kind}. Remove "
-            "the part, put a transcript in its place, or drop the row",
-        )
-
-
-def _media_of(part: Mapping[Any, Any]) -> str:
-    """The kind of a part: "audio", "video", or "" for any other part."""
-    for name in (part.get("type"), *part):
-        if isinstance(name, str) and name in _MEDIA:
-            return _MEDIA[name]
-    for name in _FILES:
-        file = part.get(name)
-        mime = str(file.get("mime_type") or file.get("mimeType")) if isinstance(file, Mapping) else ""
-        if (kind := mime.partition("/")[0].lower()) in ("audio", "video"):
-            return kind
-    return ""
 
 
 def _without_call_nulls(call: Any) -> Any:

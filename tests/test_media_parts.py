@@ -33,6 +33,14 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "an address of video": ("video", {"type": "video_url", "video_url": {"url": "https://a.b/c.mp4"}}),
     "a text that has a video": ("video", {"type": "text", "text": "look", "video": "a.mp4"}),
     "Gemini's audio": ("audio", {"inline_data": {"mime_type": "audio/wav", "data": "UklGRg=="}}),
+    "OpenAI's file that is a sound": ("audio", {"type": "file", "file": {"filename": "a.MP3", "file_id": "file-1"}}),
+    "OpenAI's file as a data URI": ("video", {"type": "file", "file": {"file_data": "data:video/mp4;base64,AAAA"}}),
+    "a video that is said to be an image": (
+        "video",
+        {"type": "image_url", "image_url": {"url": "https://a/b.mp4?c=d"}},
+    ),
+    "a video of an unknown type": ("video", {"type": "media", "media": "a.mp4"}),
+    "Anthropic's form": ("audio", {"type": "document", "source": {"media_type": "audio/wav", "data": "UklGRg=="}}),
     "Gemini's video": ("video", {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://a/b"}}),
 }
 parts = pytest.mark.parametrize("name", PARTS)
@@ -270,6 +278,9 @@ def test_images_in_a_column_that_no_message_names() -> None:
         {"image": {"path": "a.png"}},
         {"audio": {"id": "audio_1"}},  # OpenAI
         {"videos": ["a.mp4"]},
+        {"video": "clips/a.mp4"},
+        {"audio": "https://a.b/c.wav?signed=1"},
+        {"image": "data:image/png;base64,AAAA"},
     ],
 )
 def test_media_beside_a_content(beside: dict[str, Any]) -> None:
@@ -282,6 +293,11 @@ def test_media_beside_a_content(beside: dict[str, Any]) -> None:
 def test_fields_that_hold_no_media() -> None:
     for beside in ({"images": []}, {"images": None}, {"audio": 3}, {"image": "a caption"}, {"videos": 2}):
         assert normalise([{"role": "user", "content": "a", **beside}])[0]["content"] == "a"
+
+
+def test_texts_that_speak_of_files() -> None:
+    parts = [{"type": "text", "text": "a.mp4"}, {"type": "text", "text": "see a.wav"}]
+    assert normalise([{"role": "user", "content": parts, "video": "My holiday"}])[0]["content"] == parts
 
 
 def test_columns_that_hold_no_media_are_metadata() -> None:

@@ -53,7 +53,7 @@ def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
     Raises:
         ValueError: see `strict_json`.
     """
-    # The decoder's own error counts the lines before it, so thousands of calls without arguments would take longer each.
+    # The decoder's own error counts the lines before it: the more malformed calls, the longer each would take.
     if not completion.text.startswith(_BEGINNINGS, start):
         raise ValueError("no JSON value begins here")
     try:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError
+from niels_gpt.media import kind_of_file
 from niels_gpt.messages import Message
 
 # Column -> what it holds. One in the singular may be any text or number; it counts where it holds a file.
@@ -25,10 +26,6 @@ _COLUMNS: Final = {
 }
 _NAMES: Final = frozenset(_COLUMNS)
 _FILE: Final = ("bytes", "path", "array")  # what `datasets` makes of a file: one of these keys
-_SUFFIXES: Final = (  # of a text that is the path or address of a file
-    *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
-    *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".mp4", ".mov", ".webm", ".avi", ".mkv"),
-)
 _SOURCES: Final = ("image", "image_url", "url", "path", "base64", "bytes", "data", "source")  # of a part with an image
 
 
@@ -67,20 +64,13 @@ def _held(value: Any, *, plural: bool) -> int:
     if value is None or isinstance(value, int | float):
         return 0
     if isinstance(value, str):
-        return int(bool(value) and (plural or _is_file(value)))
+        return int(bool(value) and (plural or bool(kind_of_file(value))))
     if isinstance(value, Mapping):
         # Arrow gives every row an object with all keys; in a row without a file each of them is null.
         return int(any(value.get(key) is not None for key in _FILE))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return len([item for item in value if item is not None]) if plural else 0
     return 1  # bytes, or a decoded picture or sound
-
-
-def _is_file(text: str) -> bool:
-    """Whether a text is the path or address of a picture, sound or film, or the file itself as a data URI."""
-    # A signed address ends in its query, not in the suffix; the name of a local file may have a question mark.
-    path = text.partition("?")[0] if "://" in text else text
-    return path.lower().endswith(_SUFFIXES) or text.startswith(("data:image/", "data:audio/", "data:video/"))
 
 
 def _named_images(message: Message) -> int:

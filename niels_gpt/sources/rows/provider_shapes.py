@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
-from niels_gpt.messages import refuse_media
+from niels_gpt.media import refuse_media
 
 Row = Mapping[str, Any]
 Turn = dict[str, Any]
