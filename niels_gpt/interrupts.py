@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP for every command: one line on stderr and exit code 130, 143 or 129.
 
-Python's own handling is not enough. It dies of SIGTERM on the spot, with files half-written and worker processes left
-behind; `timeout`, schedulers and containers send that signal. Of Ctrl-C, libraries make another error while they are
+Python's own handling is not enough. It dies of SIGTERM on the spot, with files half-written and worker processes still
+running; `timeout`, schedulers and containers send that signal. Of Ctrl-C, libraries make another error while they are
 imported, typer exits with 130 without a message, destructors and callbacks swallow the exception, and a second Ctrl-C
 would interrupt the cleanup that the first has begun. This module imports little, as it is loaded before all others.
 """

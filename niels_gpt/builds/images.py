@@ -147,6 +147,7 @@ class ImageFolder:
         root = self.folder.resolve()
         if isinstance(source, BytesIO):
             data = source.getvalue()
+            # Named by its hash: an image that several rows have is stored once, and a build that is repeated finds it.
             path = root / INLINE / hashlib.sha256(data).hexdigest()
             if not path.is_file():
                 with storage_errors("creating the directory", path.parent):
@@ -154,6 +155,7 @@ class ImageFolder:
                 write_atomic(path, data)
         else:
             try:
+                # Resolved, so that neither `..` nor a link in the folder leads out of it.
                 path = (root / source).resolve()
             except ValueError as error:  # a NUL
                 raise MessageError("broken_image", f"{image.where} is {str(source)!r}, no path: {error}") from error

@@ -158,6 +158,7 @@ def _shared(samples: Sequence[Sample]) -> tuple[list[Sample], list[tuple[int, in
     The ids 5 6 7 8 9 and a sample 5 6 7 4 whose 4 is trained: its prefix is 5 6, five ids before its own 7 4.
     """
     *others, (ids, weights) = samples
+    # `first`: how many ids of each other sample are a beginning of the last one.
     first = [_common(ids, sample, trained) for sample, trained in others]
     stored, prefixes, before = [(ids, weights)], [(0, 0)], len(ids)
     # Those that have nothing in common come last: after one, no prefix may lie in the whole sample.

@@ -358,7 +358,7 @@ def _build_cache(
     }
     if isinstance(source, TextSource):
         # In units FineWeb-Edu's row groups are in random order but the documents in one are not. Every other source
-        # either shuffles by itself or is built completely, so its order does not matter.
+        # either is shuffled where it is read, or is built completely, so its order does not matter.
         buffer = settings.shuffle_buffer if isinstance(source, FineWebEduUnits) else None
         arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": buffer}
         build_pretrain_cache(source, str(out), tokenizer=tokenizer, options=options, **arguments)

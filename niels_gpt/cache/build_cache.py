@@ -188,7 +188,7 @@ def _write_documents(
 def _in_order(documents: Iterable[SplitDocument], buffer: int | None, seed: int) -> Iterable[SplitDocument]:
     """The documents, shuffled if there is a buffer.
 
-    This follows the split, which draws once per group of neighbouring documents: shuffled, a group would be torn apart.
+    This follows the split, which draws once per group of neighbouring documents; shuffling first would part them.
     """
     return documents if buffer is None else shuffled(documents, buffer, seed)
 

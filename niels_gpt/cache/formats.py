@@ -104,11 +104,13 @@ class ShardWriter:
         """Append tokens; a full shard is closed and the next one begun."""
         self.tokens += len(ids)
         while len(ids):
+            # Only now, when there is a token for it: a split without tokens has no shard.
             if self._room == 0:
                 self._close_shard()
                 self._shard = HashedWriter(self.folder / shard_name(len(self.files)))
                 self._room = self._shard_tokens
             assert self._shard is not None
+            # With room for 1 of 3 ids, the first ends this shard and the other two begin the next.
             part, ids = ids[: self._room], ids[self._room :]
             self._shard.write(part.astype(self._dtype))
             self._room -= len(part)
@@ -199,6 +201,7 @@ def index_header(path: Path) -> tuple[int, int]:
         raise CacheError(f"{path}: no such file; expected an index of example offsets")
     with storage_errors("reading", path), open_regular(path) as file:
         begin = file.read(8)
+        # Version 1 of the format declares the length of its header in two bytes, later versions in four.
         length_bytes = 2 if begin[6:7] == b"\x01" else 4
         length = int.from_bytes(file.read(length_bytes), "little")
         text = file.read(length) if length <= MOST_HEADER_BYTES else b""

@@ -81,7 +81,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
         global_counts: count trained tokens over all ranks' batches. This reads all ranks' masks, which costs time on
             hundreds of ranks, unless `keep_counts` was called once; without it the batches' `global_*` are `None`.
-        shard_cache: where shards of a URL are kept, a local directory that all processes of the node share.
+        shard_cache: where shards of a URL are stored, a local directory that all processes of the node share.
 
     If val has fewer rows than a global batch, they are not dropped whatever `epoch_drop_last` is; the log has a
     warning.

@@ -1,4 +1,4 @@
-"""Episodes in a store (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`): the manifest and indexes, kept here.
+"""Episodes in a store (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`): a local copy of the manifest and indexes.
 
 Opening a published dataset fetches what is small, into a directory that is named by the manifest's hash::
 
@@ -49,7 +49,7 @@ class StreamedDataset:
     Attributes:
         url: where it was published.
         folder: the local directory of manifest and indexes.
-        cache: where its shards are kept.
+        cache: where its shards are stored.
     """
 
     url: str

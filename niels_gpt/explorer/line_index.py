@@ -195,7 +195,7 @@ class LineIndex:
                 self._starts = np.concatenate((self._starts, found))
                 if self._closing:
                     return
-        # Nobody waits for this thread, so an error would be lost; the page shows it instead.
+        # No other thread waits for this one, so an error would be lost; the page shows it instead.
         except (NielsError, OSError) as error:
             self.problem = str(error)
         finally:

@@ -59,7 +59,7 @@ class Files(NamedTuple):
 
 
 ALIGNMENT = 64  # bytes: a line of the processor's cache; vectors that are written across two lines take longer
-SMALLEST = 1 << 16  # bytes; the allocator keeps smaller arrays mapped by itself
+SMALLEST = 1 << 16  # bytes; the allocator does not return smaller arrays to the system, so they are reused anyway
 # Three arrays of a batch have one size: enough for batches that are used, and made ahead; more are not retained.
 ARRAYS_PER_SIZE = 8
 SIZES = 16  # of arrays that are retained; when there are more, the earlier ones are freed

@@ -100,6 +100,7 @@ def open_recipe(
         InputError: a file is missing or empty.
         TokenizerError: the tokenizer cannot be used. Else see `chat_files` and `RendererOptions.open`.
     """
+    # Before anything is read or built, which may take hours.
     for export in loaded.recipe.exports:
         _check_export(export.to, export.options)
     options = _renderer_options(loaded)

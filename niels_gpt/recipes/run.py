@@ -94,7 +94,9 @@ def build_recipe(
     """
     opened = open_recipe(loaded, threads=threads, allow_code=allow_code, progress=progress)
     if locked is not None:
+        # First, because other inputs cannot become the outputs that the lock records.
         locked.check_inputs(opened.configs, opened.encoder.describe())
+    # A source that an earlier run finished is not built again, so a build that broke off continues here.
     for name in opened.sources:
         _build_source(opened, name, executor, overwrite=overwrite, progress=progress)
     mixture = _mixture(opened)

@@ -192,7 +192,7 @@ def _media_of(
 
 # ---- attribution without a renderer
 
-_encoder_of = lru_cache(maxsize=2)(open_encoder)  # an encoder may hold hundreds of megabytes, so few are kept open
+_encoder_of = lru_cache(maxsize=2)(open_encoder)  # an encoder may hold hundreds of megabytes, so only two stay open
 
 
 def attribute_text_segments(

@@ -107,6 +107,7 @@ class LossOn:
         flat = list(chain.from_iterable(conversations))
         sizes = np.fromiter(map(len, conversations), np.int64, len(conversations)) + 1
         first = np.cumsum(sizes) - sizes
+        # Conversations of 2 and 2 messages: sizes 3 3, first 0 3, and the rows of messages are 1 2 4 5.
         is_message = np.ones(len(flat) + len(conversations), np.bool_)
         is_message[first] = False
         rows = np.flatnonzero(is_message)

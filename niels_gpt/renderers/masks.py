@@ -263,8 +263,8 @@ class TokenFacts:
 
     def opener(self, index: int) -> npt.NDArray[np.int64]:
         """The ids of message `index` that the model itself would emit; none past the last message."""
-        own: npt.NDArray[np.bool_] = self.sampled & (self.message_indices == index)
-        return self.ids[own]
+        sampled_there: npt.NDArray[np.bool_] = self.sampled & (self.message_indices == index)
+        return self.ids[sampled_there]
 
 
 Sample = tuple[npt.NDArray[np.int64], Weights]
@@ -336,6 +336,7 @@ def samples_of(
 
 def _begins_with(facts: TokenFacts, produced: TokenFacts) -> bool:
     """Whether the ids begin with those with which a turn was produced."""
+    # Without what comes after the last sampled token: the next message decides that.
     end = produced.end_of_sampled
     return np.array_equal(facts.ids[:end], produced.ids[:end])
 
@@ -366,6 +367,7 @@ def build_trajectory_step(
     whole.check_attribution()
     check_full(whole.attribution, allow_partial=allow_partial)
     pairs = zip(prompt, whole.token_ids, strict=False)
+    # A format may write the prompt otherwise once the answer is there, so the common beginning is searched.
     split = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(prompt), len(whole.token_ids)))
     step: dict[str, Any] = {
         "prompt_ids": whole.token_ids[:split],

@@ -216,7 +216,7 @@ def _bytes_of(encoder: PieceEncoder, ids: list[int]) -> list[bytes]:
 
 
 def _byte_lengths(text: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The number of bytes of each character; 1 for a lone surrogate, which stands for a byte that is not UTF-8."""
+    """The number of bytes of each character; 1 for a lone surrogate, in place of a byte that is not UTF-8."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     is_byte = (codes >= 0xDC80) & (codes <= 0xDCFF)
     lengths = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)

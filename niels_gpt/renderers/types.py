@@ -147,22 +147,22 @@ class RenderedTokens:
             UsageError: no such preset, a rendering without attribution or without its messages, or other messages.
             MessageError: partial attribution; a weight that is negative or not a number.
         """
-        own: Sequence[Message] | None = self.__dict__.get("_messages") if messages is None else messages
-        if own is None:
+        rendered_messages: Sequence[Message] | None = self.__dict__.get("_messages") if messages is None else messages
+        if rendered_messages is None:
             raise UsageError(
                 "this rendering does not have its messages, which hold weights and train flags (a pickle leaves them "
                 "out). Pass messages=, the messages that were rendered"
             )
         self.check_attribution()
         check_full(self.attribution, allow_partial=allow_partial)
-        roles = [message["role"] for message in own]
+        roles = [message["role"] for message in rendered_messages]
         if self.message_roles != roles:
             raise UsageError(
                 f"the rendering has messages of roles {self.message_roles}; expected those of the messages: {roles}"
             )
         on = loss_on if isinstance(loss_on, LossOn) else LossOn(loss_on)
         indices = as_array(self.message_indices, np.int64)
-        return on.weights(indices, self._fact(self.sampled_mask), self._fact(self.is_content), own)
+        return on.weights(indices, self._fact(self.sampled_mask), self._fact(self.is_content), rendered_messages)
 
     def check_attribution(self) -> None:
         """Refuse a rendering without attribution.
@@ -417,11 +417,11 @@ class RenderedBatch:
 
 # The fields of `RenderedTokens` that are built when they are first read, from the arrays of `from_arrays`.
 _LAZY_FIELDS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
-    "token_ids": lambda own: own["_ids"].tolist(),
-    "message_indices": lambda own: (own["_facts"] >> 3).repeat(own["_counts"]).tolist(),
-    "sampled_mask": lambda own: (own["_facts"] & SAMPLED != 0).repeat(own["_counts"]).tolist(),
-    "is_content": lambda own: (own["_facts"] & CONTENT != 0).repeat(own["_counts"]).tolist(),
-    "message_tool_names": lambda own: extract_message_tool_names(own["_messages"]),
+    "token_ids": lambda arrays: arrays["_ids"].tolist(),
+    "message_indices": lambda arrays: (arrays["_facts"] >> 3).repeat(arrays["_counts"]).tolist(),
+    "sampled_mask": lambda arrays: (arrays["_facts"] & SAMPLED != 0).repeat(arrays["_counts"]).tolist(),
+    "is_content": lambda arrays: (arrays["_facts"] & CONTENT != 0).repeat(arrays["_counts"]).tolist(),
+    "message_tool_names": lambda arrays: extract_message_tool_names(arrays["_messages"]),
 }
 
 

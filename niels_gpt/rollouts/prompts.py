@@ -173,6 +173,7 @@ class PromptSet:
         """A hash of all ids and answers, in this order: 32 hex digits."""
         digest = hashlib.sha256(self._ids.tobytes() + self._ends.tobytes())
         for row in self._prompts:
+            # Answers, too, because rewards are computed from them.
             digest.update(json.dumps(row.answer, sort_keys=True, default=repr).encode() + b"\n")
         return digest.hexdigest()[:32]
 
@@ -254,6 +255,7 @@ class PromptLoader:
         self._place = place_in(
             state,
             fingerprint=self._fingerprint,
+            # Prompts had no states of version 1; an empty fingerprint matches none.
             earlier_fingerprint="",
             unrecorded="",
             seed=self._seed,

@@ -297,7 +297,7 @@ def address(file: AnyFile) -> str:
 def plain_name(url: str) -> str:
     """The last part of a URL as the beginning of a local directory's name."""
     name = re.sub(r"[^\w.+=@-]", "_", PurePosixPath(without_passwords(url)).name)
-    # A leading dot would hide the directory from whoever looks for what fills the disk.
+    # A leading dot would hide the directory from a user who looks for what fills the disk.
     return name.lstrip(".")[:MOST_NAME] or "dataset"
 
 

@@ -155,7 +155,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _retry_after(error: BaseException) -> float:
-    """The seconds that a store asks for in `Retry-After`; 0 if it does not."""
+    """The seconds that a store names in `Retry-After`; 0 if it names none."""
     for _, headers in _answers(error):
         for name, value in headers.items():
             if str(name).lower() == "retry-after":

@@ -73,6 +73,7 @@ def _decode_byte_alphabet(words: list[str]) -> tuple[bytes, list[int]] | None:
     """
     table = np.full(256 + len(_BYTE_OF), 256, np.int16)
     table[list(_BYTE_OF)] = list(_BYTE_OF.values())
+    # UTF-16, because every character of the alphabet is one unit of 16 bits there, so units are bytes of the text.
     codes = np.frombuffer("".join(words).encode("utf-16-le", "surrogatepass"), np.uint16)
     found = table.take(codes, mode="clip")  # larger codes get the last entry, which is 256: no byte
     return None if (found == 256).any() else (found.astype(np.uint8).tobytes(), list(map(len, words)))
@@ -230,6 +231,7 @@ def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
     tails = {text[start:] for text in controls for start in range(len(text))}
     joined = "\0".join(controls)
     for text in others:
+        # "x<" ends with a beginning of "<e>"; "e>y" starts with an end of it.
         ends = any(text[start:] in heads for start in range(len(text)))
         starts = any(text[:stop] in tails for stop in range(1, len(text) + 1))
         if ends or starts or text in joined or any(control in text for control in controls):

@@ -8,7 +8,7 @@ one::
     runs     <e> by id | "sys\\nHi <e>!" as text: its tokens may extend over the edge between the pieces
 
 All positions are bytes of the concatenated UTF-8 texts of a batch. A token belongs to the piece that contains its first
-byte, which follows from how many bytes each id stands for (byte-level BPE), else from the offsets of `tokenizers`.
+byte, which follows from how many bytes each id encodes (byte-level BPE), else from the offsets of `tokenizers`.
 
 This is the general path. For nearly all tokenizers `fast_path.py` gives the same ids faster, and uses the general path
 only for strings that it cannot prove.
@@ -245,7 +245,7 @@ class TokenizerAdapter(FromParts):
             return str(self._whole().decode(plain, skip_special_tokens=False))
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
-        """The UTF-8 bytes that each id stands for, control tokens spelled out; half characters are possible.
+        """The UTF-8 bytes that each id encodes, control tokens spelled out; half characters are possible.
 
         Raises:
             TokenizerError: an id is outside the vocabulary.

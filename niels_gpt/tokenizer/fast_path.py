@@ -180,7 +180,7 @@ class ScaffoldControls(dict[str, bytes]):
 
 
 def signed_lengths(about: Description) -> npt.NDArray[np.int32]:
-    """How many bytes each id stands for, negative for control tokens, as `attribute` expects it."""
+    """How many bytes each id encodes, negative for control tokens, as `attribute` expects it."""
     lengths = np.zeros(about.vocab_size, np.int32)
     if about.byte_lengths is not None:
         lengths[: about.byte_lengths.size] = about.byte_lengths
@@ -388,7 +388,7 @@ def attribute(ids: Ids, lengths: npt.NDArray[np.int32], batch: BatchLayout) -> A
         counts     1 2 | 1                     lengths  3 | 1      proven  True | True
 
     Args:
-        lengths: int32 of shape (vocabulary,): the bytes that each id stands for, never more than it really does;
+        lengths: int32 of shape (vocabulary,): the bytes that each id encodes, never more than it really does;
             negative for control tokens (minus their bytes), 0 where that is not known.
     """
     known = (ids >= 0) & (ids < lengths.size)

@@ -104,7 +104,7 @@ class PieceEncoder(Protocol):
         """Many strings, each a list of pieces; control tokens are recognised where a fact has the bit `SCAFFOLD`."""
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        """The UTF-8 bytes that each id stands for; joined they are the text. Half characters are possible."""
+        """The UTF-8 bytes that each id encodes; joined they are the text. Half characters are possible."""
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, control tokens spelled out."""

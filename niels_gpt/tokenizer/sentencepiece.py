@@ -235,7 +235,7 @@ class SentencePieceEncoder:
         return encode_strings_with(self.encode_many, texts, facts)
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
-        """The UTF-8 bytes that each id stands for, sentinels spelled out; half characters are possible.
+        """The UTF-8 bytes that each id encodes, sentinels spelled out; half characters are possible.
 
         Raises:
             TokenizerError: an id is outside the vocabulary.

@@ -46,7 +46,7 @@ class SplitEncoder:
         control_ids: spelling -> id of the tokens that are recognised in scaffold only.
         other_ids: spelling -> id of the tokens that are recognised in any text.
         encode: runs of text to their ids; must never return one of the ids above.
-        bytes_of: ids to the bytes that each stands for, or `None` if this is not known.
+        bytes_of: ids to the bytes that each encodes, or `None` if this is not known.
         form: the normal form of Unicode to which `encode` brings text, or `None` if it changes none.
     """
 

@@ -61,7 +61,7 @@ LINES_REPORTED = 10_000  # after so many lines the expected number is reported a
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The settings that decide a trained model, apart from its inputs; `tokenizer_meta.json` records them.
+    """The settings that decide a trained model, beside its inputs; `tokenizer_meta.json` records them.
 
     Attributes:
         vocab_size: pieces, sentinels and byte pieces included.

@@ -110,7 +110,7 @@ class _SingleBatch:
         self._convert = convert
 
     def __call__(self, batches: list[EpisodeBatch]) -> Any:
-        # DataLoader collates lists; a list of one item is taken apart again.
+        # DataLoader collates lists, here of one item.
         (batch,) = batches
         return self._convert(batch)
 

@@ -263,7 +263,7 @@ def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -
     lengths = rows.lengths - rows.per_row(view.padding)
     # The last assistant turn of each row: no later one is in the same row.
     last = np.append(answers.row[1:] != answers.row[:-1], True) if len(answers) else np.zeros(0, dtype=np.bool_)
-    # Behind the opener that ends the last turn nothing follows.
+    # The opener that ends the last turn is followed by nothing.
     counters.sums[CLOSED] += int((last & (answers.stop >= 0) & (answers.stop + 1 >= text_end)).sum())
     trained = counts_in(view.trained, answers.body, answers.end) > 0 if rows.trained is not None else cut
     is_open = cut & trained & last & (answers.end == rows.starts[answers.row + 1])
@@ -273,7 +273,7 @@ def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -
         counters.sums[f"{ROWS_OF} {length}"] += int(n)
     note = "the row ends here, inside an assistant turn"
     longest = lengths[single].max(initial=0)
-    # Only the longest rows of this slice may be the longest of all, so evidence is kept for one length a slice.
+    # Only the longest rows of this slice may be the longest of all, so evidence is collected for one length a slice.
     at_limit = is_open & (single & (lengths == longest))[answers.row]
     view.hit(f"{ROWS_OF} {longest}", answers.row[at_limit], text_end[at_limit] - 1, note)
     view.hit(OPEN, answers.row[is_open], text_end[is_open] - 1, note)

@@ -207,6 +207,7 @@ class KimiSection(CallDialect):
                 return
             out.open_call(before.stop)
             inner = before.stop + len(_KIMI_CALL)
+            # A call ends with its closing tag, or where the next one begins if the model has left the tag out.
             limit = Window(completion, inner, (_KIMI_CALL,), within=section)
             body = Window(completion, inner, (_KIMI_END_CALL,), within=limit)
             if out.is_observed:

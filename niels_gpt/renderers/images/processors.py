@@ -143,7 +143,7 @@ class Images:
             if processed is not None:
                 self._cache.move_to_end(key)
                 return processed
-        # Outside of the lock, because it takes long: two threads may process the same image, and one result is kept.
+        # Outside of the lock, because it takes long: two threads may process the same image, and one result is stored.
         processed = make()
         with self._lock:
             if key not in self._cache:

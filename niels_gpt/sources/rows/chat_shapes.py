@@ -235,6 +235,7 @@ DIALECTS: Final[dict[str, tuple[tuple[str, ...], Convert]]] = {
 
 def candidates(row: Row) -> list[str]:
     """The dialects whose keys a row has; if several share a key, the one that its contents fit."""
+    # Providers name the key "messages", too, so this key alone does not decide.
     shown_by_contents = looks_like(row.get("messages"), row) or "messages"
     found = [name for name, (keys, _) in DIALECTS.items() if all(row.get(key) is not None for key in keys)]
     return [name for name in found if "messages" not in DIALECTS[name][0] or name == shown_by_contents]

@@ -189,6 +189,7 @@ def _common_prompt(sides: Mapping[str, str | Messages]) -> tuple[list[Message], 
     """
     whole = {name: _checked(_as_messages(side), name) for name, side in sides.items()}
     first, most = next(iter(whole.values())), min(map(len, whole.values()))
+    # The number of messages that all sides have in common.
     same = next((at for at in range(most) if any(each[at] != first[at] for each in whole.values())), most)
     # Something must be left of each: identical conversations differ in nothing, and end in their completions.
     n = min(same, most - 1)
@@ -252,6 +253,7 @@ def _dense(ranks: list[float | None], scores: list[float | None], name: str) -> 
         raise MessageError(
             "no_rank", f"{name} {missing} has neither a rank nor a score; expected one for every completion"
         )
+    # Values 4 2 4 9: order 2 4 9, ranks 1 0 1 2.
     order = sorted({value for value in values if value is not None})
     return [order.index(value) for value in values if value is not None]
 
