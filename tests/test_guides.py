@@ -197,3 +197,12 @@ def test_faults_of_guides_are_found() -> None:
     assert "--tokeniser" not in known
     assert run("niels-gpt renderers no-such-renderer") == 2
     assert run("false") == 1
+
+
+@pytest.mark.parametrize("page", sorted(GUIDES), ids=lambda page: f"{page.parent.name}/{page.stem}")
+def test_the_name_of_a_file_can_be_read(page: Path) -> None:
+    """A reader does not see the note before a block, so the text before it names the file, too."""
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(r"<!-- file: (\S+) -->", text):
+        before = text[: match.start()].rstrip().rpartition("\n\n")[2]
+        assert f"`{match[1]}`" in before, f"{page.name}: the paragraph before {match[1]} does not name it"
