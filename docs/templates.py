@@ -67,6 +67,7 @@ niels-gpt doctor template ~/models/mine
 | proven | those that the proof attributes itself, by several runs, because one run is not enough |
 | partial | those of which something is not proven: `rendered.attribution` says what, and training refuses them |
 | refused | those that the template refuses |
+| with eos | how many are partial with eos as [`final_stop`](attribution.md#answers-without-a-stop) |
 | prompt | "prefix": every answer begins where the generation prompt ends; else on how many probes with answers |
 | stop | what ends sampled spans; "none" is an end in ordinary text, or in the opener of the next turn |
 | marks | whether `{{% generation %}}`, whose inside TRL trains, holds the stops of answers; empty without marks |
@@ -114,8 +115,8 @@ def encoder_with(stops: tuple[str, ...]) -> Any:
     return open_encoder(folder)
 
 
-def renderer_of(name: str) -> TemplateRenderer:
-    """The renderer of a template of the assets."""
+def renderer_of(name: str, *, closed: bool = False) -> TemplateRenderer:
+    """The renderer of a template of the assets; `closed`: eos is written after answers without a stop."""
     stops = stops_of(name)
     return TemplateRenderer(
         encoder_with(stops),
@@ -123,6 +124,7 @@ def renderer_of(name: str) -> TemplateRenderer:
         clock=lambda form: "2026-01-01",
         bos_token="<s>",
         eos_token=stops[0],
+        final_stop=stops[0] if closed else "",
     )
 
 
@@ -133,12 +135,18 @@ def row(name: str, *, timed: bool = True) -> list[str]:
     return [
         f"`{name.rpartition('/')[2]}`",
         *(str(report.counts[status] or "") for status in STATUSES),
+        str(partial_with_eos(name, report) or ""),
         main_reason(report),
         prompt(report),
         stops(report),
         marks(renderer, report),
         *cost(renderer, report, timed=timed),
     ]
+
+
+def partial_with_eos(name: str, report: TemplateReport) -> int:
+    """How many probes are partial with eos as `final_stop`; it changes none that are not partial without it."""
+    return report_on(renderer_of(name, closed=True), name).counts["partial"] if report.counts["partial"] else 0
 
 
 def main_reason(report: TemplateReport) -> str:
@@ -248,7 +256,8 @@ def _fastest(work: Callable[[], Any]) -> float:
     return min(seconds)
 
 
-HEAD: Final = ("template", *STATUSES, "main reason", "prompt", "stop", "marks", "runs", "time")
+COUNTS: Final = (*STATUSES, "with eos")
+HEAD: Final = ("template", *COUNTS, "main reason", "prompt", "stop", "marks", "runs", "time")
 
 
 def groups() -> dict[str, list[str]]:
@@ -262,7 +271,7 @@ def groups() -> dict[str, list[str]]:
 def page(*, timed: bool = True, said: Callable[[str], None] = print) -> str:
     """The page; without times, cells of that column are empty."""
     parts = [INTRODUCTION.format(total=len(SOURCES))]
-    totals = [_line(("", "templates", "all certified or proven", *STATUSES)), _line(("---", *("---:",) * 6))]
+    totals = [_line(("", "templates", "all certified or proven", *COUNTS)), _line(("---", *("---:",) * 7))]
     tables = []
     for group, names in groups().items():
         rows = []
@@ -270,13 +279,13 @@ def page(*, timed: bool = True, said: Callable[[str], None] = print) -> str:
             try:
                 rows.append(row(name, timed=timed))
             except (MessageError, TemplateError) as error:
-                rows.append([f"`{name.rpartition('/')[2]}`", *[""] * 4, plain(str(error)), *[""] * 5])
+                rows.append([f"`{name.rpartition('/')[2]}`", *[""] * 5, plain(str(error)), *[""] * 5])
             said(name)
-        counts = [sum(int(cells[at] or 0) for cells in rows) for at in range(1, 5)]
+        counts = [sum(int(cells[at] or 0) for cells in rows) for at in range(1, 6)]
         full = sum(not cells[3] and bool(cells[1] or cells[2]) for cells in rows)
         totals.append(_line((group, len(rows), full, *(f"{count:,}" for count in counts))))
         tables += ["", f"## {group}", "", f"{len(rows)} {GROUPS[group]}.", ""]
-        aligned = ["---:" if title in (*STATUSES, "runs", "time") else "---" for title in HEAD]
+        aligned = ["---:" if title in (*COUNTS, "runs", "time") else "---" for title in HEAD]
         tables += [_line(HEAD), _line(aligned), *map(_line, rows)]
     return (
         "\n".join(

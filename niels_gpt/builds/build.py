@@ -218,7 +218,8 @@ NO_TRAINED_STOP: Final = "no_trained_stop"
 CHANGE_MESSAGES: Final = {
     NO_TRAINED_STOP: "none of the tokens at which serving stops is trained in their answers, so the model does not "
     "learn to stop there. GLM's families train them with --renderer-option sampled_openers=true --renderer-option "
-    "final_stop=true; if answers end in another token, add it to eos_token_id in generation_config.json",
+    "final_stop=true; if answers end in another token, add it to eos_token_id in generation_config.json; where a chat "
+    "template writes no stop after answers, --renderer-option final_stop=TOKEN writes one",
     "generation_prompt_differs": "the prompt ends otherwise than serving writes it before an answer",
     "identical_completions": "completions of different ranks have the same ids, which teaches nothing; drop such rows",
     "scores_contradict_ranks": "a completion has a lower score than a worse one, or the margin is below 0: are the "

@@ -88,8 +88,11 @@ def _stop_tokens(report: TemplateReport) -> Iterator[Text]:
         ". If the turns end with another token, add its id to eos_token_id in generation_config.json beside the "
         "tokenizer, where generate() and servers look, too"
     )
-    lacking = any(NO_STOP in reason.text for reason in report.reasons("partial"))
-    yield from _titled("stop tokens", f"{known} (eos, and those of generation_config.json){advice if lacking else ''}")
+    option = ". Where the template writes none after answers, --renderer-option final_stop=TOKEN writes one"
+    reasons = [reason.text for reason in report.reasons("partial")]
+    told = advice if any(NO_STOP in reason for reason in reasons) else ""
+    told += option if any(" stop" in reason for reason in reasons) else ""
+    yield from _titled("stop tokens", f"{known} (eos, and those of generation_config.json){told}")
 
 
 def _verdict(report: TemplateReport) -> Text:

@@ -180,8 +180,10 @@ def check_full(attribution: str, *, allow_partial: bool) -> None:
         MessageError: `partial_attribution`.
     """
     if attribution != "full" and not allow_partial:
+        # "no stop token follows message 1": the user can name one.
+        named = "name the stop with --renderer-option final_stop=TOKEN, " if " stop" in attribution else ""
         raise MessageError(
             "partial_attribution",
             f"attribution is {attribution!r}; expected 'full': a mask from it may train tokens that the template "
-            "wrote. Use the family's renderer, or accept this with --allow-partial (allow_partial=True)",
+            f"wrote. Use the family's renderer, {named}or accept this with --allow-partial (allow_partial=True)",
         )

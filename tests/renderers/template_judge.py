@@ -148,21 +148,35 @@ class Known:
     bos: str
     stop: str
     after: str
+    written: str = "always"  # where the template writes the stop, one of WRITTEN
 
-    def expected(self, messages: Messages) -> list[tuple[str, int, bool, bool]]:
-        """`(text, message, sampled, content)` of each run of characters."""
+    def expected(self, messages: Messages, final_stop: str = "") -> list[tuple[str, int, bool, bool]]:
+        """`(text, message, sampled, content)` of each run of characters; `final_stop` ends answers without a stop."""
         runs = [(self.bos, -1, False, False)] if self.bos else []
         for index, message in enumerate(messages):
             header = f"<|im_start|>{message['role']}\n"
+            stop, after = self._end(is_last=index + 1 == len(messages))
             if message["role"] != "assistant":
                 runs += [(header, index, False, False), (message["content"], index, False, True)]
-                runs.append((self.stop + self.after, index, False, False))
+                runs.append((stop + after, index, False, False))
                 continue
             thought = f"<think>\n{message.get('reasoning_content', '')}\n</think>\n" if self.think else ""
-            whole = header + thought + message["content"] + self.stop
+            whole = header + thought + message["content"] + (stop or final_stop)
             runs += [(self.prompt, index, False, False), (whole[len(self.prompt) :], index, True, True)]
-            runs.append((self.after, index, False, False))
+            runs.append((after, index, False, False))
         return [run for run in runs if run[0]]
+
+    def _end(self, *, is_last: bool) -> tuple[str, str]:
+        """The stop and the text after it that the template writes after a turn."""
+        if self.written == "newline":
+            return "", self.after
+        is_here = {"always": True, "between": not is_last, "once": is_last, "never": False}[self.written]
+        return (self.stop, self.after) if is_here else ("", "")
+
+
+# Where random templates write the stop: after every turn; after every turn but the last; once, after the last; nowhere;
+# nowhere, with a newline in its place.
+WRITTEN = ("always", "between", "once", "never", "newline")
 
 
 CONTENTS = (
@@ -205,8 +219,12 @@ LOOPS = (
 )
 
 
-def random_template(rng: random.Random) -> Known:
-    """A template of a random nesting of loops, macros, namespaces and filters, whose output and facts are known."""
+def random_template(rng: random.Random, written: str = "always") -> Known:
+    """A template of a random nesting of loops, macros, namespaces and filters, whose output and facts are known.
+
+    Args:
+        written: where it writes stops, one of WRITTEN.
+    """
     think = rng.random() < 0.4
     bos = rng.choice(["", "<s>"])
     after = rng.choice(["", "\n"])
@@ -223,7 +241,16 @@ def random_template(rng: random.Random) -> Known:
     newline = "{{ '\\n' }}" if after else ""
     end = rng.choice(["<|im_end|>", "{{ '<|im_end|>' }}"]) + newline
     loop = rng.choice(LOOPS)
-    if rng.random() < 0.2:  # the next turn writes the stop, and the end the last one
+    if written in ("never", "newline"):
+        turn = header + said + ("{{ '\\n' }}" if written == "newline" else "")
+        after = "\n" if written == "newline" else ""
+    elif written == "between":  # the next turn writes it
+        turn = header + said
+        loop = "{% for m in messages %}{% if not loop.first %}" + end + "{% endif %}TURN{% endfor %}"
+    elif written == "once":
+        turn = header + said
+        loop += "{% if not add_generation_prompt %}" + end + "{% endif %}"
+    elif rng.random() < 0.2:  # the next turn writes the stop, and the end the last one
         turn = header + said
         loop = "{% for m in messages %}{% if not loop.first %}" + end + "{% endif %}TURN{% endfor %}" + end
     else:
@@ -232,4 +259,4 @@ def random_template(rng: random.Random) -> Known:
     prompt = f"{{% if add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n{prefill}' }}}}{{% endif %}}"
     source = ("{{ bos_token }}" if bos else "") + loop.replace("TURN", turn) + prompt
     shown = "<|im_start|>assistant\n" + ("<think>\n" if prefill else "")
-    return Known(source, think, shown, bos, "<|im_end|>", after)
+    return Known(source, think, shown, bos, "<|im_end|>", after, written)

@@ -70,12 +70,14 @@ class ControlTokens:
     Args:
         spellings: of all control tokens.
         stops: of those that end a turn; also ordinary text, if it is among the spellings.
+        final_stop: the one that is written after an answer where the template writes no stop; "" for none.
     """
 
-    def __init__(self, spellings: Iterable[str], stops: Iterable[str]) -> None:
+    def __init__(self, spellings: Iterable[str], stops: Iterable[str], final_stop: str = "") -> None:
         longest_first = sorted(spellings, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
         self._stops = frozenset(stops)
+        self.final_stop = final_stop
 
     def first(self, text: str) -> str:
         """The first control token in a text; empty if there is none."""

@@ -162,6 +162,9 @@ def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = 
     stops |= _stops_before_a_prompt(template, messages, tools, rendered)
     if proof.problems:
         return Verdict("unproven", proof.problems[0], stops, rules)
+    if proof.added_stops:  # tracing writes what the template does and nothing else
+        reason = next(iter(proof.added_stops.values()))
+        return Verdict("differs", f"{reason}; final_stop writes one there", stops, rules)
     try:
         difference = disagreement(template.traced(messages, tools, False), proof, messages)
     except TemplateError as error:  # tracing loses the origin of a control token

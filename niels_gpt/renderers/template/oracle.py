@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final, cast
 
 import numpy as np
@@ -116,6 +116,7 @@ class _Turns(Stops):
     ) -> None:
         super().__init__(oracle.render, oracle.controls, messages, real, made, output, gen=gen)
         self.retained = oracle.retained
+        self.added_stops = {}
         self.problems = [
             f"the output does not show where the text of message {index} is"
             for index in self.unplaced
@@ -139,10 +140,10 @@ class _Turns(Stops):
         for index, end in enumerate(ends):
             owner[start:end] = index
             start = end
-        sampled = []
+        sampled: list[SampledSpan] = []
         for index, message in enumerate(self.messages):
             if message["role"] == "assistant":
-                sampled.append(self.sampled_span(index, ends))
+                sampled.append(self.sampled_span(index, ends, sampled[-1].stop if sampled else 0))
         roles = [message["role"] for message in self.messages]
         for span in sampled:
             stop = span.stop
@@ -152,9 +153,8 @@ class _Turns(Stops):
             owner[max(ends[span.message], span.start) : stop] = span.message
         self._give_contents(owner, roles, sampled)
         letters = self.whole.substitutes >= 0
-        return Proof(
-            self.real, self.content, letters, self._own_characters(), owner, sampled, self._added(owner), self.problems
-        )
+        own, added = self._own_characters(), self._added(owner)
+        return Proof(self.real, self.content, letters, own, owner, sampled, added, self.problems, self.added_stops)
 
     def _added(self, owner: Ints) -> int:
         """Where the words of a turn end that the template adds before all messages; 0 if it adds none, or just bos."""
@@ -347,16 +347,24 @@ class _Turns(Stops):
 
     # ---- sampled spans
 
-    def sampled_span(self, index: int, ends: list[int]) -> SampledSpan:
+    def sampled_span(self, index: int, ends: list[int], least: int) -> SampledSpan:
         """The characters that the model emits of assistant message `index`, as far as the renderings prove them.
 
         What they do not prove is added to `self.problems`.
+
+        Args:
+            least: where the sampled span before it ends, which may be after the end of that turn.
         """
         begin, end = ends[index - 1] if index else 0, ends[index]
         own = begin + np.flatnonzero(self.own[begin:end] == index)  # within its turn: later turns may quote it
         last = self._after_content(int(own[-1]) + 1) if len(own) else begin
         contents = begin + np.flatnonzero(self.content[begin:end] == index)
-        start, rule = self._start(index, begin, int(contents[0]) if len(contents) else end, end)
+        first = int(contents[0]) if len(contents) else end
+        if not len(contents) and self.controls.final_stop:
+            first = self._place_of_nothing(index, begin, end)
+        start, rule = self._start(index, begin, first, end, least)
+        if start < least:
+            self.problems.append(f"message {index} begins before the answer before it ends")
         others = np.flatnonzero((self.own >= 0) & (self.own != index))
         inside = others[(others >= start) & (others < end)]
         if len(inside):
@@ -365,20 +373,26 @@ class _Turns(Stops):
         after = others[others >= max(start, last)]
         limit = int(after[0]) if len(after) else len(self.real)
         stop = self._stop(index, max(start, last), end, limit)
+        if not rule and index in self.added_stops:  # the start is not known, and a problem already
+            del self.added_stops[index]
         if stop <= start:
             stop = start
-            self.problems.append(f"nothing of message {index} is sampled, so that its stop is not known")
-        return SampledSpan(index, start, stop, rule, self.controls.at_end(self.real[start:stop]))
+            if index not in self.added_stops:
+                self.problems.append(f"nothing of message {index} is sampled, so that its stop is not known")
+        ending = self.controls.final_stop if index in self.added_stops else self.controls.at_end(self.real[start:stop])
+        return SampledSpan(index, start, stop, rule, ending)
 
-    def _start(self, index: int, begin: int, first: int, end: int) -> tuple[int, str]:
+    def _start(self, index: int, begin: int, first: int, end: int, least: int) -> tuple[int, str]:
         """Where the model's reply begins, and the name of the rule (`proof.py`) that shows it.
 
         Args:
             begin: where the turn begins.
             first: where the content begins; it may repeat the end of the generation prompt (`<think>`).
             end: where the turn ends.
+            least: where the answer before ends; its stop may be in this turn, and the prompt may hold it or not.
         """
-        for place, prompt, rule in self._prompts(index, begin):
+        later = self._prompts(index, least) if least > begin else ()
+        for place, prompt, rule in chain(self._prompts(index, begin), later):
             if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= end:
                 return place + len(prompt), rule
             stop = end_of_same(prompt, self.real[place:first]) if prompt.strip() else None
@@ -387,7 +401,8 @@ class _Turns(Stops):
             shared = self._shared(prompt, self.real[place:end])
             rest = prompt[shared:].lstrip()
             only_tag = rule == PREFIX and rest.startswith("<") and not self.controls.first(prompt)
-            if only_tag or (shared and place + shared > begin and (not rest or rest.startswith("<"))):
+            begins_so = prompt[:shared].strip() and place + shared > begin
+            if only_tag or (begins_so and (not rest or rest.startswith("<"))):
                 return place + shared, SHORTER
             if begin < first <= place + shared:
                 return first, HEADER

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from niels_gpt.errors import MessageError, TemplateError
@@ -239,12 +239,18 @@ def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:
 
 
 def spans_of(renderer: TemplateRenderer, probe: Probe) -> list[SampledSpan]:
-    """The sampled spans of a probe, as the oracle proves them; none where it proves nothing."""
+    """The sampled spans of a probe's rendering, as the oracle proves them; none where it proves nothing."""
     tools = None if probe.tools is None else list(probe.tools)
     try:
-        return renderer.proof(normalise(list(probe.messages)), tools, False).sampled
+        proof = renderer.proof(normalise(list(probe.messages)), tools, False)
     except (Unproven, MessageError):
         return []
+    found, added = [], 0  # `added`: how many characters of `final_stop` are before a place; the proof has none
+    for span in proof.sampled:
+        start = span.start + added
+        added += len(span.stop_token) if span.message in proof.added_stops else 0
+        found.append(replace(span, start=start, stop=span.stop + added))
+    return found
 
 
 def runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, list[Piece]]]:

@@ -53,7 +53,8 @@ class SampledSpan:
         message: its index.
         start, stop: the first character, and the one after the last.
         rule: how the start was found, such as PREFIX.
-        stop_token: the control token that it ends in, "" for none.
+        stop_token: the control token that it ends in, "" for none. The option `final_stop` writes it after `stop`
+            where the message is in `Proof.added_stops`; in all other spans it is before `stop`.
     """
 
     message: int
@@ -77,6 +78,8 @@ class Proof:
         sampled: the spans that the model emits, ascending.
         added: where the words of a turn end that the template adds before all messages, 0 without one.
         problems: what could not be proven; empty if everything is.
+        added_stops: the messages after whose spans the option `final_stop` writes a stop -> what the template lacks
+            there, in words.
     """
 
     text: str
@@ -87,6 +90,7 @@ class Proof:
     sampled: list[SampledSpan]
     added: int
     problems: list[str]
+    added_stops: dict[int, str]
 
 
 def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message]) -> Emitter:
@@ -130,6 +134,35 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     out.facts = facts[starts].tolist()
     out.attribution = f"partial: {proof.problems[0]}" if proof.problems else "full"
     return out
+
+
+def with_final_stops(out: Emitter, proof: Proof, final_stop: str) -> Emitter:
+    """The rendering with the stop of the option `final_stop` after each answer that the template leaves without one.
+
+    ::
+
+        pieces   \nHi Yo \n###        span of message 1 ends after Yo        ->   \nHi Yo </s> \n###
+    """
+    waiting = sorted((span.stop, span.message) for span in proof.sampled if span.message in proof.added_stops)
+    if not waiting:
+        return out
+    added, at = Emitter(out.messages), 0
+    added.attribution = out.attribution
+    for text, fact in zip(out.texts, out.facts, strict=True):
+        start, end = at, at + len(text)
+        while waiting and waiting[0][0] < end:
+            place, message = waiting.pop(0)
+            if place > start:
+                added.texts.append(text[start - at : place - at])
+                added.facts.append(fact)
+                start = place
+            added.model_markup(final_stop, message)
+        added.texts.append(text[start - at :])
+        added.facts.append(fact)
+        at = end
+    for _, message in waiting:
+        added.model_markup(final_stop, message)
+    return added
 
 
 def _without_data(proof: Proof, spans: Sequence[Span]) -> list[int]:

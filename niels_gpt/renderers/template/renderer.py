@@ -36,11 +36,19 @@ from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
 from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
-from niels_gpt.renderers.template.proof import Proof, compared_tokens, emit_proof, labels_of, with_proven_literals
+from niels_gpt.renderers.template.proof import (
+    Proof,
+    compared_tokens,
+    emit_proof,
+    labels_of,
+    with_final_stops,
+    with_proven_literals,
+)
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
+from niels_gpt.renderers.template.stops import check_final_stop
 from niels_gpt.renderers.template.substitution import Unproven, template_strings
 from niels_gpt.renderers.template.tracing import Tracing
 from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens
@@ -84,6 +92,8 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         template: the template's text; default the tokenizer's own.
         clock: the function that `strftime_now(format)` calls; a renderer never reads the real clock.
         stops: spellings that end a turn besides the tokenizer's eos, for formats whose stop is ordinary text.
+        final_stop: the control token that the model should emit after an answer where the template writes no stop. It
+            is written there, and is a stop; see docs/attribution.md. Default none.
         tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; default: completions are text.
         roles: roles that the template may write into its control tokens, in addition to `KNOWN_ROLES`.
         isolate: run the template in a process with these limits; for templates from untrusted sources.
@@ -105,6 +115,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         template: str | None = None,
         clock: Callable[[str], str] = no_clock,
         stops: Sequence[str] = (),
+        final_stop: str = "",
         tool_parser: str | None = None,
         reasoning_parser: str | None = None,
         roles: Sequence[str] = (),
@@ -114,6 +125,10 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         self.encoder = open_encoder(tokenizer)
         if isinstance(self.encoder, TokenizerAdapter):  # so that content can never contain a stop
             self.encoder = self.encoder.with_controls(stops)
+        if final_stop:
+            check_final_stop(final_stop, self.encoder)
+            stops = [*stops, final_stop]
+        self.final_stop = final_stop
         source = self.encoder.template if template is None else template
         if source is None:
             name = self.encoder.name
@@ -140,11 +155,11 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             strings.tested,
         )
         own_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
-        # Completions end at the argument `stops`, at eos, and at the stops of the generation config.
+        # Completions end at the arguments `stops` and `final_stop`, at eos, and at the stops of the generation config.
         self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
         self.stop_tokens = tuple(dict.fromkeys([*eos, *stops]))
-        self._controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens)
+        self._controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens, final_stop)
         self.calls = None if tool_parser is None else dialect_of(tool_parser)
         self.has_reasoning = reasoning_parser is not None
         if reasoning_parser is not None:
@@ -158,7 +173,8 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
     @property
     def fingerprints(self) -> dict[str, str]:
         """sha256 of the tokenizer's bytes, the template's text and its variables, as datasets record them."""
-        variables = json.dumps(self._variables, sort_keys=True, default=repr)  # a variable may be any Python object
+        named = {**self._variables, **({"final_stop": self.final_stop} if self.final_stop else {})}
+        variables = json.dumps(named, sort_keys=True, default=repr)  # a variable may be any Python object
         return {
             "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],
             "template_sha256": hashlib.sha256(self.source.encode()).hexdigest(),
@@ -207,7 +223,9 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         return render_conversations(self.encoder, self.emit, conversations, tools)
 
     def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
-        """The rendered text."""
+        """The rendered text, without `final_stop` also of conversations with images, which `render` refuses."""
+        if self.final_stop:
+            return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
         chunks = self._chunks(normalise(messages), tools, add_generation_prompt)
         return "".join(chunk.text for chunk in chunks)
 
@@ -289,15 +307,15 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         messages, gen, reads = normalise(messages), add_generation_prompt, Reads()
         refuse_images(messages, "unsupported_content", _NO_IMAGES)
         verdict = self._certificate.trusts(self, messages, tools)
-        out = None
+        out = proof = None
         if verdict.outcome == "agrees":
             out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
         # The certificate was found with probes; a conversation may still contain what tracing cannot follow.
         if out is None or out.attribution != "full":
-            out = self._emit_proven(messages, tools, gen, reads)
+            out, proof = self._emit_proven(messages, tools, gen, reads)
         neutral = Neutral(self.source + str((messages, tools)), self._tested, self._controls)
         check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
-        return out
+        return out if proof is None else with_final_stops(out, proof, self.final_stop)
 
     def _spans(self, messages: list[Message], tools: Any, gen: bool, reads: Reads | None = None) -> list[Span]:
         """The template's output as spans, each with its message as tracing knows it."""
@@ -339,8 +357,10 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         oracle = Oracle(render, self._controls, self._retained, self.source)
         return oracle.prove(messages, add_generation_prompt=gen)
 
-    def _emit_proven(self, messages: list[Message], tools: Any, gen: bool, reads: Reads) -> Emitter:
-        """The rendering with the attribution that the oracle proves.
+    def _emit_proven(
+        self, messages: list[Message], tools: Any, gen: bool, reads: Reads
+    ) -> tuple[Emitter, Proof | None]:
+        """The rendering with the attribution that the oracle proves, and the proof.
 
         Without a proof it is that of tracing, restricted to what is certain, and `attribution` is "partial: ...".
         """
@@ -351,14 +371,14 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             check_controls(spans, messages, (tools, self._variables), self._controls)
             out = self._tracing(tools).emit(messages, gen, cautious=True)
             out.attribution = f"partial: {error}"
-            return out
+            return out, None
         if not proof.problems and (traced := self._confirmed(proof, messages, tools, gen)) is not None:
-            return traced
+            return traced, proof
         labels = labels_of(messages, tools, self._variables)
         labels |= compared_tokens(messages, self._retained, self._controls)
         spans = with_proven_literals(spans, proof, labels, self._controls)
         check_controls(spans, messages, (tools, self._variables), self._controls)
-        return emit_proof(proof, spans, messages)
+        return emit_proof(proof, spans, messages), proof
 
     def _confirmed(self, proof: Proof, messages: list[Message], tools: Any, gen: bool) -> Emitter | None:
         """The facts of tracing if they are the proven ones; it may also know whose the scaffold of empty turns is."""
@@ -410,13 +430,19 @@ def _tracked_variable(name: str, value: Any) -> Any:
 
 
 class DefaultRendererConfig(BaseModel):
-    """The tokenizer's own chat template. Fields that are not declared here are passed to the template as variables."""
+    """The tokenizer's own chat template. Fields that are not declared here are passed to the template as variables.
+
+    Attributes:
+        tool_parser, reasoning_parser: how completions are read: names in `TOOL_PARSERS` and `REASONING_PARSERS`.
+        final_stop: the control token that ends an answer where the template writes no stop, such as `</s>`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: Literal["default", "template"] = "default"
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    final_stop: str = ""
 
     @model_validator(mode="after")
     def _check_variables(self) -> Self:
@@ -464,5 +490,6 @@ class DefaultRenderer(TemplateRenderer):
             isolate=isolate,
             tool_parser=self.config.tool_parser,
             reasoning_parser=self.config.reasoning_parser,
+            final_stop=self.config.final_stop,
             **self.config.variables,
         )

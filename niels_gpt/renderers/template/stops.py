@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from niels_gpt.errors import MessageError
+from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.renderers.template.attribution import texts_of
 from niels_gpt.renderers.template.renderings import Rendering, Renderings
 from niels_gpt.renderers.template.sampled_span import added_prompt
+from niels_gpt.tokenizer.pieces import PieceEncoder
 
 NO_STOP: Final = "no stop token follows message"  # the beginning of a problem
+_MOST_NAMED: Final = 12  # control tokens in an error
 PROBE: Final = "probe"  # the content of messages that are rendered only to see what the template writes around it
 
 
@@ -21,6 +23,7 @@ class Stops(Renderings):
     """One conversation: where its answers end."""
 
     problems: list[str]  # what the renderings do not prove
+    added_stops: dict[int, str]  # answers that end in `final_stop` -> what the template lacks there
 
     def _stop(self, index: int, last: int, end: int, limit: int) -> int:
         """The position after the stop token of a message.
@@ -55,7 +58,7 @@ class Stops(Renderings):
 
         A token there is a stop if it is the same whatever role comes next, or if a header follows it. A token that
         depends on the next role is an opener (GLM's `<|user|>`): it ends the turn before but is not part of it. If
-        nothing ends the turn, that is added to `self.problems`.
+        nothing ends the turn, that is added to `self.problems`, or the option `final_stop` ends it.
 
         Args:
             begin: where the content ends. Ordinary text from there to `end` is the stop (`</answer>`) or the end of a
@@ -67,23 +70,33 @@ class Stops(Renderings):
         last = self.controls.first_at_start((part and self._after(part, end)) or "")  # if this message is the last
         stop = self._same_next(tokens) or self._before_header(following.get("user", ""))
         text = self.real[end:limit]
-        if stop:
-            if self.controls.first_at_start(text) == stop:
-                return end + len(text) - len(text.lstrip()) + len(stop)
-            self.problems.append(f"message {index} ends without its stop {stop!r}")
-        elif last:
-            self.problems.append(f"message {index} ends without its stop {last!r}")
-        elif footer := self.real[begin:end].rstrip():
-            if not self._is_footer(index, begin, footer):
-                self.problems.append(f"{NO_STOP} {index}")
-                return begin
-            # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
-            usual = "" if following.get("user") else self._usual_stop()
-            if usual:
-                self.problems.append(f"message {index} ends without its stop {usual!r}")
-            return begin + len(footer)
-        elif not tokens.get("user") and not tokens.get("tool"):
+        if stop and self.controls.first_at_start(text) == stop:
+            return end + len(text) - len(text.lstrip()) + len(stop)
+        if stop or last:
+            return self._without_stop(index, end, f"message {index} ends without its stop {stop or last!r}")
+        if not (footer := self.real[begin:end].rstrip()):
+            problem = "" if tokens.get("user") or tokens.get("tool") else f"{NO_STOP} {index}"
+            return self._without_stop(index, begin if self.controls.final_stop else end, problem)
+        if not self._is_footer(index, begin, footer):
             self.problems.append(f"{NO_STOP} {index}")
+            return begin
+        # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
+        usual = "" if following.get("user") else self._usual_stop()
+        problem = f"message {index} ends without its stop {usual!r}" if usual else ""
+        return self._without_stop(index, begin + len(footer), problem)
+
+    def _without_stop(self, index: int, end: int, problem: str) -> int:
+        """The end of an answer after which the template writes no stop: the option `final_stop` writes one there.
+
+        Args:
+            problem: what is not proven without that option; "" where a header or ordinary text ends the turn. If
+                serving stops at that header (GLM's `<|user|>`), no other stop is needed.
+        """
+        is_ended = not problem and self.controls.is_stop(self.controls.first_at_start(self.real[end:]))
+        if self.controls.final_stop and not is_ended:
+            self.added_stops[index] = problem or f"{NO_STOP} {index}"
+        elif problem:
+            self.problems.append(problem)
         return end
 
     def _is_footer(self, index: int, last: int, footer: str) -> bool:
@@ -161,3 +174,18 @@ class Stops(Renderings):
         token = self.controls.first_at_start(after)
         is_opener = token == self.controls.at_end(opening.rstrip())  # of questions (GLM's `<|user|>`)
         return token if self.controls.is_stop(token) and not is_opener else ""
+
+
+def check_final_stop(final_stop: str, encoder: PieceEncoder) -> None:
+    """Refuse a `final_stop` that is no control token of the tokenizer: it would be encoded as ordinary text.
+
+    Raises:
+        UsageError: naming the tokenizer's control tokens.
+    """
+    if final_stop not in encoder.control_ids:
+        known = sorted(encoder.control_ids)
+        some = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED} more" * (len(known) > _MOST_NAMED))
+        raise UsageError(
+            f"final_stop is {final_stop!r}, which is no control token of {encoder.name}; expected one of its control "
+            f"tokens: {some or 'it has none'}{did_you_mean(final_stop, known)}"
+        )
