@@ -1,6 +1,6 @@
-"""Episodes in a store (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`): a local copy of the manifest and indexes.
+"""Episodes in a store (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`): a local copy of what is small.
 
-Opening a published dataset fetches what is small, into a directory that is named by the manifest's hash::
+Opening a published dataset fetches its manifest and indexes, into a directory that is named by the manifest's hash::
 
     CACHE_DIR/datasets/chats-3f2a9c41d0b7e852/episodes.json
     CACHE_DIR/datasets/chats-3f2a9c41d0b7e852/train/shard_00000/episodes.idx

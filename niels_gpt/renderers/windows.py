@@ -78,7 +78,7 @@ def _half(text: str, wanted: str, start: int, end: int) -> int:
 def match_end(pattern: re.Pattern[str], text: str, start: int, stop: int) -> int:
     """The end of what a pattern matches at a character; `start` if it does not.
 
-    A match refers to its text: where one is referred to while the next token comes, Python copies the text to append to it.
+    A match refers to its text: while one exists, Python copies the whole text to append the next token to it.
     """
     match = pattern.match(text, start, stop)
     return match.end() if match else start

@@ -65,7 +65,7 @@ class OpenAssistant(HubSource, ChatSource):
         return {**super().config(progress), **options}
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
-        """The threads, from thread `start` on. Holds all messages in memory: those of a tree are not stored together."""
+        """The threads, from thread `start` on. Holds all messages, as those of a tree are not stored together."""
         rows = self.dataset.rows(self.hub_split)
         found = threads(rows, str(self.dataset), english_only=self.english_only, max_messages=self.max_messages)
         return islice(found, start, None)
