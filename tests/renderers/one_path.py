@@ -28,7 +28,7 @@ def by_general_path(renderer: Family, conversations: list[Messages], tools: list
     """What `render_many` returns, without the fast path and without batches."""
     encoder = renderer.encoder
     general = getattr(encoder, "_encode_general", encoder.encode_strings)
-    slow: Any = SimpleNamespace(encode_strings=general, decode=encoder.decode)
+    slow: Any = SimpleNamespace(encode_strings=general, decode=encoder.decode, token_bytes=encoder.token_bytes)
     offered = tools or [None] * len(conversations)
     return concatenate_batches(
         [
