@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from niels_gpt.cli import completion
+from niels_gpt.cli import shell_completion
 from niels_gpt.cli.options import Json
 from niels_gpt.cli.terminal import out, print_json, table_of
 
@@ -51,7 +51,7 @@ def renderers(
             metavar="NAME",
             help="A renderer: list its options.",
             show_default=False,
-            autocompletion=completion.listed_renderers,
+            autocompletion=shell_completion.listed_renderers,
         ),
     ] = None,
     as_json: Json = False,
@@ -264,7 +264,7 @@ def rules(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="RULE", help="A rule: explain it.", show_default=False, autocompletion=completion.rule_names
+            metavar="RULE", help="A rule: explain it.", show_default=False, autocompletion=shell_completion.rule_names
         ),
     ] = None,
     as_json: Json = False,

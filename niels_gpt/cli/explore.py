@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
-from niels_gpt.cli import completion
+from niels_gpt.cli import shell_completion
 from niels_gpt.cli.options import (
     EXISTING_TOKENIZER,
     Date,
@@ -33,7 +33,7 @@ def explore(
             help="Whatever the doctor reads: conversations, input_ids, a cache, episodes, token files, a hub dataset.  "
             "\\[default: the families alone]",
             show_default=False,
-            autocompletion=completion.doctor_sources,
+            autocompletion=shell_completion.doctor_sources,
         ),
     ] = None,
     tokenizer: Annotated[

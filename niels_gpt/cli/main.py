@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from niels_gpt.cli.app import App, CommandGroup
-from niels_gpt.cli.completion import without_second_words
+from niels_gpt.cli.shell_completion import without_second_words
 from niels_gpt.errors import UsageError
 from niels_gpt.interrupts import interruptible
 from niels_gpt.version import __version__

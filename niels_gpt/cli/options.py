@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli import completion
+from niels_gpt.cli import shell_completion
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.sources.rows.chat_shapes import DIALECTS
@@ -50,7 +50,7 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"{flag} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")
         return value
 
-    return {"callback": checked, "autocompletion": completion.of_names(known)}
+    return {"callback": checked, "autocompletion": shell_completion.of_names(known)}
 
 
 def existing(expected: str = "", what: str = "file or directory") -> dict[str, Any]:
@@ -350,7 +350,7 @@ RendererName = Annotated[
         "spm.model is written by its sentinels]",
         show_default=False,
         rich_help_panel=RENDERING,
-        autocompletion=completion.renderer_names,
+        autocompletion=shell_completion.renderer_names,
     ),
 ]
 RendererOption = Annotated[
@@ -361,7 +361,7 @@ RendererOption = Annotated[
         help="An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
         f"variable of the chat template. {VALUE_HELP}; repeat for more.",
         rich_help_panel=RENDERING,
-        autocompletion=completion.renderer_options,
+        autocompletion=shell_completion.renderer_options,
     ),
 ]
 
@@ -459,7 +459,7 @@ class LossFlags:
             help=f"Which tokens are trained: {', '.join(LOSS_PRESETS)}.  \\[default: all_assistant_turns]",
             show_default=False,
             rich_help_panel=RENDERING,
-            autocompletion=completion.of_names(LOSS_PRESETS),
+            autocompletion=shell_completion.of_names(LOSS_PRESETS),
         ),
     ] = None
     tool_bodies: Annotated[

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from niels_gpt.doctor.open_input import Opened, open_input
 from niels_gpt.errors import MessageError, NielsError, UsageError
 from niels_gpt.explorer.byte_search import SLOW, ByteSearch
-from niels_gpt.explorer.completions import conversation_of, summaries_of, with_all_completions
 from niels_gpt.explorer.dataset import (
     SCAN_SECONDS,
     About,
+    CompletionSummary,
     Filter,
     Page,
     RowDetail,
@@ -36,9 +36,10 @@ from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import record_to_preference
-from niels_gpt.sources.rows.preference_rows import Preference
+from niels_gpt.sources.rows.preference_rows import Completion, Preference
 
 PREVIEW = 160  # characters
+SHOWN_CHARACTERS = 2000  # of a completion in the list; its tokens are shown whole
 MOST_IMAGE_BYTES = 1 << 25
 MOST_SOURCE_BYTES = 1 << 14  # of a row that cannot be used
 _IMAGE_KINDS = (
@@ -106,11 +107,11 @@ class ChatRows:
             UsageError: the row has no such completion.
         """
         found = self._read(row)
-        return conversation_of(found, completion) if isinstance(found, Preference) else found
+        return _conversation_of(found, completion) if isinstance(found, Preference) else found
 
     def _whole(self, row: int) -> Conversation | Rejected:
         found = self._read(row)
-        return with_all_completions(found) if isinstance(found, Preference) else found
+        return _with_all_completions(found) if isinstance(found, Preference) else found
 
     def _read(self, row: int) -> Conversation | Preference | Rejected:
         record = self.lines.record(row)
@@ -215,9 +216,9 @@ class ChatRows:
             source = self.lines.read(row, row + 1)[:MOST_SOURCE_BYTES].decode("utf-8", "backslashreplace")
             return RowDetail(row, found.where, None, problem=found.why, source=source)
         if isinstance(found, Preference):
-            chat = conversation_of(found, completion)
+            chat = _conversation_of(found, completion)
             shown = self._rendered(row, chat, choice, modes)
-            return replace(shown, completions=summaries_of(found), completion=completion)
+            return replace(shown, completions=_summaries_of(found), completion=completion)
         if completion:
             raise UsageError(f"{found.where}: completion is {completion}, but the row is no preference; leave it out")
         return self._rendered(row, found, choice, modes)
@@ -300,3 +301,51 @@ class ChatRows:
             return
         total = table.counts["total"]
         yield total, table.modes[0].count / max(1, total)
+
+
+# ---- rows of preferences: the conversation that each completion makes with its prompt
+
+
+def _conversation_of(row: Preference, completion: int) -> Conversation:
+    """The prompt with one of its completions.
+
+    Args:
+        completion: 0 is the best, or the first where they have no order.
+
+    Raises:
+        UsageError: there is no such completion.
+    """
+    last = len(row.completions) - 1
+    if not 0 <= completion <= last:
+        raise UsageError(f"{row.where}: completion is {completion}; the row has completions 0 to {last}")
+    return Conversation([*row.prompt, *row.completions[completion].messages], row.where, tools=row.tools)
+
+
+def _with_all_completions(row: Preference) -> Conversation:
+    """The prompt with all its completions one after another: what is searched, counted and filtered."""
+    answers = [message for one in row.completions for message in one.messages]
+    return Conversation([*row.prompt, *answers], row.where, tools=row.tools)
+
+
+def _summaries_of(row: Preference) -> list[CompletionSummary]:
+    """The completions as the page lists them, the best first."""
+    texts = ["\n\n".join(text for message in one.messages for text in texts_of(message)) for one in row.completions]
+    return [
+        CompletionSummary(one.name, _facts_of(one, row), text[:SHOWN_CHARACTERS], len(text))
+        for one, text in zip(row.completions, texts, strict=True)
+    ]
+
+
+def _facts_of(one: Completion, row: Preference) -> str:
+    """What the row says of a completion: `rank 0 (best), score 0.9`."""
+    facts = []
+    # The names of a pair, chosen and rejected, say its order.
+    if one.rank is not None and row.form != "preference":
+        facts.append(f"rank {one.rank}{' (best)' if one.rank == 0 else ''}")
+    if one.label is not None:
+        facts.append("desirable" if one.label else "undesirable")
+    if one.score is not None:
+        facts.append(f"score {one.score:g}")
+    if row.margin is not None and one is row.completions[0]:
+        facts.append(f"margin {row.margin:g}")
+    return ", ".join(facts)
