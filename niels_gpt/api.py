@@ -137,12 +137,13 @@ def loader(
     cache_bytes: int | None = None,
     **options: Any,
 ) -> EpisodeWorkers[Any]:
-    """Batches of fixed shape from episodes, preferences or rollouts; iterate over it once per pass.
+    """Batches of fixed shape from episodes, preferences, rollouts or pretraining caches; iterate over it once per pass.
 
     Args:
         path: an episodes dataset, several, or a mapping from directories to their share of the mixture. A URL
             (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`) names published episodes in a store. What
-            `niels-gpt build` made of a recipe is one directory, too: its mixture decides the proportions.
+            `niels-gpt build` made of a recipe is one directory, too: its mixture decides the proportions. Of a
+            pretraining cache, or several, the rows are windows of neighbouring tokens; they may be in a store as well.
         batch_size: rows per batch and rank.
         sequence_length: inputs per row; default the recipe's. Without a recipe it must be passed.
         packing: several whole conversations per row; default the recipe's, else no.
@@ -155,7 +156,7 @@ def loader(
         cache_dir: for a URL: a local directory that keeps its shards, shared by all processes of the node.
         cache_bytes: all shards in `cache_dir` together take at most so much; default 100 GiB.
         options: of `GPTEpisodeDataLoader`; for preferences of `PreferenceLoader`, where `batch_size` counts groups; for
-            rollouts of `RolloutLoader`.
+            rollouts of `RolloutLoader`; for pretraining caches of `WindowLoader`.
 
     Returns:
         An iterable of `EpisodeBatch`, `PreferenceBatch` or `RolloutBatch`, with `state_dict` and `load_state_dict`.
@@ -164,8 +165,8 @@ def loader(
         CacheError: no such dataset. UsageError: a number out of range, a batch larger than an epoch, `sampling`
             beside `seed` or `shuffle`, or a URL without `cache_dir`. StorageError: a store or a disk refused.
 
-    More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.preferences.PreferenceLoader`,
-    `niels_gpt.rollouts.RolloutLoader`.
+    More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.episodes.WindowLoader`,
+    `niels_gpt.preferences.PreferenceLoader`, `niels_gpt.rollouts.RolloutLoader`.
     """
     from niels_gpt.episodes.format import kind_of
     from niels_gpt.episodes.order.mixture import mixture_for
@@ -199,8 +200,14 @@ def loader(
         # The contract's name of the sequence length is block_size.
         rows = {"block_size" if name == "sequence_length" else name: value for name, value in rows.items()}
         settings = _order(mixture, sampling, seed, shuffle=shuffle) | _shard_cache(cache_dir, cache_bytes)
-        settings |= {"packing": packing or False, "pad_token_id": pad_token_id}
-        opened = _episode_loader(path, mixture, rows, options, settings)
+        settings["pad_token_id"] = pad_token_id
+        from niels_gpt.episodes.windows import WindowLoader, are_token_caches
+
+        if mixture is None and are_token_caches(path, settings.get("shard_cache")):
+            _refuse_options(path, "windows", {"packing": packing or None})
+            opened = WindowLoader(rows, dataset_dir=path, **{**options, **settings})
+        else:
+            opened = _episode_loader(path, mixture, rows, options, settings | {"packing": packing or False})
     return opened.as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 

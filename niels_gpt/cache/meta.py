@@ -132,6 +132,14 @@ def open_meta(folder: Path) -> Meta:
     # comes last, because it tells only that something was edited, and the others tell what.
     if not any(key in meta for key in OUR_KEYS):
         return completed(folder, meta)
+    check_meta(path, meta)
+    check_files(folder, meta["files"], manifest=META_NAME, patterns=DATA_FILES)
+    check_manifest_hash(path, meta)
+    return meta
+
+
+def check_meta(path: Path, meta: Meta) -> None:
+    """Raise `CacheError` for a meta of another format, or with damaged fields; its files are not looked at."""
     check_keys(path, meta, REQUIRED_KEYS, "token cache")
     if meta["format_version"] != FORMAT_VERSION:
         raise CacheError(
@@ -145,9 +153,6 @@ def open_meta(folder: Path) -> Meta:
     check_file_records(path, meta)
     check_splits(path, meta, SPLITS, ("tokens",))
     _check_counts(path, meta)
-    check_files(folder, meta["files"], manifest=META_NAME, patterns=DATA_FILES)
-    check_manifest_hash(path, meta)
-    return meta
 
 
 def check_special_ids(path: Path, meta: Meta) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.episodes.stream import GPTDataLoader, make_data_loader
+    from niels_gpt.episodes.windows import WindowLoader
     from niels_gpt.episodes.writer import EpisodeWriter
 
 # Lazy, because building or inspecting a dataset should not import torch, nor a training job what only builders need.
@@ -55,6 +56,7 @@ _MODULES = {
     "GPTDataLoader": "stream",
     "GPTEpisodeDataLoader": "loader",
     "Sampling": "order.sampling",
+    "WindowLoader": "windows",
     "build_episodes": "build",
     "is_episode_indexed_dataset": "format",
     "make_data_loader": "stream",
@@ -66,6 +68,7 @@ __all__ = [
     "GPTDataLoader",
     "GPTEpisodeDataLoader",
     "Sampling",
+    "WindowLoader",
     "build_episodes",
     "is_episode_indexed_dataset",
     "make_data_loader",

@@ -56,6 +56,8 @@ def open_batch_source(
             data.
     """
     directories = ", ".join(str(dataset / split.split) for dataset in split.datasets)
+    if len(split) == 0 and split.has_windows:
+        raise CacheError(f"{directories}: no shard with two tokens, an input and its target; build from more text")
     if len(split) == 0:
         raise CacheError(
             f"{directories}: no episode to read: of {split.n_episodes:,} in the index {split.too_short:,} are too "
@@ -111,7 +113,9 @@ class BatchSource(Batches[EpisodeBatch]):
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
         self._buffers = Buffers()
-        self.uses_mask = split.has_mask and options.use_mask  # looks at every shard, which no batch should do
+        # Windows need no mask file: all of a window is trained, its padding is not. `has_mask` looks at every shard,
+        # which no batch should do.
+        self.uses_mask = (split.has_windows or split.has_mask) and options.use_mask
         self._has_layout = plan is not None or split.has_segments  # rows may hold several texts
         self.token_bytes = TOKEN_BYTES if self._has_layout else PLAIN_TOKEN_BYTES
         # Not a method: with a cycle of references, a loader that is dropped would keep its shards from being evicted.
@@ -279,6 +283,11 @@ class BatchSource(Batches[EpisodeBatch]):
     def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
         o = self.options
+        if self.split.has_windows:
+            return (
+                f"[WindowLoader] split={self.split.split} epoch={epoch} windows={len(self.split)} "
+                f"batches={self.steps_per_epoch()} shuffle={flag(o.shuffle)} drop_last={flag(o.drop_last)}"
+            )
         return (
             f"[EpisodeLoader] split={self.split.split} epoch={epoch} episodes={len(self.split)} "
             f"batches={self.steps_per_epoch()} shuffle={flag(o.shuffle)} drop_last={flag(o.drop_last)} "

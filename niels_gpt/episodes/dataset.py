@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.cache.meta import open_meta
 from niels_gpt.episodes.format import (
     INDEX_NAME,
     PREFIXES_NAME,
@@ -31,16 +32,19 @@ from niels_gpt.episodes.images import StoredImage
 from niels_gpt.episodes.index_sets import IndexSet, Int64s, RowFilter, Span
 from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.episodes.shards import (
+    Shard,
     episodes_of,
     identifying_samples,
     index_chunks_of,
     open_shard,
     past_the_end,
     remote_shards,
+    remote_window_shards,
     whole_lengths,
+    window_shards,
     with_items,
 )
-from niels_gpt.errors import CacheError, Mismatch
+from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.forks import cached_property
 from niels_gpt.storage.manifests import Manifest
 
@@ -86,6 +90,7 @@ class EpisodeSplit:
         drop_long: False: longer episodes stay, and are only counted in `too_long`.
         streamed: those of `datasets` whose tokens are in a store; the directory holds their manifest and indexes.
         share_prefixes: episodes are items of at most so many tokens, if they can be: see `shared_prefixes`.
+        window: the datasets are pretraining caches, and episodes are their windows of so many inputs: see `shards`.
 
     Attributes:
         shards: the mapped files of all shards.
@@ -108,18 +113,13 @@ class EpisodeSplit:
         drop_long: bool = True,
         streamed: Mapping[Path, StreamedDataset] | None = None,
         share_prefixes: int | None = None,
+        window: int | None = None,
     ) -> None:
         self.datasets, self.split, self.shares_prefixes = list(datasets), split, share_prefixes is not None
-        self.streamed = dict(streamed or {})
-        self.manifests = [
-            self.streamed[dataset].manifest() if dataset in self.streamed else _manifest_of(dataset)
-            for dataset in self.datasets
-        ]
+        self.streamed, self._window = dict(streamed or {}), window
+        self.manifests = [self._manifest_of(dataset) for dataset in self.datasets]
         opened = [
-            remote_shards(self.streamed[dataset], split, manifest)
-            if dataset in self.streamed and manifest
-            else [open_shard(folder, manifest) for folder in shard_folders(dataset / split)]
-            for dataset, manifest in zip(self.datasets, self.manifests, strict=True)
+            self._shards_of(dataset, manifest) for dataset, manifest in zip(self.datasets, self.manifests, strict=True)
         ]
         self.shards = [shard for shards in opened for shard in shards]
         self.shard_of_dataset = np.cumsum([0, *map(len, opened)])
@@ -131,7 +131,7 @@ class EpisodeSplit:
             self.shards = [with_items(shard, share_prefixes) for shard in self.shards]
             self._first = np.cumsum([0, *map(episodes_of, self.shards)])
         self._options: dict[str, Any] = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
-        self._options |= {"streamed": self.streamed, "share_prefixes": share_prefixes}
+        self._options |= {"streamed": self.streamed, "share_prefixes": share_prefixes, "window": window}
         short, long = [], []
         for start, lengths in self._checked_lengths():
             too_short = lengths < min_tokens
@@ -143,6 +143,29 @@ class EpisodeSplit:
         # `RowFilter` needs ascending numbers; short and long ones were found in turn.
         dropped = np.sort(np.concatenate([*left_out, np.empty(0, dtype=np.int64)]))
         self.filtered = RowFilter(self.n_episodes, dropped)
+
+    def _manifest_of(self, dataset: Path) -> Manifest | None:
+        if dataset in self.streamed:
+            return self.streamed[dataset].manifest()
+        if self._window is None:
+            return _manifest_of(dataset)
+        meta = open_meta(dataset)
+        if meta["kind"] != "pretrain":
+            raise CacheError(f"{dataset}: a cache of kind {meta['kind']!r}; windows are of kind 'pretrain'")
+        return meta
+
+    def _shards_of(self, dataset: Path, manifest: Manifest | None) -> list[Shard]:
+        streamed = self.streamed.get(dataset)
+        if streamed is None or manifest is None:
+            if self._window is not None and manifest is not None:
+                return window_shards(dataset, self.split, manifest, self._window)
+            return [open_shard(folder, manifest) for folder in shard_folders(dataset / self.split)]
+        if streamed.is_token_cache != (self._window is not None):
+            kind = "a pretraining cache" if streamed.is_token_cache else "episodes"
+            raise UsageError(f"{streamed.url}: {kind}; read it with ng.loader, which chooses the loader, or by itself")
+        if self._window is not None:
+            return remote_window_shards(streamed, self.split, manifest, self._window)
+        return remote_shards(streamed, self.split, manifest)
 
     def __len__(self) -> int:
         return len(self.filtered)
@@ -166,6 +189,11 @@ class EpisodeSplit:
     def why_no_mask(self) -> str:
         """The first shard's reason why masks cannot be used; empty if they can."""
         return next((shard.no_mask for shard in self.shards if shard.mask is None), "")
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether episodes are windows of a pretraining cache."""
+        return self._window is not None
 
     @property
     def has_segments(self) -> bool:
@@ -340,6 +368,8 @@ class EpisodeSplit:
         shard = int(np.searchsorted(self._first, episode, side="right")) - 1
         number, items = episode - int(self._first[shard]), self.shards[shard].items
         record = number if items is None else int(items.first[number])
+        if self.has_windows:
+            return f"{self.shards[shard].folder / self.shards[shard].tokens_name}: window {record:,}"
         return f"{self.shards[shard].folder / INDEX_NAME}: record {record:,}"
 
     @cached_property
@@ -368,6 +398,8 @@ class EpisodeSplit:
         digest.update(self.filtered.key)
         if self.shares_prefixes:
             digest.update(f"items {self._options['share_prefixes']}".encode())
+        if self.has_windows:
+            digest.update(f"windows {self._window}".encode())
         return digest.hexdigest()
 
     def _checked_lengths(self) -> Iterator[tuple[int, Int64s]]:

@@ -315,7 +315,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             opened = self._splits[split]
             if not opened.shards:
                 place = ", ".join(str(dataset / split) for dataset in opened.datasets)
-                raise CacheError(f"{place}: no tokens.bin with an episodes.idx; this dataset has no {split} split")
+                files = "shard_*.bin" if opened.has_windows else "tokens.bin with an episodes.idx"
+                raise CacheError(f"{place}: no {files}; this dataset has no {split} split")
             self._iterators[split] = SplitIterator(self._open_batch_source(split, opened), self.device)
         return self._iterators[split]
 

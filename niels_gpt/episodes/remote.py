@@ -1,11 +1,12 @@
-"""Episodes in a store (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`): a local copy of what is small.
+"""Datasets in a store (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`): a local copy of what is small.
 
 Opening a published dataset fetches its manifest and indexes, into a directory that is named by the manifest's hash::
 
     CACHE_DIR/datasets/chats-3f2a9c41d0b7e852/episodes.json
     CACHE_DIR/datasets/chats-3f2a9c41d0b7e852/train/shard_00000/episodes.idx
 
-Tokens, masks and segment ids come later, shard by shard: see `storage.shard_cache`.
+Tokens, masks and segment ids come later, shard by shard: see `storage.shard_cache`. A pretraining cache has a
+`meta.json` in place of `episodes.json`, and no indexes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from niels_gpt.cache.formats import META_NAME
+from niels_gpt.cache.meta import check_meta, read_meta
 from niels_gpt.episodes.format import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -35,6 +38,7 @@ from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCa
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
 MOST_MANIFEST_BYTES: Final = 512 << 20
 INDEX_THREADS: Final = 8
+MANIFESTS: Final = (MANIFEST_NAME, META_NAME)  # of episodes, of pretraining caches
 
 
 def is_url(dataset: str | Path) -> bool:
@@ -50,11 +54,13 @@ class StreamedDataset:
         url: where it was published.
         folder: the local directory of manifest and indexes.
         cache: where its shards are stored.
+        is_token_cache: whether it is a pretraining cache, not episodes.
     """
 
     url: str
     folder: Path
     cache: ShardCache
+    is_token_cache: bool = False
 
     def manifest(self) -> Manifest:
         """The manifest; whether the store has the files that it lists is not checked.
@@ -62,10 +68,8 @@ class StreamedDataset:
         Raises:
             CacheError: it is damaged, or gone.
         """
-        path = self.folder / MANIFEST_NAME
-        manifest = checked_manifest(path)
-        check_manifest_hash(path, manifest)
-        return manifest
+        name = META_NAME if self.is_token_cache else MANIFEST_NAME
+        return _checked(self.folder / name, f"{self.url}/{name}")
 
     def shards(self, split: str, manifest: Manifest) -> list[tuple[Path, RemoteShard]]:
         """The local folder of each shard of a split, which holds its index, and its files in the store.
@@ -86,35 +90,56 @@ class StreamedDataset:
 
 
 def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
-    """Open a dataset in a store, as `niels-gpt publish` uploads it.
+    """Open a dataset in a store, as `niels-gpt publish` uploads it: episodes, or a pretraining cache.
 
     Raises:
-        CacheError: no finished episodes at `url`, or damaged ones. StorageError: the store or the disk refused.
+        CacheError: neither is at `url`, or damaged ones. StorageError: the store or the disk refused.
         MissingExtra: no fsspec, or no s3fs.
     """
     url = url.rstrip("/")
-    data = read_small(f"{url}/{MANIFEST_NAME}", MOST_MANIFEST_BYTES, cache.retries)
-    if data is None:
+    found = ((name, read_small(f"{url}/{name}", MOST_MANIFEST_BYTES, cache.retries)) for name in MANIFESTS)
+    name, data = next(((name, data) for name, data in found if data is not None), ("", b""))
+    if not name:
         raise CacheError(
-            f"{url}: no {MANIFEST_NAME}, so these are not finished episodes. Publish them (niels-gpt publish); caches "
-            "cannot be read from a store: download them (niels-gpt fetch) and read the directory"
+            f"{url}: no {MANIFEST_NAME} and no {META_NAME}, so this is neither finished episodes nor a pretraining "
+            "cache. Publish it (niels-gpt publish)"
         )
     folder = cache.folder / "datasets" / f"{plain_name(url)}-{sha256(data).hexdigest()[:16]}"
-    wanted = folder / f".{MANIFEST_NAME}.wanted"
+    wanted = folder / f".{name}.wanted"
     with storage_errors("creating the directory", folder):
         folder.mkdir(parents=True, exist_ok=True)
     # The other processes of the node wait while one fetches; not for ever, as two may do it without harm.
     with locked_directory(folder, seconds=cache.retries.stall_seconds):
-        if not (folder / MANIFEST_NAME).is_file():
+        if not (folder / name).is_file():
             # Checked under a name of its own: a file called episodes.json would say that all indexes are here.
             write_atomic(wanted, data)
-            manifest = checked_manifest(wanted)
-            check_manifest_hash(wanted, manifest)
-            _fetch_small_files(url, folder, manifest, cache)
+            manifest = _checked(wanted, f"{url}/{name}")
+            if name == MANIFEST_NAME:
+                _fetch_small_files(url, folder, manifest, cache)
             # Last: what has a manifest has all indexes.
-            write_atomic(folder / MANIFEST_NAME, data)
+            write_atomic(folder / name, data)
             wanted.unlink(missing_ok=True)
-    return StreamedDataset(url, folder, cache)
+    return StreamedDataset(url, folder, cache, is_token_cache=name == META_NAME)
+
+
+def _checked(path: Path, url: str) -> Manifest:
+    """The manifest at `path`, a copy of the one at `url`.
+
+    Raises:
+        CacheError: it is damaged, of an SFT cache, or without checksums, which readers of a store compare.
+    """
+    if url.endswith(f"/{MANIFEST_NAME}"):
+        manifest = checked_manifest(path)
+    else:
+        manifest = read_meta(str(path))
+        if "files" not in manifest or manifest.get("kind") != "pretrain":
+            raise CacheError(
+                f"{url}: not of a pretraining cache that this package wrote; other caches cannot be read from a store. "
+                "Download it (niels-gpt fetch), and read the directory"
+            )
+        check_meta(path, manifest)
+    check_manifest_hash(path, manifest)
+    return manifest
 
 
 def _fetch_small_files(url: str, folder: Path, manifest: Manifest, cache: ShardCache) -> None:

@@ -1,19 +1,27 @@
 """`Shard`: the files of one folder of episodes, mapped; or in a store, where only the index is here.
 
 `open_shard` and `remote_shards` open them, `index_chunks_of` reads the index from end to end.
+
+The shards of a pretraining cache have no index. Their records are windows of T + 1 tokens (`window_shards`), of which
+neighbours share one, so that each token but a shard's first is a target once::
+
+    T = 3      tokens  a b c d e f g h      windows  a b c d | d e f g | g h      records  0 4 | 3 4 | 6 2
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.cache.formats import TOKEN_DTYPES
+from niels_gpt.cache.meta import Meta
 from niels_gpt.cache.mmap import Tokens, map_tokens, release
 from niels_gpt.episodes.format import (
     IMAGES_NAME,
@@ -38,7 +46,7 @@ from niels_gpt.episodes.shared_prefixes import SharedItems
 from niels_gpt.errors import CacheError
 from niels_gpt.storage.manifests import Manifest
 from niels_gpt.storage.regular import is_regular
-from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache
+from niels_gpt.storage.shard_cache import HeldShard, RemoteFileRecord, RemoteShard, ShardCache
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Shard:
         items: with `share_prefixes`, the samples of each item; then `records` and `prefixes` are those of items.
         remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
         held: keeps the files in the cache that these arrays are mapped from.
+        tokens_name: the name of the file of tokens; of a window's shard not the usual one.
     """
 
     folder: Path
@@ -80,6 +89,12 @@ class Shard:
     items: SharedItems | None = None
     remote: tuple[ShardCache, RemoteShard] | None = None
     held: HeldShard | None = None
+    tokens_name: str = TOKENS_NAME
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether the records are windows, which no file lists."""
+        return self.tokens_name != TOKENS_NAME
 
     def mapped(self, held: HeldShard | None = None) -> Shard:
         """A shard with mapped arrays; where they are in a store, they are downloaded, unless they are in the cache.
@@ -97,7 +112,7 @@ class Shard:
         folder, mask, segments = held.folder, self.mask, self.segments
         return replace(
             self,
-            tokens=map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE),
+            tokens=map_tokens(folder / self.tokens_name, self.tokens.dtype.str),
             mask=None if mask is None else map_tokens(folder / MASK_NAME, mask.dtype.str),
             segments=None if segments is None else map_tokens(folder / SEGMENTS_NAME, segments.dtype.str),
             held=held,
@@ -106,7 +121,7 @@ class Shard:
 
 def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records, Records | None]]:
     """Records `start` to `stop` - 1 in chunks: the number of the first, the records, and those of the prefixes."""
-    if shard.items is not None:
+    if shard.items is not None or shard.has_windows:
         yield start, shard.records[start:stop], None if shard.prefixes is None else shard.prefixes[start:stop]
         return
     chunks = index_chunks(shard.folder / INDEX_NAME, start, stop)
@@ -220,6 +235,57 @@ def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> l
         )
         shards.append(shard)
     return shards
+
+
+def window_shards(cache: Path, split: str, meta: Meta, T: int) -> list[Shard]:
+    """The shards of a pretraining cache on this disk, whose records are windows of T inputs.
+
+    Raises:
+        CacheError: a file is missing or damaged.
+    """
+    dtype, records_of = TOKEN_DTYPES[meta["token_dtype"]], _window_records(T)
+    shards = []
+    for name in _shards_of(meta, split):
+        tokens = map_tokens(cache / name, dtype)
+        shards.append(_window_shard(cache / name, tokens, records_of(len(tokens)), None))
+    return shards
+
+
+def remote_window_shards(dataset: StreamedDataset, split: str, meta: Meta, T: int) -> list[Shard]:
+    """The same of a pretraining cache in a store."""
+    dtype, records_of = np.dtype(TOKEN_DTYPES[meta["token_dtype"]]), _window_records(T)
+    shards = []
+    for name in _shards_of(meta, split):
+        record, path = meta["files"][name], PurePosixPath(name)
+        file = RemoteFileRecord(path.name, record["bytes"], record["sha256"])
+        remote = dataset.cache, RemoteShard(f"{dataset.url}/{path.parent}", (file,))
+        tokens = cast("Tokens", AbsentArray(record["bytes"] // dtype.itemsize, dtype))
+        shards.append(_window_shard(dataset.folder / name, tokens, records_of(len(tokens)), remote))
+    return shards
+
+
+def _shards_of(meta: Meta, split: str) -> list[str]:
+    return sorted(name for name in meta["files"] if name.startswith(f"{split}/shard_") and name.endswith(".bin"))
+
+
+def _window_shard(path: Path, tokens: Tokens, records: Records, remote: tuple[ShardCache, RemoteShard] | None) -> Shard:
+    why = "a pretraining cache, in which every token is trained"
+    return Shard(path.parent, tokens, records, None, why, None, remote=remote, tokens_name=path.name)
+
+
+def _window_records(T: int) -> Callable[[int], Records]:
+    """A function from the number of a shard's tokens to its windows; a window has at least one input and one target.
+
+    Shards have one size, so they share the array: it does not grow with the corpus.
+    """
+
+    @cache
+    def records_of(n: int) -> Records:
+        # 8 tokens and T = 3: starts 0 3 6; 7 tokens: 0 3, since 6 would have no target.
+        starts = np.arange(0, max(0, n - 1), T, dtype=np.uint64)
+        return np.stack([starts, np.minimum(np.uint64(T + 1), np.uint64(n) - starts)], axis=1)
+
+    return records_of
 
 
 def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | None:

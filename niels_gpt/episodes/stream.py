@@ -104,8 +104,9 @@ class GPTDataLoader:
             raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
         if is_url(dataset_dir):
             raise UsageError(
-                f"{without_passwords(str(dataset_dir))} is a URL, and windows of a token stream are read from the "
-                "disk; download it (niels-gpt fetch URL) and pass the directory that this prints"
+                f"{without_passwords(str(dataset_dir))} is a URL, and windows at random places are read from the "
+                "disk; ng.loader reads windows of a pretraining cache from a store, each once an epoch. Or download it "
+                "(niels-gpt fetch URL) and pass the directory that this prints"
             )
         keywords = {"use_loss_mask": use_loss_mask, "epoch_seed": epoch_seed} | episode_settings
         self.config, self.batch_size, self.block_size = resolve(config, "token_stream", keywords)

@@ -1,0 +1,126 @@
+"""`WindowLoader`: a pretraining cache as batches of one fixed shape, on disk or in a store; resumable, on all ranks.
+
+Rows are windows of neighbouring tokens, wherever documents begin or end in them: see `shards` for how a shard is cut.
+An epoch has every window once, so every token of a shard but its first is a target once. `PretrainTokenStreamDataset`
+and `GPTDataLoader` draw windows at random places instead, with replacement, and have no epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.cache.formats import META_NAME
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.order.sampling import Sampling
+from niels_gpt.episodes.remote import is_url, open_streamed
+from niels_gpt.episodes.settings import Dirs, ensure_log_output
+from niels_gpt.errors import UsageError
+from niels_gpt.storage.regular import is_regular
+from niels_gpt.storage.shard_cache import ShardCache
+
+_log = logging.getLogger("niels_gpt.episodes")
+
+
+# The options of the loader of episodes that windows have, too; others name what windows lack: masks, texts, packing.
+ORDER: Final = (
+    *(
+        "batch_sampling_mode",
+        "epoch_shuffle",
+        "epoch_drop_last",
+        "epoch_seed",
+        "shuffle_shards",
+        "weight_by",
+        "weights",
+    ),
+    *("temperature", "repeats", "epoch_rows", "epoch_ends", "global_counts"),
+)
+
+
+class WindowLoader(GPTEpisodeDataLoader):
+    """Batches of shape `(batch_size, block_size)` from pretraining caches, as `niels-gpt cache build-pretrain` makes.
+
+    It has the methods and states of `GPTEpisodeDataLoader`: `next_batch`, `prefetch`, `as_dataloader`, `state_dict`.
+    In an `EpisodeBatch` the numbers in `episodes` are those of windows. Only the last window of a shard may be shorter
+    than a row; what fills it is not trained.
+
+    Args:
+        config: a mapping or any object with `batch_size`, `block_size` and `device`.
+        tokenizer: if passed, the one that the caches must have been built with; its eos id fills rows.
+        dataset_dir: the cache's directory or URL, several as a list, or a mixture as a mapping to proportions.
+        sampling: order and proportions; the keywords of `GPTEpisodeDataLoader` for these are accepted too.
+        pad_token_id, vocab_size, rank, world_size, shard_cache: as for `GPTEpisodeDataLoader`.
+        order: `epoch_shuffle`, `epoch_drop_last`, `epoch_seed`, `weights`, `temperature`, `repeats`, `epoch_rows`,
+            `epoch_ends`, `shuffle_shards`.
+
+    Raises:
+        UsageError: an argument out of range, or no pad id. CacheError: no such cache, or a damaged one.
+        StorageError: a store, or the disk of the cache of shards, refused.
+        Mismatch: a cache was built with another tokenizer.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        tokenizer: Any | None = None,
+        dataset_dir: Dirs | None = None,
+        *,
+        sampling: Sampling | None = None,
+        pad_token_id: int | None = None,
+        vocab_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shard_cache: ShardCache | None = None,
+        **order: Any,
+    ) -> None:
+        if unknown := [name for name in order if name not in ORDER]:
+            raise UsageError(f"WindowLoader has no {unknown[0]!r}; its options of the order are {', '.join(ORDER)}")
+        super().__init__(
+            config,
+            tokenizer,
+            dataset_dir,
+            sampling=sampling,
+            pad_token_id=pad_token_id,
+            vocab_size=vocab_size,
+            rank=rank,
+            world_size=world_size,
+            shard_cache=shard_cache,
+            **order,
+        )
+
+    def _open_split(self, split: str) -> EpisodeSplit:
+        return EpisodeSplit(self._dirs, split, streamed=self._streamed, window=self.block_size)
+
+    def _log_splits(self) -> None:
+        ensure_log_output()
+        if self.rank:
+            return
+        for name, split in self._splits.items():
+            if split.shards:
+                _log.info("[WindowLoader] split=%s windows=%d tokens=%d", name, len(split), split.n_tokens)
+
+    def _warn_without_mask(self, name: str, split: EpisodeSplit) -> None:
+        """Nothing to warn of: see `BatchSource.uses_mask`."""
+
+    def __repr__(self) -> str:
+        """One line: the shape of batches, and the rows of each split."""
+        rows = ", ".join(f"{name} {len(split):,} windows" for name, split in self._splits.items() if split.shards)
+        return f"<WindowLoader: batches of {self.batch_size} x {self.block_size}; {rows or 'no rows'}>"
+
+
+def are_token_caches(names: Any, cache: ShardCache | None) -> bool:
+    """Whether the first of some datasets is a pretraining cache, on this disk or in a store.
+
+    Raises:
+        CacheError, StorageError: as `open_streamed` and `open_meta`.
+    """
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        names = next(iter(names), None)
+    if names is not None and is_url(names):
+        return cache is not None and open_streamed(str(names), cache).is_token_cache
+    is_cache = isinstance(names, str | Path) and is_regular(Path(names) / META_NAME)
+    return is_cache and open_meta(Path(names))["kind"] == "pretrain"
