@@ -47,8 +47,8 @@ def chosen_everywhere(folder: Path) -> set[str]:
         ("qwen3-8b", "qwen3", "qwen3_moe", "qwen3", "all control tokens of qwen3"),
         ("Qwen3-8B", "qwen3", None, "template", "no config.json says its model_type"),
         ("models--Qwen--Qwen3-8B/snapshots/0ab1", "qwen3", "qwen3", "qwen3", "named like Qwen/Qwen3-8B"),
-        ("models--me--Qwen3-8B/snapshots/0ab1", "qwen3", "qwen3", "template", "not the name of a known model"),
-        ("mine", "qwen3", "qwen3", "template", "mine is not the name of a known model"),
+        ("models--me--Qwen3-8B/snapshots/0ab1", "qwen3", "qwen3", "template", "is not that of a known model"),
+        ("mine", "qwen3", "qwen3", "template", "the directory's name, mine, is not that of a known model"),
         ("Qwen3-8B", "qwen3", "llama", "template", "its model_type is 'llama'"),
         ("Qwen3-8B", "gemma", "qwen3", "template", "its tokenizer has no <|im_start|>"),
     ],
@@ -167,7 +167,7 @@ def test_commands_say_which_renderer_and_why(place: Path) -> None:
     for number, line in enumerate(lines):
         for folder, told in (
             ("Qwen3-8B", "renderer qwen3: named like Qwen/Qwen3-8B"),
-            ("mine", "renderer template: mine"),
+            ("mine", "renderer template: the directory's name, mine"),
         ):
             words = [word.format(f"out{number}{folder}") for word in line]
             done = run_cli(*words, "--tokenizer", folder)

@@ -327,8 +327,12 @@ def _words(script: str | None) -> list[str]:
 def repairs(done: Mapping[str, Any]) -> str:
     """The result of --fix in one paragraph: the file, what was repaired, and what was not."""
     written = f"{done['path']}: {done['rows']:,} rows" if done["rows"] else str(done["path"])
+
+    def named(rule: str, rows: int) -> str:
+        return f"{rule} ({rows:,} {'row' if rows == 1 else 'rows'})" if rows else rule
+
     parts = [
-        f"{label}: {', '.join(f'{rule} ({rows:,} rows)' if rows else rule for rule, rows in done[key].items())}"
+        f"{label}: {', '.join(named(rule, rows) for rule, rows in done[key].items())}"
         for key, label in (("repaired", "repaired"), ("left_out", "left out"), ("left", "left as it is"))
         if done[key]
     ]
@@ -369,4 +373,5 @@ def _write(report: Report, shape: str, file: Path | None) -> None:
         return
     write_atomic(file, text.encode())
     skipped = f"; {not_judged(report)}" if report.skipped else ""
-    out().print(f"{file}: {len(report.findings)} findings{skipped}")
+    n = len(report.findings)
+    out().print(f"{file}: {n} {'finding' if n == 1 else 'findings'}{skipped}")

@@ -40,7 +40,7 @@ def doctor_template(
     every: Annotated[bool, typer.Option("--all", help="Show all probes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Certify a chat template: whose is each character, and what does the model emit, on more than 100 conversations.
+    """Certify a chat template: the message of each character, and what the model emits, on more than 100 conversations.
 
     Every probe conversation is rendered as it is and with its letters replaced, which proves where each character of
     the output comes from; and up to each answer with the generation prompt, which proves what the model emits. A kind

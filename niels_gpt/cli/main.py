@@ -74,7 +74,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "build": Command(
             "niels_gpt.cli.recipes",
             "build",
-            "All that a recipe says: episodes of each source, the mixture, exports, and a lock that rebuilds the same "
+            "Build all that a recipe says: episodes of each source, the mixture, exports, and a lock for the same "
             "bytes.",
             BUILD,
         ),
@@ -115,7 +115,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "doctor template": Command(
             "niels_gpt.cli.doctor_template",
             "doctor_template",
-            "Certify a chat template: whose is each character, and what does the model emit, on more than 100 "
+            "Certify a chat template: the message of each character, and what the model emits, on more than 100 "
             "conversations.",
             LOOK,
         ),

@@ -56,7 +56,7 @@ def build(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier build wrote.")] = False,
     as_json: Json = False,
 ) -> None:
-    """All that a recipe says: episodes of each source, the mixture, exports, and a lock that rebuilds the same bytes.
+    """Build all that a recipe says: episodes of each source, the mixture, exports, and a lock for the same bytes.
 
     Example: niels-gpt build recipe.toml --dry-run && niels-gpt build recipe.toml --workers 8
 

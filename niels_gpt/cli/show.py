@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,12 +107,25 @@ def show(
     else:
         from niels_gpt.explorer.example_view import view_episode, view_example
 
-        view = (
-            view_episode(path, number, split=split, T=length or 1024, packed=True, tokenizer=tokenizer)
-            if packed
-            else view_example(path, number, split=split, T=length, tokenizer=tokenizer)
-        )
+        with _quiet_loader():
+            view = (
+                view_episode(path, number, split=split, T=length or 1024, packed=True, tokenizer=tokenizer)
+                if packed
+                else view_example(path, number, split=split, T=length, tokenizer=tokenizer)
+            )
     _print(view, as_json=as_json, table=table)
+
+
+@contextmanager
+def _quiet_loader() -> Iterator[None]:
+    """Without the loader's lines of counts, which are about the whole dataset and its default sequence length."""
+    log = logging.getLogger("niels_gpt.episodes")
+    before = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @grouped

@@ -249,7 +249,9 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
         return AutomaticRenderer("ngpt", f"{tokenizer} is a SentencePiece model with our sentinels")
     model = _model_of(folder)
     if model is None:
-        return AutomaticRenderer("template", f"{folder.name or folder} is not the name of a known model")
+        return AutomaticRenderer(
+            "template", f"the directory's name, {folder.name or folder}, is not that of a known model"
+        )
     # Without the other checks: the template is read from the directory, and the name chooses only how completions are
     # read.
     if model in TEMPLATE_MODELS:

@@ -169,7 +169,7 @@ def test_the_command_says_what_it_repaired_and_what_it_left(tmp_path: Path) -> N
     options = ("--tokenizer", folder_of("chatml"), "--renderer", "chatml")
     done = run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out)
     assert done.returncode == 0
-    assert f"{out}: 8 rows; left out: duplicate-row (1 rows); left as it is: empty-answer (1 rows)" in " ".join(
+    assert f"{out}: 8 rows; left out: duplicate-row (1 row); left as it is: empty-answer (1 row)" in " ".join(
         done.stderr.split()
     )
     shown = json.loads(run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out, "--json").stdout)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
 from niels_gpt.explorer.terminal_view import print_view, show_view
+from niels_gpt.samples import chats_file
 from niels_gpt.token_display import CONTEXT, KINDS, PADDING, TRAINED, TokenSpelling
 from tests.conftest import run_cli
 
@@ -99,3 +100,12 @@ def test_characters_of_several_tokens_are_joined(tmp_path: Path) -> None:
     assert "naïve\\xffna" in shown
     assert "\\xc3" in shown.split("pos", 1)[1]
     assert [token.to_json()["text"] for token in view.tokens][1:3] == ["\\xc3", "\\xaf"]
+
+
+def test_no_counts_of_the_loader_are_printed(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """They are about the whole dataset, and how many episodes are too long for a length that nobody chose."""
+    built = tmp_path / "built"
+    done = run_cli("episodes", "build", chats_file(), "--tokenizer", tokenizer_dir, "--out", built)
+    assert done.returncode == 0, done.stderr
+    shown = run_cli("show", built, "3", "--tokenizer", tokenizer_dir)
+    assert (shown.returncode, shown.stderr) == (0, "")
