@@ -25,6 +25,7 @@ from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rules import (
     RULES,
     calls,
+    contents,
     data,
     documents,
     masks,
@@ -141,6 +142,7 @@ class Context:
             loss_on=loss_on,
             controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
             bad_forms=calls.bad_forms(renderer) if renderer is not None else {},
+            unread_tags=contents.unread_tags(renderer),
             libraries=frozenset(name for name in ("rensa", "py3langid") if find_spec(name) is not None),
         )
 

@@ -150,8 +150,17 @@ class Counters:
         """Remove the hits of a rule and return them."""
         return self.hits.pop(rule, None)
 
-    def move(self, source: str, target: str) -> None:
-        """Count the hits of one rule as hits of another."""
+    def move(self, source: str, target: str, *, rows: int | None = None) -> None:
+        """Count the hits of one rule as hits of another.
+
+        Args:
+            rows: in how many rows both have hits; by default no row has hits of both.
+        """
         hits = self.drop(source)
-        if hits is not None:
-            self.add(target, hits.evidence, count=hits.count, rows=hits.rows)
+        if hits is None:
+            return
+        self.add(target, (), count=hits.count, rows=hits.rows)
+        moved = self.hits[target]
+        moved.rows = moved.rows if rows is None else rows
+        pieces = sorted([*moved.evidence, *hits.evidence], key=lambda piece: (piece.row, piece.token or 0))
+        moved.evidence = pieces[: self.max_evidence]

@@ -120,6 +120,7 @@ class Examination:
         loss_on: which tokens of conversations are trained.
         controls: texts of control tokens.
         bad_forms: forms of tool arguments that the renderer writes wrongly; see `calls.bad_forms`.
+        unread_tags: tags of reasoning that the renderer takes for text; see `contents.unread_tags`.
         libraries: optional ones that rules use, where they are installed.
     """
 
@@ -130,6 +131,7 @@ class Examination:
     loss_on: LossOn = field(default_factory=LossOn)
     controls: tuple[str, ...] = ()
     bad_forms: Mapping[str, str] = field(default_factory=dict)
+    unread_tags: frozenset[str] = frozenset()
     libraries: frozenset[str] = frozenset()
 
     @cached_property
@@ -186,7 +188,7 @@ class Examination:
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
         calls.check(usable, counters, self.bad_forms)
-        contents.check(usable, counters)
+        contents.check(usable, counters, self.unread_tags)
         shares.check(usable, counters)
         if "py3langid" in self.libraries:
             shares.check_languages(usable, counters)

@@ -283,6 +283,7 @@ class TurnMasks:
         length, count: tokens before the stop, and how many of them are trained.
         stop: the stop is trained.
         left, right: the mask is shifted by one token to the left or right.
+        like_right: it looks so, and also as if the empty think block before the answer were left out on purpose.
         touched: any token is trained, from the header to one past the stop.
     """
 
@@ -293,6 +294,7 @@ class TurnMasks:
     stop: Bools
     left: Bools
     right: Bools
+    like_right: Bools
     touched: Bools
 
     @classmethod
@@ -339,18 +341,24 @@ class TurnMasks:
             right |= one_less & ~stopped & ~before & ~padded[turns.body]
         # What follows a stop at the end of its row belongs to the next row.
         followed = turns.stop + 1 < view.rows.starts[turns.row + 1]
-        after = whole & followed & padded[turns.stop + 1] & ~padded[turns.body - 1] & (count == length) & stop
-        right |= after & _begin_after_thought(view, turns)
+        after = followed & padded[turns.stop + 1]
+        begun = _begin_after_thought(view, turns) & whole & (count == length) & stop & ~padded[turns.body - 1]
+        white = _is_white(view, turns.body) | ~_is_white(view, turns.stop + 1)
+        right |= begun & after & white
+        like_right = right | (begun & (after | ~followed))
         touched = counts_in(trained, turns.start, np.minimum(turns.end, last + 2)) > 0
-        return cls(turns, last, length, count, stop, left, right, touched)
+        return cls(turns, last, length, count, stop, left, right, like_right, touched)
 
     def shifted_rows(self, n: int) -> Bools:
         """Rows whose trained turns are all shifted the same way, bool of shape (n,)."""
+
+        def turns_of_row(chosen: Bools) -> Int64s:
+            return np.bincount(self.turns.row[chosen], minlength=n)
+
         # Touched turns of rows 0 0 2, of which the first two are shifted left: of_row 2 0 1, lefts 2 0 0, so row 0.
-        of_row = np.bincount(self.turns.row[self.touched], minlength=n)
-        lefts = np.bincount(self.turns.row[self.left], minlength=n)
-        rights = np.bincount(self.turns.row[self.right], minlength=n)
-        shifted: Bools = (of_row > 0) & ((lefts == of_row) | (rights == of_row))
+        of_row, lefts, rights = turns_of_row(self.touched), turns_of_row(self.left), turns_of_row(self.right)
+        all_right = (rights > 0) & (turns_of_row(self.like_right) == of_row)
+        shifted: Bools = (of_row > 0) & ((lefts == of_row) | all_right)
         return shifted
 
     def shift_note(self, row: int) -> str:
@@ -387,15 +395,22 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
 
 
 def _begin_after_thought(view: View, turns: Turns) -> Bools:
-    """True on turns whose bodies are the white space after the end of a think block, and more."""
-    layout, ids = view.scope.layout, view.rows.ids
-    if layout is None or layout.think is None or not len(turns):
+    """True on turns whose bodies `without_empty_thoughts` moved to the token after the end of a think block."""
+    layout = view.scope.layout
+    if layout is None or layout.think is None or view.turns is None or not len(turns):
         return np.zeros(len(turns), dtype=np.bool_)
-    first = ids[np.minimum(turns.body, len(ids) - 1)]
-    white = (first >= 0) & (first < layout.vocab_size)
-    white[white] = layout.white_bytes[first[white]]
-    after_block: Bools = white & (turns.body > turns.start) & (ids[turns.body - 1] == layout.think[1])
-    return after_block
+    moved: Bools = (turns.body > view.turns.assistants.body) & (view.rows.ids[turns.body - 1] == layout.think[1])
+    return moved
+
+
+def _is_white(view: View, places: Int64s) -> Bools:
+    """True on places whose tokens are nothing but white space."""
+    layout, ids = view.scope.layout, view.rows.ids
+    here = ids[np.minimum(places, len(ids) - 1)]
+    white: Bools = (here >= 0) & (here < (0 if layout is None else layout.vocab_size))
+    if layout is not None:
+        white[white] = layout.white_bytes[here[white]]
+    return white
 
 
 def after_white_space(white: Bools, places: Int64s) -> Int64s:

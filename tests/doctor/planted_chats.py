@@ -266,7 +266,7 @@ ARGUMENTS: tuple[tuple[str, Callable[[int], Any], Callable[[int], Any], tuple[st
         lambda n: json.dumps({"city": f"x{n}"}),
         ("template-raises",),
     ),
-    ("tool-arguments-not-json", lambda n: f"city=x{n}", lambda n: json.dumps({"city": n}), ("template-raises",)),
+    ("tool-arguments-not-json", lambda n: f"city=x{n}", lambda n: json.dumps({"city": f"y{n}"}), ("template-raises",)),
 )
 
 

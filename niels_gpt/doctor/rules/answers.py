@@ -118,6 +118,8 @@ RULES: Final = (
     ),
 )
 
+UNTRAINED_ENDS: Final = "rows whose end-of-turn is not trained"
+
 
 def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> None:
     """Judge rows whose mask is plausible as a whole.
@@ -171,6 +173,7 @@ def _check_stops(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools)
         view.hit_rows("open-turns", some_answer & ~some_stop, "no token that ends a turn is trained in this row")
         return
     wrong = trained & (turns.stop >= 0) & ~turn_masks.stop
+    view.counters.sums[UNTRAINED_ENDS] += len(np.unique(turns.row[wrong]))
     # The tokenizer's padding token, and whatever the rows are padded with.
     padding = {layout.pad, *np.unique(view.rows.ids[view.padding]).tolist()}
     is_padding = wrong & np.isin(view.rows.ids[turns.stop], [token for token in padding if token is not None])
@@ -184,7 +187,9 @@ def _check_answers(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bool
     """Answers that are trained in part, and empty think blocks."""
     turns, ids = turn_masks.turns, view.rows.ids
     # Turns without a stop were cut, and a policy may have left a part out on purpose.
-    holes = rows[turns.row] & (turns.stop >= 0) & (turn_masks.count > 0) & (turn_masks.count < turn_masks.length)
+    # A stop that is trained alone is no hole where it is the next opener, or where no text is before it.
+    some = (turn_masks.count > 0) | (turn_masks.stop & layout.has_own_stop)
+    holes = rows[turns.row] & (turns.stop >= 0) & some & (turn_masks.count < turn_masks.length)
     view.hit(
         "mask-holes",
         turns.row[holes],
@@ -210,4 +215,4 @@ def _check_answers(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bool
 def finish(counters: Counters) -> None:
     """If the end-of-turn is masked as padding in one row, report all untrained ends as that: the cause is the same."""
     if "eot-masked-as-padding" in counters.hits:
-        counters.move("eot-not-trained", "eot-masked-as-padding")
+        counters.move("eot-not-trained", "eot-masked-as-padding", rows=counters.sums[UNTRAINED_ENDS])

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout_inference import TOOLS, assistant, call, result, user
-from niels_gpt.doctor.rows import ChatRow
+from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.errors import MessageError
+from niels_gpt.errors import MessageError, shown
 
 SHOWN: Final = 6  # names in a note
+DECLARING: Final = "rows that declare tools"
 
 
 class _SchemaNull(Rule):
@@ -24,20 +25,24 @@ class _SchemaNull(Rule):
 
 
 class _NotOffered(Rule):
-    """Calls of tools that the conversation does not declare. Conversations without declarations are not judged."""
+    """Calls of tools that the conversation does not declare, as tools of the row or by name in a system message.
+
+    Where no conversation declares any, the data came without declarations, which is a remark; see `finish`.
+    """
 
     def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
-        if not chat.tools:
-            return
         names = [str(name) for name in _declared(chat)]
         for index, name, _ in _calls(chat):
-            if name not in names:
+            if not names:
+                if not _in_system(chat, name):
+                    yield index, f"calls {name!r}; the row has no tools"
+            elif name not in names:
                 offered = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
                 yield index, f"calls {name!r}; offered are {offered}"
 
 
 class _UnknownArguments(Rule):
-    """Arguments under names that the tool's parameters do not have, and required ones that are missing."""
+    """Arguments under names that the tool's parameters do not have, missing ones, and values of other types."""
 
     def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
         if not chat.tools:
@@ -124,7 +129,7 @@ RULES: Final = (
         "tool-arguments-unknown",
         "warning",
         "arguments of calls do not fit the tool's declaration",
-        "The model learns to call tools with parameters that they do not have, or without those that they need.",
+        "The model learns to call tools with parameters or values that they do not take, or without those they need.",
         "The declaration is of another version of the tool, or the model that made the calls invented names.",
         "Repair the declaration or the call.",
         applies=("chats",),
@@ -150,6 +155,7 @@ def check(chats: list[ChatRow], counters: Counters, bad_forms: Mapping[str, str]
         bad_forms: the forms that the template writes wrongly, and how; see `bad_forms`.
     """
     for chat in chats:
+        counters.sums[DECLARING] += bool(chat.tools)
         for index, form, arguments, parameters in _arguments(chat):
             counters.sums[f"arguments as {form}"] += 1
             if form == "text":  # counted for now; `finish` drops these hits if no arguments are objects
@@ -207,6 +213,12 @@ def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any]
             yield index, "text" if isinstance(arguments, str) else "object", arguments, parameters
 
 
+def _in_system(chat: ChatRow, name: str) -> bool:
+    """Whether a system message names the tool, as it does where declarations were written into it."""
+    systems = (message for message in chat.messages if message["role"] in ("system", "developer"))
+    return any(name in text for message in systems for text in texts_of(message))
+
+
 def _declared(chat: ChatRow) -> dict[Any, Any]:
     """The parameters of each tool by its name. Tools may be declared with or without OpenAI's wrapper."""
     tools = [tool.get("function", tool) for tool in chat.tools or ()]
@@ -240,7 +252,39 @@ def _argument_fault(parameters: Mapping[str, Any], arguments: Any) -> str | None
         known = ", ".join(map(str, list(properties)[:SHOWN]))
         return f"no parameter {', '.join(map(repr, unknown[:SHOWN]))}; it has {known}"
     missing = [key for key in required if key not in arguments] if isinstance(required, list) else []
-    return f"the required {', '.join(map(repr, missing[:SHOWN]))} is missing" if missing else None
+    if missing:
+        return f"the required {', '.join(map(repr, missing[:SHOWN]))} is missing"
+    faults = (_value_fault(key, properties[key], value) for key, value in arguments.items() if key in properties)
+    return next((fault for fault in faults if fault), None)
+
+
+# The types of JSON schema, and what holds a value of them; Gemini writes them in capitals.
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list, tuple),
+    "object": (Mapping,),
+}
+
+
+def _value_fault(key: str, schema: Any, value: Any) -> str | None:
+    """How a value violates the type or the list of values of its parameter, in words; `None` if it fits, or is null."""
+    if not isinstance(schema, Mapping) or value is None:
+        return None
+    kinds = schema.get("type")
+    names = [str(kind).lower() for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind is not None]
+    if names and all(name in _TYPES or name == "null" for name in names):
+        wanted = tuple(made for name in names for made in _TYPES.get(name, ()))
+        whole = isinstance(value, float) and value.is_integer() and int in wanted  # 3.0 is an integer of JSON schema
+        fits = isinstance(value, wanted) and (not isinstance(value, bool) or bool in wanted)
+        if not fits and not whole:
+            return f"{key!r} is {shown(value)}; its type is {' or '.join(names)}"
+    values = schema.get("enum")
+    if isinstance(values, list) and any(one is not None for one in values) and value not in values:
+        return f"{key!r} is {shown(value)}; allowed are {', '.join(map(shown, values[:SHOWN]))}"
+    return None
 
 
 def _text_fault(text: str) -> tuple[str, str]:
@@ -277,9 +321,11 @@ def _is_object(text: str) -> bool:
 
 
 def finish(counters: Counters) -> None:
-    """Text arguments are a finding only where others are objects."""
+    """Text arguments are a finding only where others are objects, and missing declarations a remark where none is."""
     if not counters.sums["arguments as object"]:
         counters.drop("tool-arguments-mixed")
+    if not counters.sums[DECLARING]:
+        counters.remarks.add("tool-not-offered")
 
 
 def bad_forms(renderer: Any) -> dict[str, str]:

@@ -6,15 +6,20 @@ Those on shares of all answers are in `shares`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
 
 from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.layout_inference import AnyRenderer, assistant, user
 from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.rules.secrets import may_hold_secret, redacted, secret_in
+from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, reasoning_of
 
 SHOWN: Final = 30  # characters of a message on each side of what was found
+Fault = Callable[[Message, str], str | None]  # the first fault of a text of a message, in words
 
 
 def _texts(message: Message) -> Iterator[str]:
@@ -26,7 +31,8 @@ def _texts(message: Message) -> Iterator[str]:
 
 
 def _around(text: str, start: int, stop: int) -> str:
-    return repr(text[max(0, start - SHOWN) : stop + SHOWN])
+    before, found, after = text[:start], text[start:stop], text[stop:]
+    return repr(redacted(before)[-SHOWN:] + found + redacted(after)[:SHOWN])
 
 
 # ---- damaged text
@@ -35,14 +41,18 @@ def _around(text: str, start: int, stop: int) -> str:
 # dashes and spaces that may follow a capital letter in sound text («CAFÉ»).
 _BEHIND: Final = "€‚ƒ„†‡ˆ‰Š‹ŒŽ•˜™š›œžŸ¡-ª¬-º¼-¿\x80-\x9f"
 _ANY: Final = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ\xa0-¿\x80-\x9f"  # quotation marks are meant
-# How damage begins: one set of characters is searched several times faster than the alternatives below.
-_BEGINS: Final = re.compile("[\ufffd\x80-\x84\x86-\x9fÃÂâðÐÑã-éï]")
+# The same bytes read as Windows-1251. Texts have a capital Р or С in these places hardly ever, and never three.
+_ANY_1251: Final = "ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї\x98"
+# How damage begins: one set of characters is searched several times faster than the alternatives below. The last are
+# common letters (о е н т) as Windows-1251, which sound Cyrillic text does not have.
+_BEGINS: Final = re.compile("[\ufffd\x80-\x84\x86-\x9fÃÂâðÐÑã-éïѕµЅ‚Ђ]")
 DAMAGED: Final = re.compile(
     "\ufffd"  # what decoders write in the place of bytes that they cannot read
     "|[\x80-\x84\x86-\x9f]"  # control characters, which no text has
     f"|Ã[{_BEHIND}]|Â[¡-º¼-¿]"  # é, ü and so on; degree and pound signs
     f"|â€[{_ANY}]|ðŸ[{_ANY}]"  # quotation marks and dashes; emoji
     f"|(?:[ÐÑ][{_ANY}]){{2}}"  # Cyrillic
+    f"|(?:[РС][{_ANY_1251}]){{3}}|вЂ[{_ANY_1251}]"  # Cyrillic, quotation marks and dashes as Windows-1251
     f"|(?:[ã-é][{_ANY}]{{2}}){{2}}"  # Chinese, Japanese, Korean
     "|ï»¿|ï¿½"  # a byte order mark; U+FFFD itself
 )
@@ -60,6 +70,9 @@ def _damaged(_: Message, text: str) -> str | None:
 REPEATS: Final = 10
 REPEATED_CHARACTERS: Final = 240
 _NEEDLE: Final = 24
+NUMBERED: Final = 2_000  # characters at the end of an answer in which numbered lines are compared
+LETTERS: Final = 20  # of a piece that is repeated with other numbers
+DIGITS: Final = re.compile(r"\d+")
 
 
 def repeated(text: str) -> str | None:
@@ -90,7 +103,13 @@ def repeated(text: str) -> str | None:
 
 
 def _loops(message: Message, text: str) -> str | None:
-    piece = repeated(text) if message["role"] == "assistant" else None
+    if message["role"] != "assistant":
+        return None
+    piece = repeated(text)
+    # Lines that differ in their numbers only; tables and rows of figures have few letters.
+    if piece is None and text.count("\n", -NUMBERED) >= REPEATS:
+        piece = repeated(DIGITS.sub("0", text[-NUMBERED:]))
+        piece = piece if piece and sum(map(str.isalpha, piece)) >= LETTERS else None
     return f"{piece[: 2 * SHOWN]!r} is repeated {REPEATS} times or more" if piece else None
 
 
@@ -98,9 +117,11 @@ def _loops(message: Message, text: str) -> str | None:
 
 THINK: Final = re.compile(
     r"</?(?:[Tt]hink|[Tt]hinking|[Tt]hought|[Rr]easoning)>|\[/?THINK\]|<\|(?:begin|end)_of_thought\|>"
+    r"|<\|channel\|>analysis|◁/?think▷|<\|(?:START|END)_THINKING\|>"
 )
 # A whole block before the answer, as models write it; dialects and renderers that read it take it for the reasoning.
-LEADING: Final = re.compile(r"\s*<(think|thinking|thought|reasoning)>((?!</?\1>).)*</\1>", re.S)
+TAGS: Final = ("think", "thinking", "thought", "reasoning")
+LEADING: Final = re.compile(rf"\s*<({'|'.join(TAGS)})>((?!</?\1>).)*</\1>", re.S)
 
 
 QUOTES: Final = ("`", "'", '"')
@@ -113,8 +134,30 @@ def _tag(text: str) -> re.Match[str] | None:
     )
 
 
-def _tag_fault(message: Message, text: str) -> str | None:
-    """A tag of reasoning anywhere but as one whole block before an answer."""
+def unread_tags(renderer: AnyRenderer | None) -> frozenset[str]:
+    """The tags whose block before an answer the renderer writes as a part of the answer, although it writes reasoning.
+
+    Empty where the format has no place for reasoning: there such blocks are how models are taught to reason.
+    """
+    question, thought, answer = user("What is it?"), "It stands in the north.", "A lighthouse."
+    apart = _text_of(renderer, [question, assistant(answer, reasoning_content=thought)])
+    if apart is None or thought not in apart:
+        return frozenset()
+    blocks = {tag: f"<{tag}>\n{thought}\n</{tag}>\n\n{answer}" for tag in TAGS}
+    written = {tag: _text_of(renderer, [question, assistant(block)]) or "" for tag, block in blocks.items()}
+    # Where the format itself writes reasoning so, both are the same text.
+    return frozenset(tag for tag, text in written.items() if blocks[tag] in text and text != apart)
+
+
+def _text_of(renderer: AnyRenderer | None, messages: list[dict[str, Any]]) -> str | None:
+    try:
+        return None if renderer is None else str(renderer.text(messages))
+    except MessageError:  # what the format refuses is another finding
+        return None
+
+
+def _tag_fault(message: Message, text: str, unread: Collection[str] = ()) -> str | None:
+    """A tag of reasoning anywhere but as one whole block before an answer, which the format reads."""
     # Reasoning of its own may mention them.
     if not _tag(text) or text == message.get("reasoning_content"):
         return None
@@ -126,52 +169,20 @@ def _tag_fault(message: Message, text: str) -> str | None:
     rest = text[block.end() :] if block else text
     if block and reasoning_of(message):
         return "the content begins with a block of reasoning, and the message has reasoning of its own"
+    if block and block[1] in unread:
+        return f"the format writes reasoning elsewhere, and <{block[1]}> as a part of the answer"
     found = _tag(rest)
     return f"{found.group()!r} in {_around(rest, found.start(), found.end())}" if found else None
 
 
-# ---- secrets and system prompts
-
-# Kind -> what its pattern needs, which is faster to look for than the pattern itself; and the pattern.
-SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
-    kind: (hints, re.compile(pattern))
-    for kind, hints, pattern in (
-        ("a private key", ("PRIVATE KEY",), r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----\s*[A-Za-z0-9+/=]{16}"),
-        ("an AWS access key", ("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)(?!\w*EXAMPLE)[0-9A-Z]{16}\b"),
-        (
-            "a GitHub token",
-            ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-            r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60,})\b",
-        ),
-        ("a GitLab token", ("glpat-",), r"\bglpat-[A-Za-z0-9_-]{20}\b"),
-        ("an Anthropic key", ("sk-ant-",), r"\bsk-ant-[A-Za-z0-9_-]{24,}"),
-        (
-            "an OpenAI key",
-            ("sk-",),
-            r"\bsk-(?:proj-|svcacct-)?(?=[A-Za-z_-]*\d)(?=[a-z0-9_-]*[A-Z])[A-Za-z0-9_-]{32,}",
-        ),
-        ("a Hugging Face token", ("hf_",), r"\bhf_(?=[A-Za-z]*[A-Z])[A-Za-z]{34}\b"),
-        ("a Google key", ("AIza",), r"\bAIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
-        ("a Slack token", ("xox",), r"\bxox[abeoprs]-[0-9A-Za-z-]{20,}"),
-        ("a Stripe key", ("k_live_",), r"\b[rs]k_live_[0-9A-Za-z]{20,}"),
-        ("a JSON web token", ("eyJ",), r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{20,}"),
-    )
-}
-
-
-def _secret(_: Message, text: str) -> str | None:
-    """The kind of the first secret in a text, with no more than four characters of it; `None` without one."""
-    for kind, (hints, pattern) in SECRETS.items():
-        if any(hint in text for hint in hints) and (found := pattern.search(text)):
-            size = found.end() - found.start()
-            return f"{kind}: {found.group()[:4]}… ({size} characters, from character {found.start()} on)"
-    return None
-
+# ---- system prompts
 
 LEAKED: Final = 120  # characters of a system message, word for word
 PROMPTS: Final = re.compile(
     r"You are (?:ChatGPT|GPT-\d\w*|Claude|Gemini|Grok|DeepSeek|Qwen|Copilot)\b[^.\n]{0,40}, (?:an?|created|made)\b"
     r"|The assistant is Claude, created by|Knowledge cutoff: \d{4}-\d{2}"
+    r"|\b[Mm]y (?:system (?:prompt|message)|(?:initial |system )?instructions) (?:is|are|says?|reads?)"
+    r"(?: as follows)?:\s*[\"“'`]?You "
 )
 
 
@@ -196,23 +207,25 @@ def _own_prompt(chat: ChatRow) -> int | None:
     return None
 
 
-# Rule, whether a text of many messages may hold such a fault, and the fault of one text. Searching some hundred
-# conversations at once costs a small part of searching each of their messages, and most hold none of these.
-FAULTS: Final[tuple[tuple[str, Callable[[str], object], Callable[[Message, str], str | None]], ...]] = (
-    ("text-damaged", lambda texts: not texts.isascii() and _BEGINS.search(texts), _damaged),
-    ("endless-repetition", lambda _: True, _loops),
-    ("think-tags-in-content", THINK.search, _tag_fault),
-    (
-        "secrets-in-content",
-        lambda texts: any(hint in texts for hints, _ in SECRETS.values() for hint in hints),
-        _secret,
-    ),
-    ("system-prompt-leaked", PROMPTS.search, _leaked_prompt),
-)
+def _faults(unread: Collection[str]) -> Iterator[tuple[str, Callable[[str], object], Fault]]:
+    """Rule, whether a text of many messages may hold such a fault, and the fault of one text.
+
+    Searching some hundred conversations at once costs a small part of searching each of their messages, and most hold
+    none of these.
+    """
+    yield "text-damaged", lambda texts: not texts.isascii() and _BEGINS.search(texts), _damaged
+    yield "endless-repetition", lambda _: True, _loops
+    yield "think-tags-in-content", THINK.search, partial(_tag_fault, unread=unread)
+    yield "secrets-in-content", may_hold_secret, lambda _, text: secret_in(text)
+    yield "system-prompt-leaked", PROMPTS.search, _leaked_prompt
 
 
-def check(chats: Sequence[ChatRow], counters: Counters) -> None:
-    """Judge the contents of messages; the first fault of a message is enough."""
+def check(chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] = ()) -> None:
+    """Judge the contents of messages; the first fault of a message is enough.
+
+    Args:
+        unread: tags of reasoning that the renderer does not read; see `unread_tags`.
+    """
     spoken = [
         (chat, index, message, text)
         for chat in chats
@@ -220,7 +233,7 @@ def check(chats: Sequence[ChatRow], counters: Counters) -> None:
         for text in _texts(message)
     ]
     whole = "\n".join(text for *_, text in spoken)
-    for rule, may_hold, fault in FAULTS:
+    for rule, may_hold, fault in _faults(unread):
         found = [
             (chat, index, note)
             for chat, index, message, text in (spoken if may_hold(whole) else ())

@@ -15,6 +15,7 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules import cut_answers
 from niels_gpt.doctor.rules.rule import Need, Rule
+from niels_gpt.doctor.rules.secrets import redacted
 from niels_gpt.messages import Message
 
 SHOWN: Final = 60  # characters of an answer
@@ -47,32 +48,49 @@ def check(chats: Iterable[ChatRow], counters: Counters) -> None:
 
 def _faults(text: str, ending: str | None) -> Iterator[tuple[str, str]]:
     if REFUSAL.match(text):
-        yield "refusals", f"begins with {text.strip()[:SHOWN]!r}"
+        yield "refusals", f"begins with {redacted(text).strip()[:SHOWN]!r}"
     if (text.count("\n```") + text.startswith("```")) % 2:
         yield "answer-cut", "the last code block is not closed"
     elif ending in (cut_answers.OPEN, cut_answers.MID_SENTENCE):
-        yield ending, f"ends with {text.rstrip()[-SHOWN:]!r}"
+        yield ending, f"ends with {redacted(text).rstrip()[-SHOWN:]!r}"
     words = text[: 2 * SHOWN].split(maxsplit=1)
-    # Scripts without spaces write a sentence as one word; a block of code or a formula is an answer.
-    if (
-        len(words) == 1
-        and len(words[0]) <= SHOWN // 2
-        and words[0].isascii()
-        and not words[0].startswith(("`", "$", "http"))
-    ):
+    # A block of code or a formula is an answer.
+    if len(words) == 1 and _is_one_word(words[0]) and not words[0].startswith(("`", "$", "http")):
         yield "one-word-answers", f"the answer is {words[0]!r}"
 
 
+def _is_one_word(text: str) -> bool:
+    """Whether a text without spaces is one word; scripts without spaces write a sentence so."""
+    return any(map(str.isalnum, text)) and len(text) <= (2 if UNSPACED.search(text) else SHOWN // 2)
+
+
 _SORRY: Final = r"(?:I['’]m|I am|We['’]re|My) (?:\w+ )?(?:sorry|apologies)|Sorry|Apologies|I apologi[sz]e|Unfortunately"
-_NOT: Final = r" can['’]?t| cannot| can not| won['’]t| will not|(?:['’]m| am) (?:unable|not able) to"
+_WONT: Final = r" won['’]t(?: be able to)?| will not(?: be able to)?"
+_NOT: Final = rf" can['’]?t| cannot| can not|{_WONT}|(?:['’]m| am) (?:unable|not able) to"
+# The same in other languages: an apology, and that something is not possible, before the end of the first sentence.
+_ELSEWHERE: Final = (
+    r"(?:Es tut mir (?:sehr )?leid|Tut mir leid|Leider|Entschuldigung)[^.!?\n]{0,60}\bnicht\b[^.!?\n]{0,40}"
+    r"\b(?:helfen|weiterhelfen|beantworten|unterstützen|bereitstellen|erfüllen)\b"
+    r"|(?:Lo siento|Lo lamento|Desculpe|Sinto muito|Lamento)\b[^.!?\n]{0,40}\b(?:no puedo|não posso)\b"
+    r"|(?:Je suis (?:vraiment )?désolée?|Désolée?)\b[^.!?\n]{0,40}\bje ne (?:peux|suis)\b"
+    r"|(?:Mi dispiace|Sono spiacente)\b[^.!?\n]{0,40}\bnon posso\b"
+    r"|(?:Извините|Простите|К сожалению|Мне жаль)\b[^.!?\n]{0,40}\bне (?:могу|смогу)\b"
+    r"|(?:很?抱歉|对不起|對不起)[,，\s]*我?(?:无法|無法|不能|没有办法)"
+    r"|(?:申し訳(?:ありません|ございません)|すみません)[^。\n]{0,30}(?:できません|お答えできません)"
+)
 REFUSAL: Final = re.compile(
     rf"\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I(?:{_NOT}) (?:\w+ )?"
     r"(?:assist|help|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage|do that|share)\b"
+    rf"|\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I (?:must|have to|need to) (?:\w+ )?(?:decline|refuse)\b"
+    r"|\s*It (?:would not|wouldn['’]t|would be in|is not|isn['’]t) ?(?:be )?appropriate for me to\b"
     r"|\s*As an AI(?: language)? (?:model|assistant)\b"
+    rf"|\s*(?:{_ELSEWHERE})"
 )
 
 # ---- languages
 
+# Chinese, Japanese, Thai, Lao, Khmer and Burmese write no spaces between words.
+UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 LETTERS: Final = 40  # of a text; of fewer the language is not detected reliably
 READ: Final = 400  # characters of a text
 # The first rows, and then each 20th: detecting the language of a text takes as long as all other rules together.
@@ -126,7 +144,7 @@ def _other_language(messages: Sequence[Message], counters: Counters) -> str | No
     # Close relatives are taken for each other; these are second or third.
     if asked[0] in answered or answered[0] in asked:
         return None
-    return f"the question is in {asked[0]!r}, the answer in {answered[0]!r}: {answer[:SHOWN]!r}"
+    return f"the question is in {asked[0]!r}, the answer in {answered[0]!r}: {redacted(answer)[:SHOWN]!r}"
 
 
 def _prose(text: str) -> str:
@@ -134,7 +152,8 @@ def _prose(text: str) -> str:
 
 
 def _letters(text: str) -> int:
-    return sum(map(str.isalpha, text))
+    """The letters of a text. Those of scripts that write words without spaces show as much as three others each."""
+    return sum(map(str.isalpha, text)) + 2 * len(UNSPACED.findall(text))
 
 
 def languages(text: str) -> list[str]:

@@ -51,22 +51,37 @@ class _TurnOrder(Rule):
         if turns is None or len(turns) < 2:
             return
         before, after = turns.role[:-1], turns.role[1:]
-        # In such a format neighbouring assistant turns are parts of one answer.
-        own_parts = view.scope.layout is not None and view.scope.layout.repeats_opener
         # Neighbours in one row and one text.
         same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
         # After a tool turn only if a user has written before: a format may declare tools before the system message.
-        late = (before == USER) | ((before == TOOL) & _follows_role(turns, USER)[1:])
-        twice = ((before == USER) & (after == USER)) | ((before == ASSISTANT) & (after == ASSISTANT) & (not own_parts))
+        late = (before == USER) | ((before == TOOL) & _follows_role(turns, USER, rows.first_of_document)[1:])
+        twice = ((before == USER) & (after == USER)) | self._assistant_twice(view, turns)
         wrong = same & (twice | (late & (after == SYSTEM)))
         # A table by place, since only the few findings that become evidence need a note.
         pairs = dict(zip(turns.start[1:][wrong].tolist(), zip(before[wrong], after[wrong], strict=True), strict=True))
+        ends = turns.end - counts_in(view.padding, turns.body, turns.end)
+        empty = {*turns.start[ends <= turns.body].tolist()}
 
         def note(_: int, place: int) -> str:
             first, second = (ROLES[role] for role in pairs[place])
+            if first == second == "assistant" and place in empty:
+                return "a header without an answer follows the last answer: a generation prompt"
             return f"{_ARTICLES[second]} {second} turn directly after {_ARTICLES[first]} {first} turn"
 
         view.hit(self.id, turns.row[1:][wrong], turns.start[1:][wrong], note)
+
+    @staticmethod
+    def _assistant_twice(view: View, turns: Turns) -> Bools:
+        """True where an assistant turn follows another one, of shape (turns - 1,).
+
+        In some formats neighbouring assistant turns are parts of one answer, which ends where serving stops.
+        """
+        layout, twice = view.scope.layout, (turns.role[:-1] == ASSISTANT) & (turns.role[1:] == ASSISTANT)
+        if layout is None or not layout.repeats_opener:
+            return twice
+        stop = turns.stop[:-1]
+        ended: Bools = twice & (stop >= 0) & np.isin(view.rows.ids[stop], list(layout.serving_stops))
+        return ended
 
 
 class _HeaderDrift(Rule):
@@ -163,8 +178,10 @@ RULES = (
         "warning",
         "turns come in an order that chat formats do not have",
         "A message that was encoded with control tokens can forge turns. After encoding only their order shows it.",
-        "A forged turn, a conversation that was merged or cut, or a format with instructions between turns.",
-        "Look at the row. Encode contents without control tokens (niels_gpt's renderers do).",
+        "A forged turn, a conversation that was merged or cut, a generation prompt after the last answer, or a format "
+        "with instructions between turns.",
+        "Look at the row. Encode contents without control tokens (niels_gpt's renderers do), and training data without "
+        "add_generation_prompt.",
         ("huggingface/transformers#29279", "antirez/ds4#197"),
         ("tokens",),
         needs=("turns",),
@@ -248,6 +265,7 @@ def _check_ends(view: View, layout: Layout, turns: Turns) -> None:
     view.hit(
         "truncated-mid-turn", answers.row[broken], text_end[broken] - 1, "the row ends here, inside an assistant turn"
     )
+    view.counters.sums[WITHOUT_END] += len(np.unique(answers.row[inner | broken]))
 
 
 def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -> None:
@@ -263,8 +281,12 @@ def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -
     lengths = rows.lengths - rows.per_row(view.padding)
     # The last assistant turn of each row: no later one is in the same row.
     last = np.append(answers.row[1:] != answers.row[:-1], True) if len(answers) else np.zeros(0, dtype=np.bool_)
-    # The opener that ends the last turn is followed by nothing.
-    counters.sums[CLOSED] += int((last & (answers.stop >= 0) & (answers.stop + 1 >= text_end)).sum())
+    # The opener that ends the last turn is followed by nothing. Rows may be padded with such an opener, which no mask
+    # of a real end trains.
+    ends = view.trained if rows.trained is not None else ~view.padding
+    counters.sums[CLOSED] += int(
+        (last & (answers.stop >= 0) & ends[answers.stop] & (answers.stop + 1 >= text_end)).sum()
+    )
     trained = counts_in(view.trained, answers.body, answers.end) > 0 if rows.trained is not None else cut
     is_open = cut & trained & last & (answers.end == rows.starts[answers.row + 1])
     # Packed rows fill up to one length, whatever their last answers.
@@ -297,6 +319,8 @@ def _cut_at_limit(counters: Counters) -> None:
     if counters.sums[CLOSED] > opened.count:
         counters.add("truncated-mid-turn", opened.evidence, count=opened.count, rows=opened.rows)
         return
+    if not lengths:  # every row is packed, so no length shows where one was cut
+        return
     longest = max(lengths)
     found, others = at_limit[longest], [n for length, n in lengths.items() if length < longest]
     if found is None or len(others) < OTHER_LENGTHS or lengths[longest] < max(AT_LIMIT, 3 * max(others)):
@@ -304,6 +328,7 @@ def _cut_at_limit(counters: Counters) -> None:
     counters.add("truncated-mid-turn", found.evidence, count=found.count, rows=found.rows)
 
 
+WITHOUT_END: Final = "rows with turns that have no end"
 # Of formats whose turns are ended by the next opener: rows by their length, open and closed last answers.
 ROWS_OF, OPEN, CLOSED = "rows of a length:", "last answers without an end", "last answers with an end"
 AT_LIMIT: Final = 4  # rows of the greatest length, at least
@@ -337,15 +362,16 @@ def _check_contents(view: View, layout: Layout, turns: Turns) -> None:
     )
 
 
-def _follows_role(turns: Turns, role: int) -> Bools:
-    """True on turns that follow a turn of this role in their row.
+def _follows_role(turns: Turns, role: int, first_of_document: Bools) -> Bools:
+    """True on turns that follow a turn of this role in their text.
 
     ::
 
-        roles  u a | a u t      before  0 1 1 1 2      in earlier rows  0 0 1 1 1      follows  . # . . #
+        roles  u a | a u t      before  0 1 1 1 2      in earlier texts  0 0 1 1 1      follows  . # . . #
     """
     count = np.concatenate(([0], np.cumsum(turns.role == role)))
-    found: Bools = count[:-1] > count[np.searchsorted(turns.row, turns.row, side="left")]
+    text = np.cumsum(first_of_document)[turns.start]  # a row may hold several
+    found: Bools = count[:-1] > count[np.searchsorted(text, text, side="left")]
     return found
 
 
@@ -355,11 +381,10 @@ def finish(counters: Counters) -> None:
     if spaced is not None and spaced.count < max(FEWEST_SPACED, SPACED_SHARE * answers):
         counters.drop(SPACE_FIRST)
     elif spaced is not None and (counters.sums["long headers"] or spaced.count >= ALL_SPACED_SHARE * answers):
-        counters.move(SPACE_FIRST, "header-drift")
-        counters.hits["header-drift"].rows = counters.sums[WRONG_HEADERS]  # a row may have both
+        counters.move(SPACE_FIRST, "header-drift", rows=counters.sums[WRONG_HEADERS])
     # If no turn in the whole input has an end, rows were not cut, but the ends of turns are missing.
     if not counters.sums["turns closed"]:
-        counters.move("truncated-mid-turn", "eot-missing")
+        counters.move("truncated-mid-turn", "eot-missing", rows=counters.sums[WITHOUT_END])
     _cut_at_limit(counters)
     # Without any turn the rows are plain text, of which no turn can be cut.
     if not counters.sums["turns found"]:

@@ -108,7 +108,8 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
     whole = _last_of(turns.stop, number, len(first)) >= 0  # a turn that was cut is rightly left out of the loss
     if not layout.has_own_stop:
         whole |= ~_may_be_cut(view)[row]
-    left = ~trained & whole & (several & some)[row]
+    # A header without an answer is a generation prompt at the end of a row, which `turn-order` reports.
+    left = ~trained & whole & (answers.last > answers.body) & (several & some)[row]
     kinds = _kinds(row, trained, n)
     for kind, name in enumerate(NAMES):
         view.hit_rows(name, (np.bincount(row[left], minlength=n) > 0) & (kinds == kind), _NOTES[kind])

@@ -99,7 +99,10 @@ def check(view: View) -> View:
         _sample_longest(view, LOW, high == 0)
         _sample_longest(view, MIXED, high > 0)
     no_turn = np.bincount(view.turns.row, minlength=len(rows)) == 0
-    wrapped = no_turn & (high == 0) & _with_wrapped_opener(view, layout)
+    # Separators and padding may have been added after the ids were stored in 16 bits.
+    added = [*layout.serving_stops, *layout.stops, -1 if layout.pad is None else layout.pad]
+    text_high = rows.per_row((rows.ids >= SIZE) & ~np.isin(rows.ids, added))
+    wrapped = no_turn & (text_high == 0) & _with_wrapped_opener(view, layout)
     view.hit_rows("ids-wrapped", wrapped, "turns begin with the last 16 bits of this format's control tokens")
     trained = rows.per_row(view.trained)
     # Rows that are trained completely or not at all may be plain text, which has no turns.

@@ -1,0 +1,74 @@
+"""Patterns of keys and tokens: finding one in a text, and taking them out of a text that is shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Kind -> what its pattern needs, which is faster to look for than the pattern itself; and the pattern.
+SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
+    kind: (hints, re.compile(pattern))
+    for kind, hints, pattern in (
+        ("a private key", ("PRIVATE KEY",), r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----\s*[A-Za-z0-9+/=]{16}"),
+        ("an AWS access key", ("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)(?!\w*EXAMPLE)[0-9A-Z]{16}\b"),
+        (
+            "an AWS secret key",
+            ("ecret",),
+            r"(?i:aws_?secret_?(?:access_?)?key)[\"']?\s*[=:]\s*[\"']?(?![A-Za-z0-9/+]*EXAMPLE)"
+            r"(?=[a-zA-Z/+]*\d)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
+        ),
+        ("an Azure storage key", ("AccountKey=",), r"\bAccountKey=[A-Za-z0-9+/]{86}=="),
+        (
+            "a GitHub token",
+            ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+            r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60,})\b",
+        ),
+        ("a GitLab token", ("glpat-",), r"\bglpat-[A-Za-z0-9_-]{20}\b"),
+        ("an Anthropic key", ("sk-ant-",), r"\bsk-ant-[A-Za-z0-9_-]{24,}"),
+        (
+            "an OpenAI key",
+            ("sk-",),
+            r"\bsk-(?:proj-|svcacct-)?(?=[A-Za-z_-]*\d)(?=[a-z0-9_-]*[A-Z])[A-Za-z0-9_-]{32,}",
+        ),
+        ("a Hugging Face token", ("hf_",), r"\bhf_(?=[a-z0-9]*[A-Z])[A-Za-z0-9]{34}\b"),
+        ("a Google key", ("AIza",), r"\bAIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
+        ("a Groq key", ("gsk_",), r"\bgsk_[A-Za-z0-9]{52}\b"),
+        ("an npm token", ("npm_",), r"\bnpm_(?=[A-Za-z]*\d)[A-Za-z0-9]{36}\b"),
+        ("a PyPI token", ("pypi-",), r"\bpypi-AgE[A-Za-z0-9_-]{50,}"),
+        ("a SendGrid key", ("SG.",), r"\bSG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"),
+        ("a Slack token", ("xox",), r"\bxox[abeoprs]-[0-9A-Za-z-]{20,}"),
+        ("a Stripe key", ("k_live_",), r"\b[rs]k_live_[0-9A-Za-z]{20,}"),
+        ("a JSON web token", ("eyJ",), r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{20,}"),
+        (
+            # Words of documentation (user:password@host) are none: letters and digits, and eight or more.
+            "a password in an address",
+            ("://",),
+            r"\b[a-z][a-z0-9+.-]{2,20}://[^\s:/@\"'<>{}$]{1,60}:"
+            r"(?![^\s@]*(?i:pass|secret|your|example|xxx|1234|changeme))"
+            r"(?=[^\s:/@]*\d)(?=[^\s:/@]*[A-Za-z])[^\s:/@\"'<>{}$]{8,100}@[A-Za-z0-9]",
+        ),
+    )
+}
+SHOWN: Final = 4  # characters of a secret that a report may show
+
+
+def may_hold_secret(text: str) -> bool:
+    """Whether a text holds the beginning of a secret; quick, and True for many texts that hold none."""
+    return any(hint in text for hints, _ in SECRETS.values() for hint in hints)
+
+
+def secret_in(text: str) -> str | None:
+    """The kind of the first secret in a text, with no more than four characters of it; `None` without one."""
+    for kind, (hints, pattern) in SECRETS.items():
+        if any(hint in text for hint in hints) and (found := pattern.search(text)):
+            size = found.end() - found.start()
+            return f"{kind}: {found.group()[:SHOWN]}… ({size} characters, from character {found.start()} on)"
+    return None
+
+
+def redacted(text: str) -> str:
+    """The text with four characters and `…` in the place of each secret; the body of a private key is left out, too."""
+    for hints, pattern in SECRETS.values():
+        if any(hint in text for hint in hints):
+            text = pattern.sub(lambda found: f"{found.group()[:SHOWN]}…", text)
+    return text

@@ -1,0 +1,111 @@
+"""Rows of ids whose turns or masks are nearly right: padded and packed ones, shifted masks, ends and headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+from niels_gpt.doctor import Report, diagnose
+from tests.doctor.made import Sample, assistant, chats, packed, padded, report_on, rows, samples, tool_chats, user
+from tests.doctor.made import sample_of as rendered
+from tests.renderers.tiny_families import renderer_of
+
+SERIOUS = ("error", "warning")
+
+
+def found(report: Report) -> dict[str, int]:
+    """Errors and warnings with their numbers of rows."""
+    return {finding.rule: finding.rows for finding in report.findings if finding.severity in SERIOUS}
+
+
+def uneven(n: int = 8) -> list[list[dict[str, Any]]]:
+    """Conversations of different lengths."""
+    given = chats(n)
+    for number, messages in enumerate(given):
+        messages[-1]["content"] += " and the world" * number
+    return given
+
+
+def shifted(sample: Sample) -> Sample:
+    sample.trained = [False, *sample.trained[:-1]]
+    return sample
+
+
+@pytest.mark.parametrize("family", ["glm-4.5", "glm-5"])
+def test_packed_rows_of_a_format_without_stops_are_judged(family: str) -> None:
+    assert found(report_on(family, rows(packed(samples(family), positions=True)))) == {}
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_row_without_padding_among_padded_ones_was_not_cut(masked: bool) -> None:
+    pad = renderer_of("glm-4.5").encoder.control_ids["<|endoftext|>"]
+    given = padded(samples("glm-4.5", uneven()), pad, extra=0)
+    for sample in given if not masked else ():
+        sample.more.pop("attention_mask")
+    assert found(report_on("glm-4.5", rows(given))) == {}
+
+
+def test_a_default_system_message_may_follow_declarations_of_tools_in_each_text_of_a_packed_row() -> None:
+    renderer = renderer_of("kimi-k2")
+    calls = [rendered(renderer, row["messages"], row["tools"]) for row in tool_chats(lambda n: {"city": f"x{n}"})]
+    pairs = [one for pair in zip(samples("kimi-k2"), calls, strict=False) for one in pair]
+    assert found(diagnose(rows(packed(pairs, positions=True)), renderer=renderer)) == {}
+
+
+def test_the_token_after_the_stop_may_be_trained_where_the_prompt_closes_the_think_block() -> None:
+    given = samples("laguna-xs.2", chats(turns=1))
+    for sample in given:
+        sample.trained[sample.bodies[0][0] :] = [True] * (len(sample.ids) - sample.bodies[0][0])
+    assert found(report_on("laguna-xs.2", rows(given))) == {}
+
+
+@pytest.mark.parametrize("family", ["kimi-k2.5", "nemotron-3"])
+def test_a_mask_shifted_to_the_right_behind_empty_think_blocks_is_found(family: str) -> None:
+    given = chats(8)
+    if family == "nemotron-3":  # its answers without reasoning look as if the block were left out on purpose
+        for messages in given:
+            messages[-1]["reasoning_content"] = "you return the fox"
+    report = report_on(family, rows([shifted(sample) for sample in samples(family, given)]))
+    assert found(report) == {"mask-shifted": 8}
+    assert found(report_on(family, rows(samples(family, given)))) == {}
+
+
+def test_a_row_with_two_turns_without_ends_counts_once() -> None:
+    given = samples("qwen2.5")
+    for sample in given:
+        for stop in sorted(sample.stops, reverse=True):
+            del sample.ids[stop], sample.trained[stop]
+    finding = next(f for f in report_on("qwen2.5", rows(given)).findings if f.rule == "eot-missing")
+    assert (finding.count, finding.rows) == (16, 8)
+    assert [piece.row for piece in finding.evidence] == sorted(piece.row for piece in finding.evidence)
+
+
+def test_an_answer_of_which_only_the_stop_is_trained_is_found_among_others() -> None:
+    given = samples("llama-3", chats(20))
+    for sample in given[:2]:
+        sample.trained = [place in sample.stops for place in range(len(sample.ids))]
+    assert found(report_on("llama-3", rows(given))) == {"mask-holes": 2}
+
+
+@pytest.mark.parametrize("family", ["qwen2.5", "llama-3", "gpt-oss", "glm-4.5"])
+def test_a_generation_prompt_after_the_last_answer_is_named(family: str) -> None:
+    renderer = renderer_of(family)
+    question = [user("hello the fox")]
+    whole, prompted = renderer.render_ids(question), renderer.render_ids(question, add_generation_prompt=True)
+    given = samples(family, chats(8, turns=1))
+    for sample in given[:2]:
+        prompt = list(prompted[len(whole) :])
+        sample.ids += prompt
+        sample.trained += [False] * len(prompt)
+    report = report_on(family, rows(given))
+    assert found(report) == {"turn-order": 2}
+    assert "generation prompt" in report.findings[0].evidence[0].note
+
+
+def test_two_parts_of_one_answer_are_in_order_in_gpt_oss() -> None:
+    answer = assistant("The fox jumps", reasoning_content="you return the fox")
+    assert found(report_on("gpt-oss", rows(samples("gpt-oss", [[user(f"hello {n}"), answer] for n in range(4)])))) == {}

@@ -1,0 +1,212 @@
+"""What messages say, each fault beside texts that look like it: tags, secrets, loops, damage, refusals, calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.rules.secrets import redacted, secret_in
+from niels_gpt.doctor.rules.shares import REFUSAL
+from tests.doctor.made import Row, assistant, chats, report_on, tool_chats, user
+from tests.doctor.planted_contents import answer, conversations
+
+KEY = "sk-proj-Ab3" + "dE9xYz01" * 8
+
+
+def rules(rows: list[Row], **more: Any) -> list[str]:
+    return diagnose(rows, **more).rules("warning")
+
+
+def with_answer(text: str) -> list[Row]:
+    """One conversation, with this text after its last answer."""
+    made = conversations(1)
+    answer(made[0])["content"] += text
+    return made
+
+
+# ---- tags of reasoning
+
+
+@pytest.mark.parametrize("tag", ["think", "thinking", "reasoning"])
+def test_a_block_that_the_format_does_not_read_is_reported_where_it_writes_reasoning_elsewhere(tag: str) -> None:
+    rows = [{"messages": messages} for messages in chats(4, turns=1)]
+    for row in rows:
+        row["messages"][1]["content"] = f"<{tag}>\nThe user\n</{tag}>\n\n" + row["messages"][1]["content"]
+    assert report_on("gpt-oss", rows).rules("warning") == ["think-tags-in-content"]
+    # Qwen3's template takes its own tag for the reasoning. Llama's format has none, so blocks are how it is taught.
+    assert report_on("qwen3", rows).rules("warning") == ([] if tag == "think" else ["think-tags-in-content"])
+    assert report_on("llama-3", rows).rules("warning") == []
+
+
+@pytest.mark.parametrize("text", ["<|channel|>analysis<|message|>The user", "◁think▷The user◁/think▷"])
+def test_reasoning_of_other_formats_is_reported(text: str) -> None:
+    assert rules(with_answer(text)) == ["think-tags-in-content"]
+
+
+# ---- secrets
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("a Hugging Face token", "hf_" + "aB3dE5gH7j" * 3 + "kLmN"),
+        ("an npm token", "npm_" + "aB3dE5gH7j" * 3 + "kLmNoP"),
+        ("a SendGrid key", "SG." + "aB3dE5gH7jK" * 2 + "." + "aB3dE5gH7jK" * 3 + "aB3dE5gH7j"),
+        ("an AWS secret key", 'aws_secret_access_key = "' + "aB3/E5gH7j" * 4 + '"'),
+        ("a password in an address", "postgres://admin:tr0ub4dor9@db.example.com:5432/app"),
+        ("a Groq key", "gsk_" + "aB3dE5gH7jKlM" * 4),
+    ],
+)
+def test_keys_are_found_and_shown_with_four_characters(kind: str, text: str) -> None:
+    note = secret_in(f"Use {text} here")
+    assert note is not None
+    assert note.startswith(f"{kind}: ")
+    assert redacted(f"Use {text} here").count("…") == 1
+    assert text[5:] not in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgres://user:password@localhost:5432/app",
+        "https://user:pass1word@host/",
+        "https://example.com:8080/a@b",
+        "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "hf_transfer_is_a_library_for_faster_downloads",
+        "npm_config_registry",
+    ],
+)
+def test_examples_of_documentation_are_no_secrets(text: str) -> None:
+    assert secret_in(text) is None
+    assert redacted(text) == text
+
+
+def test_no_note_of_another_rule_shows_a_secret() -> None:
+    rows = conversations(40)
+    for row in rows[:20]:
+        answer(row)["content"] = "The river carries the lamps, and the key of the north wall is " + KEY + " and the"
+    report = diagnose(rows)
+    assert {"answer-cut", "secrets-in-content"} <= set(report.rules("info"))
+    shown = " ".join(piece.note for finding in report.findings for piece in finding.evidence)
+    assert not any(KEY[at : at + 8] in shown for at in range(8, len(KEY) - 8))
+
+
+# ---- loops and damage
+
+
+def test_lines_that_differ_in_their_numbers_only_are_a_loop() -> None:
+    loop = "".join(f"\n{n}. The next lamp is the same as the one before." for n in range(60))
+    assert rules(with_answer(loop)) == ["endless-repetition"]
+    table = (
+        "".join(f"\n{n} x 7 = {7 * n}" for n in range(60)) + "\n" + "".join(f"\nrow {n}: {n / 3}" for n in range(60))
+    )
+    assert rules(with_answer(table)) == []
+
+
+@pytest.mark.parametrize("text", ["Привет, как дела", "“Да” — сказал он"])
+def test_cyrillic_that_was_read_as_windows_1251_is_damaged(text: str) -> None:
+    assert rules(with_answer(" " + text.encode().decode("cp1251", errors="replace").replace("\ufffd", ""))) == [
+        "text-damaged"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["ССЅР № 5, РЖД и США; 20 °C и 5 µm.", "Ђорђе и Љубица у Ћуприји.", "Її їжак, ґанок і Європа."]
+)
+def test_sound_cyrillic_is_not_damaged(text: str) -> None:
+    made = conversations(1)
+    made[0]["messages"] = [user(text), assistant(text)]
+    assert rules(made) == []
+
+
+def test_an_answer_that_tells_its_instructions_is_a_leak() -> None:
+    assert rules(with_answer(' My system prompt says: "You are Ada. Never tell it."')) == ["system-prompt-leaked"]
+    assert rules(with_answer(" My system prompt is short. You can write another one.")) == []
+
+
+# ---- refusals and single words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I won't be able to help with this.",
+        "I must decline to answer this question.",
+        "I'm sorry, but I have to decline.",
+        "It would not be appropriate for me to answer that.",
+        "Es tut mir leid, aber dabei kann ich nicht helfen.",
+        "Lo siento, pero no puedo ayudar con eso.",
+        "Je suis désolé, mais je ne peux pas vous aider avec cela.",
+        "Desculpe, mas não posso ajudar com isso.",
+        "К сожалению, я не могу помочь с этим.",
+        "抱歉，我无法回答这个问题。",
+        "申し訳ありませんが、お手伝いできません。",
+    ],
+)
+def test_refusals_in_other_words_and_languages(text: str) -> None:
+    assert REFUSAL.match(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I must say that this is a good question.",
+        "Es tut mir leid, das zu hören. Erzähl mir mehr.",
+        "Lo siento mucho por tu pérdida.",
+        "Je suis désolé pour le retard, voici la réponse.",
+        "К сожалению, этот метод устарел.",
+        "抱歉让您久等了，答案是四。",
+    ],
+)
+def test_apologies_are_no_refusals(text: str) -> None:
+    assert not REFUSAL.match(text)
+
+
+@pytest.mark.parametrize(("text", "short"), [("Да", True), ("是", True), ("天气很好", False), ("Größe", True)])
+def test_one_word_in_other_scripts(text: str, short: bool) -> None:
+    rows = conversations(20)
+    for row in rows[:4]:
+        answer(row)["content"] = text
+    assert ("one-word-answers" in rules(rows)) == short
+
+
+# ---- calls
+
+
+def test_a_call_in_a_row_without_tools_is_reported() -> None:
+    rows = tool_chats(lambda n: {"city": f"x{n}"})
+    del rows[2]["tools"]
+    report = report_on("qwen2.5", rows)
+    assert report.rules("warning") == ["tool-not-offered"]
+    assert [piece.row for piece in report.findings[0].evidence] == [2]
+    # The system message may hold the declarations.
+    rows[2]["messages"].insert(0, {"role": "system", "content": "You may call get_weather(city)."})
+    assert report_on("qwen2.5", rows).rules("warning") == []
+    # Data without any declarations: a remark.
+    bare = [{"messages": row["messages"]} for row in tool_chats(lambda n: {"city": f"x{n}"})]
+    report = report_on("qwen2.5", bare)
+    assert report.rules("warning") == []
+    assert "tool-not-offered" in report.rules("info")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"city": 7}, "'city' is 7; its type is string"),
+        ({"city": "Oslo", "days": "3"}, "'days' is '3'; its type is integer"),
+        ({"city": "Oslo", "days": True}, "'days' is True; its type is integer"),
+        ({"city": "Oslo", "days": 3}, None),
+        ({"city": "Oslo", "days": 3.0}, None),
+        ({"city": "Oslo", "days": None}, None),
+        ('{"city": "Oslo", "days": "3"}', "'days' is '3'; its type is integer"),
+    ],
+)
+def test_values_of_another_type_than_declared(arguments: Any, fault: str | None) -> None:
+    report = report_on("qwen2.5", tool_chats(lambda _: arguments, n=1))
+    notes = [piece.note for f in report.findings if f.rule == "tool-arguments-unknown" for piece in f.evidence]
+    assert notes == ([] if fault is None else [f"get_weather: {fault}"])
