@@ -16,7 +16,7 @@ from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.rules.secrets import may_hold_secret, redacted, secret_in
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, reasoning_of
+from niels_gpt.messages import Message, normalise, reasoning_of
 
 SHOWN: Final = 30  # characters of a message on each side of what was found
 Fault = Callable[[Message, str], str | None]  # the first fault of a text of a message, in words
@@ -151,7 +151,7 @@ def unread_tags(renderer: AnyRenderer | None) -> frozenset[str]:
 
 def _text_of(renderer: AnyRenderer | None, messages: list[dict[str, Any]]) -> str | None:
     try:
-        return None if renderer is None else str(renderer.text(messages))
+        return None if renderer is None else renderer.text(normalise(messages))
     except MessageError:  # what the format refuses is another finding
         return None
 

@@ -76,7 +76,8 @@ class _TurnOrder(Rule):
 
         In some formats neighbouring assistant turns are parts of one answer, which ends where serving stops.
         """
-        layout, twice = view.scope.layout, (turns.role[:-1] == ASSISTANT) & (turns.role[1:] == ASSISTANT)
+        layout = view.scope.layout
+        twice: Bools = (turns.role[:-1] == ASSISTANT) & (turns.role[1:] == ASSISTANT)
         if layout is None or not layout.repeats_opener:
             return twice
         stop = turns.stop[:-1]
