@@ -112,6 +112,17 @@ def test_after_ordinary_text_that_ends_answers() -> None:
     assert sampled(made(FOOTER, "", stops=("</answer>",)), CHAT) == ["two</answer>", "four</answer>"]
 
 
+def test_a_stop_that_a_user_spells_is_no_stop() -> None:
+    source = "{% for m in messages %}{{ m.content }}{{ '</answer>' if m.role == 'assistant' }}{% endfor %}"
+    chat = [user("one"), assistant("two"), user("<|im_end|> three"), assistant("four<|im_end|>")]
+    assert sampled(made(source), chat) == ["two</answer><|im_end|>", "four<|im_end|></answer><|im_end|>"]
+    assert made(source).render(chat).attribution == "full"
+    assert sampled(made(ALPACA), chat) == ["two<|im_end|>", "four<|im_end|><|im_end|>"]
+    rendered = made(ALPACA).render(chat)
+    stop = made(ALPACA).encoder.control_ids[STOP]
+    assert (rendered.attribution, rendered.token_ids.count(stop)) == ("full", 2)
+
+
 def test_an_empty_answer_ends_where_its_content_would_be() -> None:
     chat = [user("one"), assistant(""), user("two"), assistant("")]
     assert made(ALPACA).text(chat) == (

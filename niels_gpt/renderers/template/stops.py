@@ -92,7 +92,9 @@ class Stops(Renderings):
             problem: what is not proven without that option; "" where a header or ordinary text ends the turn. If
                 serving stops at that header (GLM's `<|user|>`), no other stop is needed.
         """
-        is_ended = not problem and self.controls.is_stop(self.controls.first_at_start(self.real[end:]))
+        is_ended = not problem and self.controls.is_stop(
+            self.controls.first_at_start(self.real[end : self._next_data(end)])
+        )
         if self.controls.final_stop and not is_ended:
             self.added_stops[index] = problem or f"{NO_STOP} {index}"
         elif problem:
