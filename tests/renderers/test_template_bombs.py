@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import TemplateError
+from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.template_bombs import BOMBS, LONG_ONES, SLOWEST
@@ -86,7 +86,18 @@ def test_limits_grow_with_the_conversation() -> None:
     assert renderer.text([{"role": "user", "content": "12345" * 1_000_000}]) == "5000000"
 
 
-@pytest.mark.parametrize("source", ["{{ _niels_enter(0, messages[0]) }}", "{% set _niels_leave = 1 %}"])
-def test_names_of_ours_cannot_be_used(source: str) -> None:
-    with pytest.raises(TemplateError, match="reserved"):
-        TemplateRenderer(folder_of("qwen3"), template=source)
+@pytest.mark.parametrize("call", ["enter(0, messages[0])", "leave(0)", "charge(-1)", "note(1)", "report_to(messages)"])
+def test_templates_cannot_call_what_compiled_loops_call(call: str) -> None:
+    renderer = TemplateRenderer(folder_of("qwen3"), template=f"{{{{ context.{call} }}}}")
+    with pytest.raises(MessageError, match="'context' is undefined"):
+        renderer.text([ASKED])
+
+
+@pytest.mark.parametrize("name", ["context", "environment", "niels_message", "niels_0", "resolve", "LoopContext"])
+def test_variables_with_names_of_compiled_templates_change_nothing(name: str) -> None:
+    source = "{% for m in messages %}<u>{{ m.role + m.content }}{{ loop.first }}{% endfor %}"
+    expected = TemplateRenderer(folder_of("qwen3"), template=source).pieces([ASKED, ASKED])
+    setting = f"{{% set {name} = messages %}}"
+    inside = source.replace("<u>", setting + "<u>")
+    for changed in (setting + source, inside):
+        assert TemplateRenderer(folder_of("qwen3"), template=changed).pieces([ASKED, ASKED]) == expected

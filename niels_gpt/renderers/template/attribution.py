@@ -145,22 +145,22 @@ def attribute_spans(chunks: list[Chunk], roles: Sequence[str]) -> list[Span]:
     spans: list[Span] = []
     outside: list[Span] = []  # the current stretch outside of loops
     for text, message in chunks:
-        if type(text) is str:  # template data: the compiler writes it without runs
-            written = [Span(text, message, LITERAL)] if text else []
-        else:
-            written = [_span(part, origin, message, roles) for part, origin in _split_by_origin(text)]
-        if message == NO_MESSAGE:
-            outside += written
-            continue
-        spans += _attribute_outside_loops(outside)
-        spans += written
-        outside = []
+        if outside and message != NO_MESSAGE:
+            spans += _attribute_outside_loops(outside)
+            outside = []
+        written = outside if message == NO_MESSAGE else spans
+        if type(text) is not str:
+            for part, origin in _split_by_origin(text):
+                is_content = origin >= 0
+                written.append(
+                    _content_span(part, origin, message, roles) if is_content else Span(part, message, origin)
+                )
+        elif text:  # template data: the compiler writes it without runs
+            written.append(Span(text, message, LITERAL))
     return spans + _attribute_outside_loops(outside)
 
 
-def _span(text: str, origin: int, message: int, roles: Sequence[str]) -> Span:
-    if origin < 0:
-        return Span(text, message, origin)
+def _content_span(text: str, origin: int, message: int, roles: Sequence[str]) -> Span:
     if message not in (NO_MESSAGE, origin) and roles[origin] == "assistant" != roles[message]:
         return Span(text, message, QUOTED)
     return Span(text, origin, origin)

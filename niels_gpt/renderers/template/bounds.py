@@ -17,6 +17,7 @@ What this guarantees: nothing else changes; a template within its budget writes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from types import BuiltinMethodType, GeneratorType, MethodDescriptorType, MethodType
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from niels_gpt.renderers.template.budget import (
     text_size,
 )
 from niels_gpt.renderers.template.jinja import TrackingCodeGenerator, TrackingEnvironment
+from niels_gpt.renderers.template.provenance import Run, TrackedStr
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.sizes import FILTER_SIZES, NESTED, format_size, method_size, percent_size
 
@@ -79,29 +81,30 @@ _NOT_GROWING: Final = frozenset(
 )
 _DICT_READS: Final = frozenset({"get", "items", "keys", "values"})  # methods of mappings that only look up
 _METHODS: Final = (MethodType, BuiltinMethodType)
+_NUMBERS: Final = (int, float)  # `isinstance(value, int | float)` makes the union each time
 _JINJA_CALLABLES: Final = (Macro, BlockReference, LoopContext)
 _COMPILER_ARGUMENTS: Final = frozenset({"_loop_vars", "_block_vars", "caller"})  # which compiled calls add
 
 
 class BoundedCodeGenerator(TrackingCodeGenerator):
-    """Compiles the calls that `ChargeInserter` adds, such as `context.charge(96)`, which no template can write."""
+    """Compiles what joins texts to calls that charge it."""
 
     def write_commons(self) -> None:
         """Replace the function with which macros and set blocks join their output by one that charges it."""
         super().write_commons()
         self.writeline("concat = context.bounded_concat(concat)")
 
-    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
-        """Compile calls on the context directly, without the sandbox's check; all others as before."""
-        function = node.node
-        if not isinstance(function, nodes.Getattr) or not isinstance(function.node, nodes.ContextReference):
-            super().visit_Call(node, frame, forward_caller=forward_caller)
-            return
-        self.write(f"context.{function.attr}(")
-        for argument in node.args:
-            self.visit(argument, frame)
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:  # noqa: N802
+        """`a + b + c` is one call, since templates write most of their output as sums of many texts."""
+        terms = [node.right]
+        while isinstance(node.left, nodes.Add):
+            node = node.left
+            terms.append(node.right)
+        self.write("environment.sum_of(context, (")
+        for term in (node.left, *reversed(terms)):
+            self.visit(term, frame)
             self.write(", ")
-        self.write(")")
+        self.write("))")
 
 
 class BoundedEnvironment(TrackingEnvironment):
@@ -135,12 +138,20 @@ class BoundedEnvironment(TrackingEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """As the sandbox does it, charged before it runs."""
-        if operator == "+" and isinstance(left, str) and isinstance(right, str):  # by far the most frequent
-            context.budget.reserve(text_size(left) + text_size(right))
-        else:
-            _charge_operator(context.budget, operator, left, right)
-            _note_operator(context.budget.reads, operator, left, right)
+        _charge_operator(context.budget, operator, left, right)
+        _note_operator(context.budget.reads, operator, left, right)
         return self.binop_table[operator](left, right)
+
+    def sum_of(self, context: Any, terms: tuple[Any, ...]) -> Any:
+        """`a + b + c`, charged before it runs; texts with origins are joined at once."""
+        size, runs = 0, list[Run]()
+        for term in terms:
+            if type(term) is not TrackedStr:
+                return reduce(partial(self.call_binop, context, "+"), terms)
+            size += len(term) if term.isascii() else 4 * len(term)  # `text_size` without a call for each term
+            runs += term.runs
+        context.budget.reserve(size + ELEMENT * len(runs))
+        return TrackedStr("".join(terms), tuple(runs))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """As the sandbox does it; a key that takes too long to hash is refused."""
@@ -188,7 +199,7 @@ class _Format:
 
 
 def _charge_operator(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    if isinstance(left, int | float) and isinstance(right, int | float):
+    if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
         if isinstance(left, int) and isinstance(right, int):
             # An upper bound of the result's bits: 2 ** 100 has left.bit_length() * 100 = 200 at most.
             bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
@@ -291,7 +302,10 @@ def _reading_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
     @jinja2.pass_context
     def reading(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        context.budget.reads.filtered(name, value, args, kwargs, None)
+        reads = context.budget.reads
+        reads.note(value)
+        for given in (*args, *kwargs.values()):
+            reads.note_all(given)
         if passed is None:
             return function(value, *args, **kwargs)
         return function(context.environment if passed == "environment" else context, value, *args, **kwargs)

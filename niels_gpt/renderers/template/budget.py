@@ -30,6 +30,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from niels_gpt.errors import TemplateError
+from niels_gpt.renderers.template.jinja import TrackingContext, context_call, context_statement
 from niels_gpt.renderers.template.reads import Reads
 
 BASE_WORK: Final = 256 * 1024 * 1024
@@ -213,7 +214,7 @@ class Budget:
         self.left += weight * (WORK_PER_INPUT + WORK_PER_MESSAGE * messages) + WORK_PER_PAIR * messages * messages
 
 
-class BoundedContext(Context):
+class BoundedContext(TrackingContext):
     """A rendering's variables with its budget. Compiled templates call its `charge...` methods (see `bounds.py`)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -307,17 +308,17 @@ class ChargeInserter(NodeTransformer):
         cost = _cost(node.body)
         test_cost = 0 if node.test is None else _cost([node.test])
         self.generic_visit(node)
-        node.iter = _context_call("charge_loop", node.iter)
-        node.body.insert(0, _charge(cost, node.lineno))
+        node.iter = context_call("charge_loop", node.iter, lineno=node.lineno)
+        node.body.insert(0, context_statement("charge", nodes.Const(cost), lineno=node.lineno))
         if node.test is not None:
-            node.test = nodes.And(_context_call("charge", nodes.Const(test_cost)), node.test, lineno=node.lineno)
+            node.test = nodes.And(context_call("charge", nodes.Const(test_cost)), node.test, lineno=node.lineno)
         return node
 
     def _body(self, node: Any) -> Any:
         """Every execution of a macro, a call block or a block is charged its body."""
         cost = _cost(node.body)
         self.generic_visit(node)
-        node.body.insert(0, _charge(cost, node.lineno))
+        node.body.insert(0, context_statement("charge", nodes.Const(cost), lineno=node.lineno))
         return node
 
     visit_Macro = visit_CallBlock = visit_Block = _body  # noqa: N815
@@ -334,7 +335,7 @@ class ChargeInserter(NodeTransformer):
         if all(isinstance(part, nodes.Const) for part in node.nodes):
             return node
         node.nodes = [_unless_constant("charge_output", part) for part in node.nodes]
-        return _context_call("charge_result", node)
+        return context_call("charge_result", node, lineno=node.lineno)
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         """A slice is a new value. Characters of a text are read, and so is a text by which something is looked up."""
@@ -343,7 +344,7 @@ class ChargeInserter(NodeTransformer):
             return node
         node.node = _unless_constant("note", node.node)
         if isinstance(node.arg, nodes.Slice):
-            return _context_call("charge_result", node)
+            return context_call("charge_result", node, lineno=node.lineno)
         node.arg = _unless_constant("note", node.arg)
         return node
 
@@ -351,7 +352,7 @@ class ChargeInserter(NodeTransformer):
         """`f(*text)` reads characters."""
         self.generic_visit(node)
         if node.dyn_args is not None:
-            node.dyn_args = _context_call("note", node.dyn_args)
+            node.dyn_args = context_call("note", node.dyn_args, lineno=node.lineno)
         return node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Expr:  # noqa: N802
@@ -374,7 +375,7 @@ class ChargeInserter(NodeTransformer):
         self.generic_visit(node)
         for pair in node.items:
             if not isinstance(pair.key, nodes.Const):
-                pair.key = _context_call("note", _context_call("charge_comparison", pair.key))
+                pair.key = context_call("note", context_call("charge_comparison", pair.key))
         return node
 
 
@@ -386,8 +387,8 @@ def _recorded(node: nodes.Compare) -> nodes.Expr:
         for side in sides:
             side.expr = _unless_constant("note", side.expr)
         return node
-    function = nodes.Getattr(nodes.ContextReference(), "contains" if "in" in op else "equal", "load")
-    call = nodes.Call(function, [node.expr, node.ops[0].expr], [], None, None, lineno=node.lineno)
+    method = "contains" if "in" in op else "equal"
+    call = context_call(method, node.expr, node.ops[0].expr, lineno=node.lineno)
     return nodes.Not(call, lineno=node.lineno) if op in ("ne", "notin") else call
 
 
@@ -434,17 +435,10 @@ def _cost(body: Iterable[nodes.Node]) -> int:
     return NODE * count
 
 
-def _context_call(method: str, value: Any) -> nodes.Call:
-    """`context.method(value)`."""
-    function = nodes.Getattr(nodes.ContextReference(), method, "load")
-    return nodes.Call(function, [value], [], None, None, lineno=value.lineno)
-
-
 def _unless_constant(method: str, value: Any) -> Any:
     """`context.method(value)`; a constant as it is."""
-    return value if isinstance(value, nodes.Const | nodes.TemplateData) else _context_call(method, value)
-
-
-def _charge(cost: int, line: int) -> nodes.ExprStmt:
-    """`context.charge(cost)` as a statement."""
-    return nodes.ExprStmt(_context_call("charge", nodes.Const(cost, lineno=line)), lineno=line)
+    return (
+        value
+        if isinstance(value, nodes.Const | nodes.TemplateData)
+        else context_call(method, value, lineno=value.lineno)
+    )

@@ -17,7 +17,6 @@ attributes that our subclasses add to `str`, `dict` and `list`. What it does not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import cache
 from types import BuiltinMethodType, MethodType
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ import jinja2.ext
 import jinja2.nodes as nodes
 import jinja2.sandbox
 from jinja2.compiler import CodeGenerator, Frame, operators
-from jinja2.runtime import LoopContext
+from jinja2.runtime import Context, LoopContext
 from jinja2.utils import Namespace
 from markupsafe import Markup
 
@@ -45,10 +44,6 @@ from niels_gpt.renderers.template.provenance import (
     joined,
     tracked_text,
 )
-
-# The template variables through which the calls that are added to loops reach the `MessageStack`.
-ENTER, LEAVE = "_niels_enter", "_niels_leave"
-_LOOP_CALLS = (ENTER, LEAVE)
 
 # Attribute access on these needs no check by the sandbox, which is most of a rendering's time: keys of messages, and
 # methods of strings other than `format`, which can reach attributes.
@@ -74,34 +69,54 @@ class Chunk(NamedTuple):
     message: int
 
 
-@dataclass
 class MessageStack:
     """The message that the running template is at: a stack with one entry per nested loop.
 
     ::
 
         {% for m in messages %} ... {% for c in m.tool_calls %} ...     at message 2, in its calls:  stack [2, 2]
+
+    Attributes:
+        message: that of the innermost loop, or `NO_MESSAGE`.
     """
 
-    stack: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.message = NO_MESSAGE
+        self._stack: list[int] = []
 
     def enter(self, depth: int, item: object) -> None:
         """The loop at this depth starts an iteration; a loop over anything but messages keeps the message around it."""
-        stack = self.stack
+        stack = self._stack
         del stack[depth:]
         around = stack[-1] if stack else NO_MESSAGE
         # A loop that is not over a plain name reports nothing, so levels above this one may be missing.
         stack += [around] * (depth - len(stack))
-        stack.append(item.index if isinstance(item, MessageDict) else around)
+        self.message = item.index if isinstance(item, MessageDict) else around
+        stack.append(self.message)
 
     def leave(self, depth: int) -> None:
         """The loop at this depth has ended."""
-        del self.stack[depth:]
+        del self._stack[depth:]
+        self.message = self._stack[-1] if self._stack else NO_MESSAGE
 
-    @property
-    def message(self) -> int:
-        """The message of the innermost loop, or `NO_MESSAGE`."""
-        return self.stack[-1] if self.stack else NO_MESSAGE
+
+class TrackingContext(Context):
+    """A rendering's variables, and the message that it is at. Compiled templates call `enter` and `leave`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.report_to(MessageStack())
+
+    def report_to(self, stack: MessageStack) -> None:
+        """Set where loops report their items."""
+        self.stack, self.enter, self.leave = stack, stack.enter, stack.leave
+
+    def derived(self, locals: dict[str, Any] | None = None) -> Context:
+        """The context of a block, which is at the same message."""
+        context = super().derived(locals)
+        assert isinstance(context, TrackingContext)
+        context.report_to(self.stack)
+        return context
 
 
 class TrackingCodeGenerator(CodeGenerator):
@@ -118,6 +133,7 @@ class TrackingCodeGenerator(CodeGenerator):
             function = "safe_literal" if kind is Markup else "literal"
             self.writeline(f"{name} = environment.{function}({str(text)!r})")
         self.writeline("niels_text, niels_join = environment.as_text, environment.joined_values")
+        self.writeline("niels_message = environment.message_class")
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802
         self.write(self._source(node.as_const(frame.eval_ctx)))
@@ -149,6 +165,25 @@ class TrackingCodeGenerator(CodeGenerator):
             self.write(", ")
         self.write("))")
 
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802
+        """A field of a message, or a property of a loop, is looked up in place; anything else by the environment.
+
+        ::
+
+            message.role  ->  (l_1_message['role'] if type(l_1_message) is niels_message and 'role' in l_1_message
+                               else environment.getattr(l_1_message, 'role'))
+        """
+        found = ""
+        if isinstance(node.node, nodes.Name):
+            name, key = frame.symbols.ref(node.node.name), repr(node.attr)
+            if node.node.name == "loop" and node.attr in _SAFE_ATTRIBUTES[LoopContext]:
+                found = f"{name}.{node.attr} if type({name}) is LoopContext"
+            elif node.attr not in _DICT_NAMES:
+                found = f"{name}[{key}] if type({name}) is niels_message and {key} in {name}"
+        self.write(f"({found} else " if found else "(")
+        super().visit_Getattr(node, frame)
+        self.write(")")
+
     def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
         self.write("niels_text(")
         if frame.eval_ctx.volatile or frame.eval_ctx.autoescape:
@@ -170,12 +205,12 @@ class TrackingCodeGenerator(CodeGenerator):
         super().end_write(frame)
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
-        """The calls that report a loop's item are compiled to direct calls, without the sandbox's check."""
-        if not isinstance(node.node, nodes.Name) or node.node.name not in _LOOP_CALLS:
+        """Calls on the context (`context_call`) are compiled to direct calls, without the sandbox's check."""
+        function = node.node
+        if not isinstance(function, nodes.Getattr) or not isinstance(function.node, nodes.ContextReference):
             super().visit_Call(node, frame, forward_caller=forward_caller)
             return
-        self.visit(node.node, frame)
-        self.write("(")
+        self.write(f"context.{function.attr}(")
         for argument in node.args:
             self.visit(argument, frame)
             self.write(", ")
@@ -202,6 +237,7 @@ class TrackingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """
 
     code_generator_class = TrackingCodeGenerator
+    context_class: type[Context] = TrackingContext
 
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
@@ -213,6 +249,7 @@ class TrackingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         }
 
     as_text = staticmethod(as_text)
+    message_class = MessageDict
 
     @staticmethod
     def joined_values(values: Iterable[Any]) -> TrackedStr:
@@ -291,7 +328,8 @@ def _add_loop_calls(node: nodes.Node, depth: int) -> None:
 
     ::
 
-        {% for m in messages %}X{% endfor %}  ->  {% for m in messages %}{% enter(0, m) %}X{% endfor %}{% leave(0) %}
+        {% for m in messages %}X{% endfor %}
+        ->  {% for m in messages %}{% do context.enter(0, m) %}X{% endfor %}{% do context.leave(0) %}
 
     Loops in macros are left out: a macro runs inside whatever loop calls it and returns its output as one text. Loops
     over pairs (`for k, v in ...`) report no item.
@@ -310,8 +348,8 @@ def _add_loop_calls(node: nodes.Node, depth: int) -> None:
                 _add_loop_calls(child, depth + 1)
                 if isinstance(child.target, nodes.Name):
                     item = nodes.Name(child.target.name, "load", lineno=child.lineno)
-                    child.body.insert(0, _call(ENTER, nodes.Const(depth), item))
-                children += [child, _call(LEAVE, nodes.Const(depth))]
+                    child.body.insert(0, context_statement("enter", nodes.Const(depth), item))
+                children += [child, context_statement("leave", nodes.Const(depth))]
             else:
                 if isinstance(child, nodes.Node):
                     _add_loop_calls(child, depth)
@@ -320,10 +358,15 @@ def _add_loop_calls(node: nodes.Node, depth: int) -> None:
             setattr(node, name, children)
 
 
-def _call(name: str, *arguments: nodes.Expr) -> nodes.ExprStmt:
-    """`name(...)` as a statement; the function is one of the rendering's variables."""
-    function = nodes.Name(name, "load", lineno=1)
-    return nodes.ExprStmt(nodes.Call(function, [*arguments], [], None, None, lineno=1), lineno=1)
+def context_call(method: str, *arguments: Any, lineno: int = 1) -> nodes.Call:
+    """`context.method(...)`, which no template can write."""
+    function = nodes.Getattr(nodes.ContextReference(), method, "load")
+    return nodes.Call(function, [*arguments], [], None, None, lineno=lineno)
+
+
+def context_statement(method: str, *arguments: nodes.Expr, lineno: int = 1) -> nodes.ExprStmt:
+    """`context.method(...)` as a statement."""
+    return nodes.ExprStmt(context_call(method, *arguments, lineno=lineno), lineno=lineno)
 
 
 def _concat(parts: Iterable[str]) -> TrackedStr:

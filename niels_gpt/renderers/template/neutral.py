@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, shown
 from niels_gpt.forks import cached_property
@@ -135,21 +136,21 @@ class Neutral:
     equal neutral names: templates look up results by the name of their call.
 
     Args:
-        avoid: a text whose characters are not used.
+        avoid: the template's text and the conversation, whose characters are not used.
         tested: words that the template looks for in texts, see `TemplateStrings`.
         controls: the control tokens; words that hold one are no switches.
     """
 
-    def __init__(self, avoid: str, tested: Sequence[str], controls: ControlTokens) -> None:
+    def __init__(self, avoid: Sequence[object], tested: Sequence[str], controls: ControlTokens) -> None:
         self.controls = controls
         self._avoid, self._tested = avoid, tested
         self._made = 0
         self._names: dict[str, str] = {}
 
     @cached_property
-    def _letters(self) -> list[int]:
-        letters: list[int] = free_letters(self._avoid).tolist()
-        return letters
+    def _letters(self) -> npt.NDArray[np.uint32]:
+        # Computed when it is needed: most conversations are never compared with a neutral one.
+        return free_letters("".join(map(str, self._avoid)))
 
     def message(self, message: Message) -> Any:
         """The message with neutral contents and labels."""
@@ -209,7 +210,7 @@ class Neutral:
             return text and " "
         # Neighbouring texts get different letters: a template may compare two of them, and finds them different.
         self._made += 1
-        return chr(self._letters[self._made % len(self._letters)]) * _LENGTH
+        return chr(int(self._letters[self._made % len(self._letters)])) * _LENGTH
 
 
 def _is_name(key: str, value: Any) -> bool:

@@ -31,6 +31,10 @@ NO_MESSAGE: Final = -1  # instead of a message's index: text that belongs to no 
 
 Run = tuple[int, int]  # (length in characters, origin)
 
+# For `isinstance`: `list | tuple` would be made each time, and a dict is found to be a `dict` sooner than a `Mapping`.
+_LISTS: Final = (list, tuple)
+_MAPPINGS: Final = (dict, Mapping)
+
 # A directive of `%`, such as `%s`, `%(name)s` and `%5.1f`.
 _DIRECTIVE: Final = re.compile(r"%(?:\((?P<key>[^()]*)\))?(?P<form>[-#0 +]*\d*(?:\.\d+)?[hlL]?[a-zA-Z%])")
 
@@ -59,6 +63,8 @@ class TrackedStr(str):
 
         Runs of lengths 3 5, cut from 2 to 6, become 1 3.
         """
+        if start == 0 and stop == len(self):  # stripping most often finds nothing
+            return self
         runs, at = [], 0
         for length, origin in self.runs:
             overlap = min(stop, at + length) - max(start, at)
@@ -301,10 +307,10 @@ def track(value: Any, origin: int) -> Any:
     """A copy of a value in which every string has this origin, at any depth, keys of mappings included."""
     if isinstance(value, str):
         return TrackedStr(value, ((len(value), origin),))
-    if isinstance(value, Mapping):
-        return TrackedDict({track(key, origin): track(item, origin) for key, item in value.items()}, origin)
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         return TrackedList([track(item, origin) for item in value], origin)
+    if isinstance(value, _MAPPINGS):
+        return TrackedDict({track(key, origin): track(item, origin) for key, item in value.items()}, origin)
     return value
 
 

@@ -286,15 +286,13 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         reasoning = reasoning_of(message)
         if reasoning is not None:
             fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
-        tracked = {
-            key if key in _MESSAGE_FIELDS else track(key, LABEL): track(
-                value, index if key in _CONTENT_FIELDS else LABEL
-            )
-            for key, value in fields.items()
-            if type(value) is not NoContent
-        }
-        role = message["role"]
-        tracked["role"] = self._roles.get(role) or tracked_text(role, UNKNOWN_ROLE)
+        tracked: dict[str, Any] = {}
+        for key, value in fields.items():
+            if key == "role":
+                tracked[key] = self._roles.get(value) or tracked_text(value, UNKNOWN_ROLE)
+            elif type(value) is not NoContent:
+                name = key if key in _MESSAGE_FIELDS else track(key, LABEL)
+                tracked[name] = track(value, index if key in _CONTENT_FIELDS else LABEL)
         return MessageDict(tracked, index)
 
     # ---- attribution
@@ -313,7 +311,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         # The certificate was found with probes; a conversation may still contain what tracing cannot follow.
         if out is None or out.attribution != "full":
             out, proof = self._emit_proven(messages, tools, gen, reads)
-        neutral = Neutral(self.source + str((messages, tools)), self._tested, self._controls)
+        neutral = Neutral((self.source, messages, tools), self._tested, self._controls)
         check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
         return out if proof is None else with_final_stops(out, proof, self.final_stop)
 

@@ -16,12 +16,11 @@ import jinja2
 from niels_gpt.errors import MessageError, NielsError, TemplateError, shown
 from niels_gpt.renderers.template.bounds import BoundedEnvironment
 from niels_gpt.renderers.template.budget import CALL, Budget
-from niels_gpt.renderers.template.jinja import ENTER, LEAVE, Chunk, MessageStack, compile_lock
+from niels_gpt.renderers.template.jinja import Chunk, MessageStack, compile_lock
 from niels_gpt.renderers.template.provenance import NO_MESSAGE
 from niels_gpt.renderers.template.reads import Reads
 
 LONGEST_SOURCE: Final = 128 * 1024  # characters; the largest official template has 20,000
-RESERVED: Final = "_niels_"  # the prefix of the variables that compiled templates use
 
 # Python's errors name our classes ("can only concatenate str (not "TrackedList") to str"); a template's author knows
 # the plain ones.
@@ -46,11 +45,12 @@ def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Templat
         raise TemplateError(
             f"the chat template has {len(source):,} characters; expected at most {LONGEST_SOURCE:,}; pass another one"
         )
-    if RESERVED in source:
-        raise TemplateError(f"the chat template uses a name with {RESERVED!r}, which is reserved; rename it")
     try:
         with compile_lock():
-            return BoundedEnvironment(clock).from_string(source)
+            template = BoundedEnvironment(clock).from_string(source)
+        # Every rendering begins with a copy of these. Jinja's `ChainMap` would be copied key by key.
+        template.globals = dict(template.globals)
+        return template
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(
             f"chat template, line {error.lineno}: {error.message}; repair the template, or pass another one"
@@ -76,8 +76,8 @@ def run_template(
         MessageError: the template refused the conversation (`template_raised`), or failed on it (`template_failed`).
         TemplateError: the sandbox forbids what it does, or its budget is used up.
     """
-    stack = MessageStack()
-    context: Any = template.new_context({**variables, ENTER: stack.enter, LEAVE: stack.leave})
+    context: Any = template.new_context({**variables})
+    stack: MessageStack = context.stack
     budget = context.budget = Budget(list(variables.values()), len(variables.get("messages", ())), reads)
     total = 0
     try:

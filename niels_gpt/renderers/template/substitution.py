@@ -358,8 +358,9 @@ def _letters() -> npt.NDArray[np.uint32]:
 
 def free_letters(avoid: str) -> npt.NDArray[np.uint32]:
     """The code points that can be substitutes, ascending: letters that do not occur in `avoid`."""
-    letters = _letters()
-    return letters[~np.isin(letters, np.unique(code_points(avoid)))]
+    letters, codes = _letters(), code_points(avoid)
+    taken = codes[codes >= letters[0]]  # none in most languages, and then there is nothing to search for
+    return letters[~np.isin(letters, np.unique(taken))] if len(taken) else letters
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from niels_gpt.errors import MessageError
@@ -68,7 +67,7 @@ class Tracing:
             if index >= 0 and messages[index]["role"] == "assistant" and not (cautious and index in sampled):
                 sampled.add(index)
                 text = "".join([span.text for span in turn])
-                prompt = self._generation_prompt(messages, index, out.texts, turn)
+                prompt = self._generation_prompt(messages, index, out.texts, turn, text)
                 start, stop, found = sampled_span(turn, text, prompt, self.controls)
                 if not found:
                     problem = problem or f"message {index} does not begin as the generation prompt"
@@ -97,7 +96,9 @@ class Tracing:
                 yield NO_MESSAGE, [without_message(span) for span in turn[:default_turn]]
             yield index, turn[default_turn:]
 
-    def _generation_prompt(self, messages: list[Message], index: int, before: Sequence[str], turn: list[Span]) -> str:
+    def _generation_prompt(
+        self, messages: list[Message], index: int, before: Sequence[str], turn: list[Span], text: str
+    ) -> str:
         """The generation prompt that serving would have used for message `index`.
 
         It may depend on all messages before, so in general they are rendered again with the prompt. This is avoided
@@ -106,13 +107,13 @@ class Tracing:
 
         Args:
             before: the rendered texts before the turn.
-            turn: the message's spans.
+            turn, text: the message's spans, and their text.
         """
         fixed = self.fixed_prompt
         # Markup before the content may be what serving writes after the last message, which only a rendering shows.
         if fixed == "" and turn[0].origin == index:
             return ""
-        if fixed and "".join(span.text for span in turn).startswith(history_opening(fixed, self.controls)):
+        if fixed and (text[: len(fixed)] == fixed or text.startswith(history_opening(fixed, self.controls))):
             return fixed
         try:
             return self._prompt_after(messages[:index], "".join(before))
@@ -135,21 +136,14 @@ class Tracing:
 
 def _emit_assistant_turn(out: Emitter, turn: Sequence[Span], index: int, start: int, stop: int) -> None:
     """Emit an assistant's turn, cut at the sampled span."""
-    # A span that contains the start or the stop is cut there, since a piece has one set of facts: spans 0..6 and 6..9
-    # with a sampled part of 2..9 become 0..2 (not sampled), 2..6 and 6..9.
     at = 0
     for span in turn:
-        end = at + len(span.text)
+        begin, end = at, at + len(span.text)
         bits = SCAFFOLD if span.origin == LITERAL else 0
-        for lo, hi in _cut(at, end, start, stop):
-            sampled = start <= lo and hi <= stop
-            out.piece(span.text[lo - at : hi - at], index, bits | SAMPLED | CONTENT if sampled else bits)
-        at = end
-
-
-def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:
-    """The range `start..stop`, cut at the ascending places inside it: 0..6 cut at 2 9 gives 0..2, 2..6."""
-    inside = [place for place in places if start < place < stop]
-    if not inside:
-        return [(start, stop)] if start < stop else []
-    return [(lo, hi) for lo, hi in pairwise([start, *inside, stop]) if lo < hi]
+        # A piece has one set of facts, so a span that contains the start or the stop is cut there: spans 0..6 and 6..9
+        # with a sampled part of 2..9 become 0..2 (not sampled), 2..6 and 6..9.
+        for edge in (start, stop, end):
+            if at < edge <= end:
+                facts = bits | SAMPLED | CONTENT if start <= at and edge <= stop else bits
+                out.piece(span.text[at - begin : edge - begin], index, facts)
+                at = edge
