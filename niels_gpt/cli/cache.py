@@ -175,7 +175,7 @@ def build_sft(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Conversations -> a cache of masked examples.
+    """Write conversations as a cache of masked examples.
 
     Example: niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats
 
@@ -231,7 +231,7 @@ def build_pretrain(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Texts -> a cache of token streams.
+    """Write texts as a cache of token streams.
 
     Example: niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes --val-frac 0.1
 
@@ -274,7 +274,7 @@ def build_all_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The public corpora as caches: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
+    """Build caches of public corpora: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
 
     All are built in units (docs/scale.md) but FineWeb-Edu, which needs --order units for it.
 
@@ -344,7 +344,7 @@ def _vocab_size(tokenizer: Path | str) -> int:
 
 @app.command()
 def info(cache: CacheDir, as_json: Json = False) -> None:
-    """What a cache was built from, and its counts. Reads no tokens.
+    """Print what a cache was built from, and its counts. Reads no tokens.
 
     Example: niels-gpt cache info cache/sft/chats
     """

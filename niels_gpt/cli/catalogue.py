@@ -56,7 +56,7 @@ def renderers(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """All renderers with their models and options; with NAME the options of one: type, default and meaning.
+    """List all renderers with their models and options; with NAME the options of one: type, default and meaning.
 
     Families without a grammar are rendered through their own chat template: listed with the parsers that read them and
     with what is proven. Options are set with --renderer-option NAME=VALUE in every command that renders.
@@ -217,7 +217,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def formats(as_json: Json = False) -> None:
-    """All formats: the shapes of conversations that are read (--format), exports (--to) and imports (--from).
+    """List all formats: shapes of conversations that are read (--format), exports (--to) and imports (--from).
 
     Example: niels-gpt formats
     """
@@ -269,7 +269,7 @@ def rules(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """All rules of the doctor; with RULE what one means, its usual cause, the fix, and public threads about it.
+    """List the doctor's rules; with RULE what one means, its usual cause, the fix, and public threads about it.
 
     Example: niels-gpt rules eot-not-trained
     """

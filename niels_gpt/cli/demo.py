@@ -18,7 +18,7 @@ def demo(
     ] = Path("niels-gpt-demo"),
     seed: Seed = SEED,
 ) -> None:
-    """The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
+    """Run the main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
 
     Example: niels-gpt demo --out /tmp/demo
     """

@@ -120,7 +120,7 @@ def build(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Conversations -> tokens.bin, mask.bin and episodes.idx. The mask includes `train` and `weight` of each message.
+    """Write conversations as tokens.bin, mask.bin and episodes.idx. Masks include `train` and `weight` of messages.
 
     Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
 
@@ -204,7 +204,7 @@ def pack(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Episodes -> packed rows, contiguous on disk: the batches of `packing=True` from flat files, without a plan.
+    """Write episodes as packed rows, contiguous on disk: the batches of `packing=True` from flat files, without a plan.
 
     Example: niels-gpt episodes pack episodes/chats --sequence-length 2048 --out episodes/chats-2048
     """
@@ -253,7 +253,7 @@ def info(
     ] = 1024,
     as_json: Json = False,
 ) -> None:
-    """What a dataset holds, how long its episodes are, and how full rows get with and without packing.
+    """Print what a dataset holds, how long its episodes are, and how full rows get with and without packing.
 
     Example: niels-gpt episodes info episodes/chats --sequence-length 2048
     """
@@ -312,7 +312,7 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 if not well.
+    """Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 for faults.
 
     Example: niels-gpt episodes verify episodes/chats
     """

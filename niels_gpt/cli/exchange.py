@@ -143,7 +143,7 @@ def export_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """A cache or episodes in another trainer's format: ids, masks, and how its reader is configured.
+    """Write a cache or episodes in another trainer's format: ids, masks, and how its reader is configured.
 
     Example: niels-gpt export episodes/chats --to trl --packing --sequence-length 4096 --out exports/chats-trl
     """
@@ -209,7 +209,7 @@ def import_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """A token dataset of another program as episodes, with its mask where it has one.
+    """Read a token dataset of another program and write it as episodes, with its mask where it has one.
 
     Example: niels-gpt import data/openwebtext --from nanogpt --eos-id 50256 --out episodes/openwebtext
     """
@@ -247,7 +247,7 @@ def publish(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """A finished dataset -> a URL; every file is read back and checked, the manifest comes last. Run again to go on.
+    """Copy a finished dataset to a URL; every file is read back, the manifest comes last. Run it again to continue.
 
     Example: niels-gpt publish episodes/chats s3://bucket/episodes/chats
     """
@@ -276,7 +276,7 @@ def fetch(
         ),
     ] = MAX_BYTES,
 ) -> None:
-    """A published dataset -> a local directory that every reader opens; prints its path.
+    """Copy a published dataset to a local directory, which every reader opens, and print its path.
 
     Example: niels-gpt episodes info $(niels-gpt fetch s3://bucket/episodes/chats)
     """

@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "demo": Command(
             "niels_gpt.cli.demo",
             "demo",
-            "The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.",
+            "Run the main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.",
             START,
         ),
         "tokenizer": Command("niels_gpt.cli.tokenizer", "tokenizer_app", "Train a tokenizer.", BUILD),
@@ -74,42 +74,41 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "build": Command(
             "niels_gpt.cli.recipes",
             "build",
-            "Build all that a recipe says: episodes of each source, the mixture, exports, and a lock for the same "
-            "bytes.",
+            "Build what a recipe describes: episodes of each source, the mixture, exports, and a lock to repeat it.",
             BUILD,
         ),
         "init": Command(
             "niels_gpt.cli.recipes",
             "init",
-            "A commented recipe from data: formats, roles and tools that were found, the renderer, and how long rows "
-            "are.",
+            "Write a commented recipe for data: its formats, roles and tools, the renderer, and how long rows are.",
             BUILD,
         ),
         "show": Command(
             "niels_gpt.cli.show",
             "show",
-            "One example as a training step sees it: trained, context, scaffold and padding in colour.",
+            "Print an example as a training step sees it: trained, context, scaffold and padding in colour.",
             LOOK,
             _NUMBERS,
         ),
         "render": Command(
             "niels_gpt.cli.show",
             "render",
-            "A conversation in a model's own format: trained, sampled, context and scaffold in colour.",
+            "Print a conversation in a model's own format: trained, sampled, context and scaffold in colour.",
             LOOK,
             _NUMBERS,
         ),
         "explore": Command(
             "niels_gpt.cli.explore",
             "explore",
-            "A local web page: all families side by side, masks token by token, datasets row by row, "
-            "templates compared.",
+            "Open a local web page: families side by side, masks token by token, datasets row by row, templates "
+            "compared.",
             LOOK,
         ),
         "doctor": Command(
             "niels_gpt.cli.doctor",
             "doctor",
-            "Find what no loss curve shows: masks, ends of turns, templates, tool calls, packing, drift.",
+            "Find faults that the loss curve does not show: masks, ends of turns, templates, tool calls, packing, "
+            "drift.",
             LOOK,
         ),
         "doctor template": Command(
@@ -122,44 +121,45 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "export": Command(
             "niels_gpt.cli.exchange",
             "export_command",
-            "A cache or episodes in another trainer's format: ids, masks, and how its reader is configured.",
+            "Write a cache or episodes in another trainer's format: ids, masks, and how its reader is configured.",
             MOVE,
         ),
         "import": Command(
             "niels_gpt.cli.exchange",
             "import_command",
-            "A token dataset of another program as episodes, with its mask where it has one.",
+            "Read a token dataset of another program and write it as episodes, with its mask where it has one.",
             MOVE,
         ),
         "publish": Command(
             "niels_gpt.cli.exchange",
             "publish",
-            "A finished dataset -> a URL; every file is read back and checked, the manifest comes last. "
-            "Run again to go on.",
+            "Copy a finished dataset to a URL; every file is read back, the manifest comes last. Run it again to "
+            "continue.",
             MOVE,
         ),
         "fetch": Command(
             "niels_gpt.cli.exchange",
             "fetch",
-            "A published dataset -> a local directory that every reader opens; prints its path.",
+            "Copy a published dataset to a local directory, which every reader opens, and print its path.",
             MOVE,
         ),
         "renderers": Command(
             "niels_gpt.cli.catalogue",
             "renderers",
-            "All renderers with their models and options; with NAME the options of one: type, default and meaning.",
+            "List all renderers with their models and options; with NAME the options of one: type, default and "
+            "meaning.",
             LISTS,
         ),
         "formats": Command(
             "niels_gpt.cli.catalogue",
             "formats",
-            "All formats: the shapes of conversations that are read (--format), exports (--to) and imports (--from).",
+            "List all formats: shapes of conversations that are read (--format), exports (--to) and imports (--from).",
             LISTS,
         ),
         "rules": Command(
             "niels_gpt.cli.catalogue",
             "rules",
-            "All rules of the doctor; with RULE what one means, its usual cause, the fix, and public threads about it.",
+            "List the doctor's rules; with RULE what one means, its usual cause, the fix, and public threads about it.",
             LISTS,
         ),
     }

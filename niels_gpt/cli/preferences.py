@@ -90,7 +90,7 @@ def build(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Chosen and rejected (or labelled, scored, ranked) completions -> episodes, a group for each prompt.
+    """Write chosen and rejected (or labelled, scored, ranked) completions as episodes, a group for each prompt.
 
     Example: niels-gpt preferences build pairs.jsonl --tokenizer tokenizer --out preferences/pairs
     """
@@ -132,7 +132,7 @@ def info(
     length: Annotated[int, sequence_length("--block-size", "Rows of so many tokens, to see what fits.")] = 1024,
     as_json: Json = False,
 ) -> None:
-    """What a dataset of preferences holds: lengths of prompts and of both sides, and what does not fit into a row.
+    """Print what preferences hold: lengths of prompts and of both sides, and what does not fit into a row.
 
     Example: niels-gpt preferences info preferences/pairs --sequence-length 2048
     """

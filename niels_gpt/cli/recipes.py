@@ -56,7 +56,7 @@ def build(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier build wrote.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Build all that a recipe says: episodes of each source, the mixture, exports, and a lock for the same bytes.
+    """Build what a recipe describes: episodes of each source, the mixture, exports, and a lock to repeat it.
 
     Example: niels-gpt build recipe.toml --dry-run && niels-gpt build recipe.toml --workers 8
 
@@ -223,7 +223,7 @@ def init(
     recipe: Annotated[Path, typer.Option("--out", metavar="RECIPE", help="The file to write.")] = Path("recipe.toml"),
     overwrite: Overwrite = False,
 ) -> None:
-    """A commented recipe from data: formats, roles and tools that were found, the renderer, and how long rows are.
+    """Write a commented recipe for data: its formats, roles and tools, the renderer, and how long rows are.
 
     Example: niels-gpt init chats.jsonl more/*.parquet --tokenizer ~/models/Qwen3-8B
     """

@@ -66,7 +66,7 @@ TokenVersions = Annotated[
 
 @app.command()
 def info(dataset: Dataset, as_json: Json = False) -> None:
-    """What a dataset of rollouts holds: groups, lengths, rewards, versions, groups of equal rewards.
+    """Print what a dataset of rollouts holds: groups, lengths, rewards, versions, groups of equal rewards.
 
     Example: niels-gpt rollouts info rollouts/step_7
     """
@@ -93,7 +93,7 @@ def show(
     table: TokenTable = True,
     as_json: Json = False,
 ) -> None:
-    """One rollout: its group, reward, advantage, version, and every token with its log-probability.
+    """Print one rollout: its group, reward, advantage, version, and every token with its log-probability.
 
     Example: niels-gpt rollouts show rollouts/step_7 0
     """
@@ -162,7 +162,7 @@ def import_(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Rollouts that another program wrote as lines of JSON -> a dataset; the ids stay as they are.
+    """Write rollouts, as another program wrote them in lines of JSON, as a dataset; the ids stay as they are.
 
     A row may also have group_id (default: rows with the same prompt_ids are a group), advantage, version,
     completion_mask and metadata. A list of another length is refused, with the line and the field.

@@ -76,7 +76,7 @@ def show(
     table: TokenTable = True,
     as_json: Json = False,
 ) -> None:
-    """One example as a training step sees it: trained, context, scaffold and padding in colour.
+    """Print an example as a training step sees it: trained, context, scaffold and padding in colour.
 
     PATH is a cache, episodes or a file of conversations. A row of a cache or of episodes was rendered when it was
     built; a conversation is rendered now, with --tokenizer and the options under "Rendering".
@@ -141,7 +141,7 @@ def render(
     table: TokenTable = True,
     as_json: Json = False,
 ) -> None:
-    """A conversation in a model's own format: trained, sampled, context and scaffold in colour.
+    """Print a conversation in a model's own format: trained, sampled, context and scaffold in colour.
 
     Without --renderer it is a family where the tokenizer's name, config.json and control tokens prove one, else its
     chat template; a line on stderr says which.

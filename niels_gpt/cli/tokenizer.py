@@ -52,7 +52,7 @@ def train(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Texts and chats -> a tokenizer, and tokenizer_meta.json.
+    """Train a tokenizer on texts and chats, and write it with tokenizer_meta.json.
 
     Example: niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer
 
