@@ -86,17 +86,22 @@ class Certificate:
 
     literals: Sequence[str] = ()
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    _trusted: dict[Features, Verdict] = field(default_factory=dict)
+    _trusted: dict[tuple[Features, bool], Verdict] = field(default_factory=dict)
     _distrusted_literals: list[str] | None = None
     # Two of three renderings of the oracle are of a conversation's beginning that another probe has, too.
     _rendered: dict[bytes, str] = field(default_factory=dict)
 
-    def trusts(self, template: Template, messages: Sequence[Message], tools: Any) -> Verdict:
-        """Whether to trace a conversation: "agrees" with all stops that its turns may end in, or the first failure."""
+    def trusts(self, template: Template, messages: Sequence[Message], tools: Any, *, gen: bool = False) -> Verdict:
+        """Whether to trace a conversation: "agrees" with all stops that its turns may end in, or the first failure.
+
+        Args:
+            gen: whether it is rendered with the generation prompt, and the template may write the messages otherwise
+                then: some leave out the stop of the last answer, or quote the question in the prompt.
+        """
         wanted = features(messages, tools)
-        verdict = self._trusted.get(wanted)
+        verdict = self._trusted.get((wanted, gen))
         if verdict is None:
-            verdict = self._trusted[wanted] = self._judge_features(template, wanted)
+            verdict = self._trusted[wanted, gen] = self._judge_features(template, wanted, gen)
         if verdict.outcome != "agrees":
             return verdict
         # Strings that the template searches for in texts (`"</think>" in content`) and on which tracing is wrong. The
@@ -112,14 +117,14 @@ class Certificate:
                 return self.verdict(template, literal_probe(literal))
         return verdict
 
-    def _judge_features(self, template: Template, wanted: Features) -> Verdict:
+    def _judge_features(self, template: Template, wanted: Features, gen: bool) -> Verdict:
         covered: set[str] = set()
         stops: set[str] = set()
         for probe, has in probes():
             # A probe with other features may fail because of those, which this conversation does not have.
             if not has <= wanted:
                 continue
-            verdict = self.verdict(template, probe)
+            verdict = self.verdict(template, probe, gen=gen)
             if verdict.outcome == "agrees":
                 covered |= has
                 stops |= verdict.stops
@@ -136,21 +141,27 @@ class Certificate:
         every = [*(probe for probe, _ in probes()), *map(literal_probe, self.literals)]
         return {probe.name: self.verdict(template, probe) for probe in every}
 
-    def verdict(self, template: Template, probe: Probe) -> Verdict:
-        """The verdict on one probe."""
-        found = self.verdicts.get(probe.name)
+    def verdict(self, template: Template, probe: Probe, *, gen: bool = False) -> Verdict:
+        """The verdict on one probe, or on the same with the generation prompt."""
+        name = f"{probe.name}, prompt" if gen else probe.name
+        found = self.verdicts.get(name)
         if found is None:
             if len(self._rendered) > MOST_RENDERED:
                 self._rendered.clear()
-            found = self.verdicts[probe.name] = judge(template, probe, self._rendered)
+            found = self.verdicts[name] = judge(template, probe, self._rendered, gen=gen)
         return found
 
 
-def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = None) -> Verdict:
-    """Compare tracing with the oracle on one probe; `rendered` are texts of the template that are known already."""
+def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = None, *, gen: bool = False) -> Verdict:
+    """Compare tracing with the oracle on one probe.
+
+    Args:
+        rendered: texts of the template that are known already.
+        gen: with the generation prompt.
+    """
     messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
     try:
-        proof = template.proof(messages, tools, False, rendered)
+        proof = template.proof(messages, tools, gen, rendered)
     except IsolationError:  # the process ended: that concerns the template as a whole, not this probe
         raise
     except (MessageError, TemplateError) as error:  # also forbidden operations, which only some messages lead to
@@ -159,29 +170,16 @@ def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = 
         return Verdict("unproven", str(error))
     rules = frozenset(span.rule for span in proof.sampled)
     stops = frozenset(span.stop_token for span in proof.sampled)
-    stops |= _stops_before_a_prompt(template, messages, tools, rendered)
     if proof.problems:
         return Verdict("unproven", proof.problems[0], stops, rules)
     if proof.added_stops:  # tracing writes what the template does and nothing else
         reason = next(iter(proof.added_stops.values()))
         return Verdict("differs", f"{reason}; final_stop writes one there", stops, rules)
     try:
-        difference = disagreement(template.traced(messages, tools, False), proof, messages)
+        difference = disagreement(template.traced(messages, tools, gen), proof, messages)
     except TemplateError as error:  # tracing loses the origin of a control token
         difference = str(error)
     return Verdict("differs" if difference else "agrees", difference, stops, rules)
-
-
-def _stops_before_a_prompt(
-    template: Template, messages: list[Message], tools: Any, rendered: dict[bytes, str] | None
-) -> frozenset[str]:
-    """The stops with a generation prompt after them: some formats end the last answer differently then (`<|end|>`)."""
-    if messages[-1]["role"] != "assistant":
-        return frozenset()
-    try:
-        return frozenset(span.stop_token for span in template.proof(messages, tools, True, rendered).sampled)
-    except (MessageError, TemplateError, Unproven):  # there is no such rendering, so no such stop
-        return frozenset()
 
 
 def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
@@ -224,6 +222,9 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
                 f"tracing gives the header that ends in {_shown(proof.text, max(0, at - 8))} to message {owner[at]}; "
                 f"it is of message {proof.owner[at]}"
             )
+    for at in _footers(proof):
+        if owner[at] != proof.owner[at] >= 0:
+            return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
     return ""
 
 
@@ -246,6 +247,16 @@ def _headers(proof: Proof) -> list[int]:
     starts += [span.start for span in proof.sampled]
     before = [len(proof.text[:start].rstrip()) - 1 for start in starts]
     return [at for at in before if at >= 0 and proof.content[at] < 0]
+
+
+def _footers(proof: Proof) -> list[int]:
+    """The position of the first visible character after each content, if that is scaffold: a stop, for example.
+
+    Some templates write it in the iteration of the next message.
+    """
+    ends = (np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, append=-1) != 0)) + 1).tolist()
+    after = [end + len(proof.text[end:]) - len(proof.text[end:].lstrip()) for end in ends]
+    return [at for at in after if at < len(proof.text) and proof.content[at] < 0]
 
 
 def _shown(text: str, at: int) -> str:

@@ -103,7 +103,8 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     content = _contents(proof, spans, messages)
     # A template may write a string of its own where a content had the same (`split('x') | join('x')`): it is content.
     literal &= content < 0
-    # Text before and after all loops over messages, such as bos, belongs to no message.
+    # Text before all loops over messages, such as bos, belongs to no message. What follows the loops has its proven
+    # owner: a stop that the template writes there once is of the last message.
     outside = np.repeat(
         np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
     )
@@ -112,11 +113,7 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     # Content that only tracing found belongs to its message. Everything else has its proven owner.
     owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
     if len(inside):
-        last = max(int(inside[-1]) + 1, *(span.stop for span in proof.sampled), 0)
-        outside[inside[0] : last] = False
-        if proof.text[last:].isspace():  # a newline after the last turn belongs to the turn
-            outside[last:] = False
-        owner[outside] = NO_MESSAGE
+        owner[: inside[0]] = NO_MESSAGE  # all of it is outside
     for span in proof.sampled:
         owner[span.start : span.stop] = span.message
     # The last entry is for characters without content, whose index is -1.

@@ -148,6 +148,8 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             if isinstance(self._compiled, TemplateProcess)
             else fixed_prompt(source, clock, self._tracked_variables)
         )
+        # With the flag named once, in the condition of the fixed prompt, nothing else of the output depends on it.
+        self._prompt_is_apart = self._fixed_prompt is not None and source.count("add_generation_prompt") <= 1
         strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
         self._retained, self._certificate, self._tested = (
             strings.retained,
@@ -304,7 +306,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         """
         messages, gen, reads = normalise(messages), add_generation_prompt, Reads()
         refuse_images(messages, "unsupported_content", _NO_IMAGES)
-        verdict = self._certificate.trusts(self, messages, tools)
+        verdict = self._certificate.trusts(self, messages, tools, gen=gen and not self._prompt_is_apart)
         out = proof = None
         if verdict.outcome == "agrees":
             out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)

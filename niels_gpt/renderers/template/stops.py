@@ -80,6 +80,11 @@ class Stops(Renderings):
         if not self._is_footer(index, begin, footer):
             self.problems.append(f"{NO_STOP} {index}")
             return begin
+        # Ordinary text ends an answer only in formats without a stop. Elsewhere it is something else, such as the end
+        # of a question, in a template that takes every second message for one. Calls may end in their markup.
+        if following.get("user") and "tool_calls" not in self.messages[index] and (usual := self._usual_stop()):
+            self.problems.append(f"message {index} ends without its stop {usual!r}")
+            return begin + len(footer)
         # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
         usual = "" if following.get("user") else self._usual_stop()
         problem = f"message {index} ends without its stop {usual!r}" if usual else ""

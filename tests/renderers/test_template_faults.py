@@ -1,0 +1,76 @@
+"""Small templates of classes on which an attribution was "full" and wrong, and what is right for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from tests.renderers.small import assistant, user
+from tests.renderers.test_oracle import STOP_IN_NEXT_TURN, made, runs, system
+
+OPEN_BEFORE_A_PROMPT = (  # the last answer is left open where a prompt is requested, so that the model continues it
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{% if not (loop.last and add_generation_prompt and m.role == 'assistant') %}<|im_end|>{% endif %}{{ '\n' }}"
+    "{% endfor %}{% if add_generation_prompt and messages[-1].role != 'assistant' %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+QUESTION_IN_THE_PROMPT = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{% if messages[-1].role == 'user' %}"
+    "{{ '<|im_start|>system\nYour task: ' + messages[-1].content + '<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+PAIRS = (  # every second message is taken for an answer, whatever its role
+    "{% for pair in messages | batch(2) %}{{ 'Q: ' + pair[0].content + '\nA:' }}"
+    "{% if pair | length > 1 %}{{ ' ' + pair[1].content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+)
+
+
+def sampled(renderer: TemplateRenderer, messages: list[dict[str, Any]]) -> list[str]:
+    return [text for text, _, is_sampled, _ in runs(renderer, messages) if is_sampled]
+
+
+def test_an_answer_that_a_prompt_leaves_open_is_partial() -> None:
+    renderer, chat = made(OPEN_BEFORE_A_PROMPT), [user("who?"), assistant("a man")]
+    assert renderer.render(chat).attribution == "full"
+    assert sampled(renderer, chat) == ["a man<|im_end|>"]
+    opened = renderer.render(chat, add_generation_prompt=True)
+    assert opened.attribution == "partial: message 1 ends without its stop '<|im_end|>'"
+    asked = [*chat, user("and you?")]
+    assert renderer.render(asked, add_generation_prompt=True).attribution == "full"
+
+
+@pytest.mark.parametrize("chat", [[user("who?")], [user("who?"), assistant("a man"), user("sure?")]])
+def test_a_question_in_the_prompt_is_content(chat: list[dict[str, Any]]) -> None:
+    renderer = made(QUESTION_IN_THE_PROMPT)
+    pieces = renderer.pieces(chat, add_generation_prompt=True)
+    quoted = [piece for piece in pieces if piece.text == chat[-1]["content"]]
+    assert [(piece.msg, piece.content, piece.sampled) for piece in quoted] == [(len(chat) - 1, True, False)] * 2
+    assert pieces[-1].msg == -1
+
+
+def test_a_stop_that_the_next_turn_writes_is_of_its_own_message() -> None:
+    renderer = made(STOP_IN_NEXT_TURN)
+    alone = runs(renderer, [system("be brief"), user("who?")])
+    assert alone == [
+        ("<|im_start|>system\n", 0, False, False),
+        ("be brief", 0, False, True),
+        ("<|im_end|>", 0, False, False),
+        ("\n<|im_start|>user\n", 1, False, False),
+        ("who?", 1, False, True),
+        ("<|im_end|>", 1, False, False),
+    ]
+    asked = renderer.pieces([user("who?")], add_generation_prompt=True)
+    assert [piece.msg for piece in asked] == [0, 0, 0, -1]
+
+
+def test_an_answer_written_as_a_question_is_partial() -> None:
+    renderer = made(PAIRS)
+    assert renderer.render([user("who?"), assistant("a man")]).attribution == "full"
+    assert sampled(renderer, [user("who?"), assistant("a man")]) == [" a man<|im_end|>"]
+    shifted = [user("who?"), user("well?"), assistant("a man")]
+    for either in (renderer, made(PAIRS, final_stop="<|im_end|>")):
+        assert either.render(shifted).attribution == "partial: message 2 ends without its stop '<|im_end|>'"
