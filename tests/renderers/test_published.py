@@ -105,7 +105,7 @@ def test_nothing_fully_attributed_is_wrong_in_twenty_thousand_pairs(part: int) -
 
 
 def traced(renderer: TemplateRenderer, messages: Any, tools: Any, gen: bool, reads: Any) -> Any:
-    return renderer.traced(messages, tools, gen)
+    return renderer.traced(messages, tools, gen), None  # without a proof
 
 
 def test_the_judge_finds_what_tracing_alone_gets_wrong() -> None:
