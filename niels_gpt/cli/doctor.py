@@ -273,6 +273,8 @@ def doctor(
     # Read first: these properties refuse options that exclude each other.
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
     what.check(script, rows.validation)
+    for file in (rows.fix, report.file):
+        _check_folder(file)
     command, by = _words(script), what.keywords()
     judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
     if script is not None:
@@ -307,6 +309,12 @@ def _end_with_threads(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _check_folder(file: Path | None) -> None:
+    """Refuse a file to write whose folder does not exist, before the input is read, which may take minutes."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise InputError(f"{file}: there is no directory {file.parent}; create it, or name another file")
 
 
 def _words(script: str | None) -> list[str]:

@@ -77,6 +77,9 @@ def test_warnings_exit_with_1_only_if_asked_to(run_cli: Run, tmp_path: Path) -> 
         (("--explain", "eot-not-traned"), 2, "did you mean 'eot-not-trained'?"),
         (("x.jsonl",), 3, "no such file"),
         (("x.jsonl", "--fail-on", "never"), 2, "--fail-on"),
+        # Before the tokenizer is loaded and the rows are read.
+        (("clean.jsonl", "--tokenizer", ".", "--fix", "none/rows.jsonl"), 3, "there is no directory none"),
+        (("clean.jsonl", "--tokenizer", ".", "--out", "none/report.md"), 3, "there is no directory none"),
     ],
 )
 def test_mistakes_are_one_line_and_an_exit_code(
