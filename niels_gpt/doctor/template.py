@@ -21,14 +21,14 @@ COLOURS: dict[Status, str] = {
     "refused": "bright_black",
 }
 MEANING: dict[Status, str] = {
-    "certified": "one run of the template attributes these, and the proof by substitution agrees",
-    "proven": "attributed by the proof itself, which takes several runs, because one run is not enough",
+    "certified": "one run attributes these, and the proof by substitution agrees",
+    "proven": "attributed by the proof itself, from several runs",
     "partial": "not proven: training samples and builds refuse these",
     "refused": "the template refuses these",
 }
 STOP_STYLE = f"{STYLES['sampled']} bold underline"
 _MARGIN = " " * 16  # before what belongs to a status
-_KINDS_WIDTH = 100  # columns of a line of kinds, of which one paragraph may have a hundred
+_WIDTH = 80 - len(_MARGIN)  # columns beside the margin: a page has 80, and a paragraph may name a hundred kinds
 _LEGEND: tuple[Kind, ...] = ("sampled", "context", "scaffold")
 
 
@@ -52,16 +52,20 @@ def _lines(report: TemplateReport, status: Status) -> Iterator[Text]:
             yield Text(f"{_MARGIN}{line}")
         return
     for reason in report.reasons(status):
-        yield Text.assemble(_MARGIN, _safe(reason.text), (f"  ({reason.count})", "dim"))
-        for line in _kinds(report, reason.results):
-            yield Text(f"{_MARGIN}    {line}", style="dim")
+        for line in textwrap.wrap(f"{_safe(reason.text)} ({reason.count})", _WIDTH, break_long_words=False):
+            yield Text(f"{_MARGIN}{line}")
+        for line in _kinds(report, reason.results, indent="    "):
+            yield Text(f"{_MARGIN}{line}", style="dim")
 
 
-def _kinds(report: TemplateReport, results: Sequence[ProbeResult]) -> Iterator[str]:
+def _kinds(report: TemplateReport, results: Sequence[ProbeResult], indent: str = "") -> Iterator[str]:
     """The kinds of some results, a paragraph for each set of variants: `only with tools: one turn; a call`."""
     for variants, kinds in report.kinds_by_variants(results).items():
         text = _safe((f"only {variants}: " if variants else "") + "; ".join(kinds))
-        yield from textwrap.wrap(text, _KINDS_WIDTH, subsequent_indent="  ", break_long_words=False)
+        later = f"{indent}  "
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+        )
 
 
 def _named(stops: dict[str, int]) -> dict[str, int]:
@@ -76,7 +80,7 @@ def _counted(title: str, counts: dict[str, int]) -> Iterator[Text]:
 
 
 def _titled(title: str, text: str) -> Iterator[Text]:
-    first, *others = textwrap.wrap(text, _KINDS_WIDTH, break_long_words=False)
+    first, *others = textwrap.wrap(text, _WIDTH, break_long_words=False)
     yield Text.assemble((title.ljust(len(_MARGIN)), "bold"), first)
     yield from (Text(f"{_MARGIN}{line}") for line in others)
 
@@ -109,7 +113,7 @@ def legend() -> Text:
     """The colours of a probe."""
     parts = [Text(f" {MEANINGS[kind].partition(':')[0]} ", style=STYLES[kind]) for kind in _LEGEND]
     stop = Text(" stop ", style=STOP_STYLE)
-    return Text("  ").join([*parts, stop, Text("the model emits what is between ⟦ and ⟧", style="dim")])
+    return Text("  ").join([*parts, stop, Text("⟦what the model emits⟧", style="dim")])
 
 
 def shown_probe(result: ProbeResult, spans: Sequence[SampledSpan]) -> Iterator[Text]:
@@ -121,7 +125,9 @@ def shown_probe(result: ProbeResult, spans: Sequence[SampledSpan]) -> Iterator[T
     yield Text.assemble((f"{result.status:<10}", COLOURS[result.status]), (_safe(result.probe.name), "bold"))
     if result.reason:
         label = {"proven": "one run is wrong: ", "refused": "it says: "}.get(result.status, "not proven: ")
-        yield Text.assemble("  ", (label, "dim"), _safe(result.reason))
+        first, *others = textwrap.wrap(label + _safe(result.reason), 76, break_long_words=False)
+        yield Text.assemble("  ", (label, "dim"), first.removeprefix(label))
+        yield from (Text(f"    {line}") for line in others)
     for line in _text(result, spans).split("\n") if result.pieces else ():
         yield Text.assemble("  ", line)
     for span in spans:
