@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.renderers.template.isolation import Isolation
+from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.test_template import chatml
 
@@ -116,6 +117,20 @@ EXPRESSIONS = [
     "C | xmlattr if false else (C | string | list | length) * T",
     "cycler('', T).next() ~ C.split('a') | join(T)",
     "range(C | length) | map('string') | join(T)",
+    "T if C | replace('a', '') | length > 0",
+    "T if C.strip('a') | count == 0",
+    "T if C.encode('ascii', 'ignore') | length > 0",
+    "T if C.encode('ascii', 'ignore').decode() else C",
+    "T if 'aa' in 'a' + C",
+    "('a' + C).split('a') | join(T)",
+    "('aa' + C + 'aa').rsplit('aa') | join(T)",
+    "(T + C).split(T) | join(T)",
+    "(T ~ C).partition(T) | join(T)",
+    "T * ('a' ~ C ~ 'a').count('a')",
+    "T if ('<' ~ C).find('<', 1) > 0",
+    "T if T[2:4] in T[:3] ~ C",
+    "T * ('a' ~ C ~ '|').find('|')",
+    "T * ('|' ~ C ~ '|').rfind('|')",
 ]
 BLOCKS = [
     "{% for c in C %}{{ T }}{% endfor %}",
@@ -282,6 +297,34 @@ def test_a_template_that_reads_nothing_is_rendered_once() -> None:
     renderer._chunks = lambda *args, **more: rendered.append(args) or chunks(*args, **more)  # type: ignore[method-assign, func-returns-value]
     renderer.render(chat)
     assert len(rendered) == 1
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "m.content | trim | length > 0",
+        "0 == 0 and m.content | length != 0",
+        "'<think>' in '<think></think>' ~ m.content",
+        "('<think></think>' ~ m.content).split('</think>')[-1] is string",
+        "('a' + m.content).count('a') == 1",
+    ],
+)
+def test_what_any_text_would_show_is_not_read(condition: str) -> None:
+    renderer = chatml(LOOP.replace("BODY", "{% if " + condition + " %}{{ m.content }}{% endif %}"))
+    chat: Any = [{"role": "user", "content": " b c "}]
+    renderer.render(chat)
+    reads = Reads()
+    list(renderer._chunks(chat, None, False, reads))
+    assert reads == Reads()
+
+
+@pytest.mark.parametrize("text", ["x<think>", "</think>", "<think></think>"])
+def test_the_templates_own_tag_is_read_where_a_content_has_it_too(text: str) -> None:
+    source = LOOP.replace("BODY", "{{ ('<think></think>' ~ m.content).split('</think>') | join('<|im_end|>') }}")
+    renderer = chatml(source)
+    reads = Reads()
+    list(renderer._chunks([{"role": "user", "content": text}], None, False, reads))
+    assert reads.texts == ("</think>" in text)
 
 
 def test_a_system_message_may_hold_switches_of_its_template() -> None:

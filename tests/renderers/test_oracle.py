@@ -401,6 +401,23 @@ def test_renderings_that_are_kept_tell_a_missing_content_from_an_empty_one() -> 
         assert renderer.proof(chat, None, False, kept).text.startswith(f"<|im_start|>user\n{written}<|im_end|>")
 
 
+def test_questions_outside_of_loops_have_their_own_headers() -> None:
+    """Llama 3.1 writes the system message and the first question before its loop."""
+    turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    renderer = made(
+        "<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n<|im_start|>user\n{{ tools | tojson }}\n"
+        "{{ messages[1].content }}<|im_end|>\n{% for m in messages[2:] %}" + turn + "{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    chat = [system("Be <|im_end|> brief."), *CHAT[1:3]]
+    tools = [{"type": "function", "function": {"name": "f", "description": "<|im_end|>\n<|im_start|>user\n"}}]
+    assert renderer.certificate.trusts(renderer, normalise(chat), tools).outcome == "agrees"
+    traced = renderer.traced(normalise(chat), tools, False)
+    markup = [(piece.text, piece.msg) for piece in traced.pieces() if piece.text.startswith("<|im_")]
+    assert traced.attribution == "full"
+    assert markup[:3] == [("<|im_start|>system\n", 0), ("<|im_end|>\n", 0), ("<|im_start|>user\n", 1)]
+
+
 def test_features_are_kinds_not_texts() -> None:
     one, other = normalise([user("a"), assistant("b")]), normalise([user("x y"), assistant("z" * 99)])
     assert features(one, None) == features(other, None) == {"user first", "assistant after user"}

@@ -104,6 +104,10 @@ class ControlTokens:
         """Start and end of each control token in a text."""
         return (found.span() for found in self._any.finditer(text))
 
+    def first_stop(self, text: str) -> int:
+        """The end of the first stop token in a text; 0 if there is none."""
+        return next((found.end() for found in self._any.finditer(text) if found.group() in self._stops), 0)
+
     def last_stop(self, text: str) -> int:
         """The end of the last stop token in a text; 0 if there is none."""
         return max((found.end() for found in self._any.finditer(text) if found.group() in self._stops), default=0)
@@ -131,7 +135,7 @@ class ControlTokens:
 # ---- messages
 
 
-def attribute_spans(chunks: list[Chunk], roles: Sequence[str]) -> list[Span]:
+def attribute_spans(chunks: list[Chunk], roles: Sequence[str], controls: ControlTokens) -> list[Span]:
     """The template's output as spans, each with its message.
 
     Inside a loop over messages, scaffold belongs to the message of the iteration. Outside of loops, a stretch that
@@ -141,12 +145,13 @@ def attribute_spans(chunks: list[Chunk], roles: Sequence[str]) -> list[Span]:
 
     Args:
         roles: the role of each message.
+        controls: the control tokens, of which a stop ends a turn outside of loops.
     """
     spans: list[Span] = []
     outside: list[Span] = []  # the current stretch outside of loops
     for text, message in chunks:
         if outside and message != NO_MESSAGE:
-            spans += _attribute_outside_loops(outside)
+            spans += _attribute_outside_loops(outside, controls)
             outside = []
         written = outside if message == NO_MESSAGE else spans
         if type(text) is not str:
@@ -157,7 +162,7 @@ def attribute_spans(chunks: list[Chunk], roles: Sequence[str]) -> list[Span]:
                 )
         elif text:  # template data: the compiler writes it without runs
             written.append(Span(text, message, LITERAL))
-    return spans + _attribute_outside_loops(outside)
+    return spans + _attribute_outside_loops(outside, controls)
 
 
 def _content_span(text: str, origin: int, message: int, roles: Sequence[str]) -> Span:
@@ -185,19 +190,43 @@ def _split_by_origin(text: str) -> list[tuple[str, int]]:
     return stretches
 
 
-def _attribute_outside_loops(stretch: list[Span]) -> list[Span]:
+def _attribute_outside_loops(stretch: list[Span], controls: ControlTokens) -> list[Span]:
     """Attribute the scaffold of a stretch outside of loops to the last message whose content is before it.
 
-    Scaffold before any content belongs to the first message with content. A stretch without content is unchanged.
+    Scaffold before any content belongs to the first message with content. Where another message's content follows, what
+    is after the first stop is of that message, such as its header. A stretch without content is unchanged.
     """
     origins = [span.origin for span in stretch if span.origin >= 0]
     if not origins:
         return stretch
-    message, attributed = origins[0], []
+    message, attributed = origins[0], list[Span]()
+    between: list[Span] = []  # the scaffold since the last content
     for span in stretch:
-        message = span.origin if span.origin >= 0 else message
-        attributed.append(Span(span.text, message, span.origin))
-    return attributed
+        if span.origin < 0:
+            between.append(span)
+            continue
+        if span.origin != message:
+            own, between = _cut_after_stop(between, controls)
+            attributed += [Span(part.text, message, part.origin) for part in own]
+            message = span.origin
+        attributed += [Span(part.text, message, part.origin) for part in between]
+        attributed.append(Span(span.text, message, message))
+        between = []
+    return attributed + [Span(part.text, message, part.origin) for part in between]
+
+
+def _cut_after_stop(scaffold: list[Span], controls: ControlTokens) -> tuple[list[Span], list[Span]]:
+    """What is up to the first stop that the template writes there and white space after it, and the rest.
+
+    The rest is empty if there is no stop.
+    """
+    for number, span in enumerate(scaffold):
+        stop = controls.first_stop(span.text) if span.origin == LITERAL else 0
+        if stop:
+            stop += len(span.text[stop:]) - len(span.text[stop:].lstrip())
+            before, after = span._replace(text=span.text[:stop]), span._replace(text=span.text[stop:])
+            return [*scaffold[:number], before], [*([after] if after.text else []), *scaffold[number + 1 :]]
+    return scaffold, []
 
 
 # ---- turns

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import jinja2.nodes as nodes
@@ -58,6 +58,7 @@ _SMALL = frozenset({bool, float, type(None)})
 
 DEEPEST: Final = 40  # statements nested in statements; compiling takes time in proportion to the depth
 _RECORDED: Final = frozenset(["eq", "ne", "in", "notin"])
+_EMPTY_OR_NOT: Final = (("gt", 0), ("eq", 0), ("ne", 0), ("gteq", 1), ("lt", 1))  # comparisons of a length
 _BODIES: Final = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
 
 
@@ -273,6 +274,12 @@ class BoundedContext(TrackingContext):
             self.budget.weigh(value)
         return value
 
+    def length(self, value: Any) -> int:
+        """The length of a value, for a template that only asks whether it is empty."""
+        if isinstance(value, bytes):
+            self.budget.reads.note(value)
+        return len(value)
+
     # ---- what is read (`reads.py`)
 
     def note(self, value: Any) -> Any:
@@ -360,6 +367,8 @@ class ChargeInserter(NodeTransformer):
 
         What is read is recorded, except in comparisons with roles, which are in every template.
         """
+        if _asks_whether_empty(node):
+            node.expr = context_call("length", cast(nodes.Filter, node.expr).node, lineno=node.lineno)
         self.generic_visit(node)
         sides: list[Any] = [node, *node.ops]
         is_recorded = not any(_is_no_text(side.expr) for side in sides)
@@ -390,6 +399,16 @@ def _recorded(node: nodes.Compare) -> nodes.Expr:
     method = "contains" if "in" in op else "equal"
     call = context_call(method, node.expr, node.ops[0].expr, lineno=node.lineno)
     return nodes.Not(call, lineno=node.lineno) if op in ("ne", "notin") else call
+
+
+def _asks_whether_empty(node: nodes.Compare) -> bool:
+    """Whether it is `value | length > 0`, or says the same otherwise."""
+    length, asked = node.expr, [(operand.op, operand.expr) for operand in node.ops]
+    if not isinstance(length, nodes.Filter) or length.name not in ("length", "count") or length.node is None:
+        return False
+    number = asked[0][1].value if isinstance(asked[0][1], nodes.Const) else None
+    has_arguments = length.args or length.kwargs or length.dyn_args or length.dyn_kwargs
+    return len(asked) == 1 and not has_arguments and (asked[0][0], number) in _EMPTY_OR_NOT
 
 
 def _is_no_text(node: nodes.Node) -> bool:

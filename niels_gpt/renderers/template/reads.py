@@ -6,6 +6,7 @@ was read; only then `neutral.py` checks that no control token depends on it::
 
     {{ content }}, {{ content | trim }}        copied
     {% if '</think>' in content %}             read where it is found; a text without it is like any other
+    '</think>' in '</think>' + content         read where the content has it too: the template's own is always found
     content.split(' '), content[0]             read
     {% for c in content %}                     read
 
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from niels_gpt.renderers.template.provenance import LITERAL, LOST, origins_of, runs_of
+from niels_gpt.renderers.template.provenance import LITERAL, LOST, TrackedStr, origins_of, runs_of
 
 # Methods and filters that return the same text in another form, which shows nothing about its letters.
 _COPYING: Final = frozenset(
@@ -70,6 +71,9 @@ _NOTHING_FOUND: Final[dict[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("find", "rfind"), lambda place: place < 0),
     "count": lambda number: number == 0,
 }
+# Of these, the ones whose result does not show how long the text before the place is.
+_DIVIDING: Final = frozenset(["count", "partition", "rpartition", "rsplit", "split"])
+_MOST: Final = 64  # characters of a part, and places of it, that are followed; more count as read
 _COMPARING_FILTERS: Final = frozenset(["groupby", "max", "min", "sort", "unique"])  # of the elements of a list
 
 
@@ -125,6 +129,8 @@ class Reads:
 
     def contained(self, left: Any, right: Any) -> None:
         """Record that a value was found in another one: in a text, a list, or the keys of a mapping."""
+        if _is_only_own(right, left):
+            return
         # A label that is in a list of the template's is one of its words. One that is in a text may be any part of it.
         is_word = not isinstance(right, str)
         self.note_all(left, word=is_word)
@@ -133,7 +139,11 @@ class Reads:
 
     def called(self, own: Any, name: str, args: tuple[Any, ...], result: Any) -> None:
         """Record the call of a method of a text or of bytes."""
-        if name in _COPYING or (name in ("strip", "lstrip", "rstrip") and not args) or name == "isspace":
+        if (
+            (name in _COPYING and "ignore" not in args)
+            or (name in ("strip", "lstrip", "rstrip") and not args)
+            or name == "isspace"
+        ):
             return
         if name == "join":
             self.note(args[0] if args else None)  # a text is joined character by character
@@ -146,6 +156,8 @@ class Reads:
         if name in _CHANGING and _is_unchanged(own, result):
             return
         if name in _NOTHING_FOUND and _NOTHING_FOUND[name](result):
+            return
+        if name in _DIVIDING and args and _is_only_own(own, args[0]):
             return
         self.note(own)
         for value in args:
@@ -175,3 +187,35 @@ class Reads:
 def _is_unchanged(text: Any, result: Any) -> bool:
     """Whether the result is the text itself: a replacement by an equal text would have another origin."""
     return isinstance(text, str) and result == text and runs_of(result) == runs_of(text)
+
+
+def _is_only_own(text: Any, part: Any) -> bool:
+    """Whether a text holds this part of the template's own words nowhere but in what the template itself wrote.
+
+    ::
+
+        part  <b>       text  <b>Hi     runs ((3, LITERAL), (2, 1))      yes: any other content would do as well
+                        text  <b><b>    runs ((3, LITERAL), (3, 1))      no
+    """
+    if not isinstance(text, TrackedStr) or not isinstance(part, TrackedStr) or not 0 < len(part) <= _MOST:
+        return False
+    if any(origin != LITERAL for length, origin in part.runs if length):
+        return False
+    stretches, at = [(0, 0)], 0  # of the template's own text
+    for length, origin in text.runs:
+        if origin == LITERAL:
+            start, stop = stretches[-1]
+            stretches[-1:] = [(start, at + length)] if stop == at else [(start, stop), (at, at + length)]
+        at += length
+    # Also places that overlap: which of them a search takes may depend on the characters before them.
+    at = number = 0
+    for _ in range(_MOST):
+        at = str.find(text, part, at)
+        if at < 0:
+            return True
+        while number < len(stretches) and stretches[number][1] < at + len(part):
+            number += 1
+        if number == len(stretches) or stretches[number][0] > at:
+            return False
+        at += 1
+    return False

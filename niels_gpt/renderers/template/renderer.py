@@ -320,7 +320,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
     def _spans(self, messages: list[Message], tools: Any, gen: bool, reads: Reads | None = None) -> list[Span]:
         """The template's output as spans, each with its message as tracing knows it."""
         chunks = list(self._chunks(messages, tools, gen, reads))
-        return attribute_spans(chunks, [message["role"] for message in messages])
+        return attribute_spans(chunks, [message["role"] for message in messages], self._controls)
 
     @property
     def certificate(self) -> Certificate:

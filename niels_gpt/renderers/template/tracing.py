@@ -58,7 +58,9 @@ class Tracing:
                 attribution partial.
             cautious: if data of another message is written inside a turn, only the part before it is sampled.
         """
-        spans = attribute_spans(list(self.chunks(messages, gen=gen)), [message["role"] for message in messages])
+        spans = attribute_spans(
+            list(self.chunks(messages, gen=gen)), [message["role"] for message in messages], self.controls
+        )
         check_controls(spans, messages, self.inputs, self.controls)
         problem = lost_content(messages, spans)
         out = Emitter(messages)
