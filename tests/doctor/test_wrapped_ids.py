@@ -140,3 +140,14 @@ def test_rows_that_need_no_large_ids_are_not_taken_for_wrapped_ones() -> None:
     sums = [(rng.randint(1, 999), rng.randint(1, 999)) for _ in range(2000)]
     pairs = [[user(f"{a} + {b} = ?"), {"role": "assistant", "content": str(a + b)}] for a, b in sums]
     assert diagnose(rows_of(renderer, pairs), renderer=renderer).rules("error") == []
+
+
+def test_separators_that_were_added_later_do_not_hide_wrapped_rows() -> None:
+    renderer = renumbered("qwen2.5", "large")
+    rows = rows_of(renderer, chats(20))
+    stop = next(token for token in reversed(rows[0]["input_ids"]) if token in renderer.encoder.control_ids.values())
+    noise = [wrapped(row) for row in rows[:4]]
+    for row in noise:
+        row["input_ids"], row["labels"] = [*row["input_ids"], stop], [*row["labels"], -100]
+    report = diagnose([*noise, *rows[4:]], renderer=renderer)
+    assert {one.rule: one.rows for one in report.findings if one.severity == "error"} == {"ids-wrapped": 4}
