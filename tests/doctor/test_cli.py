@@ -43,7 +43,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_clean_data_exits_with_0(clean: Path) -> None:
     done = in_a_process("doctor", clean, *CHATML)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr  # with a line of progress on a slow machine
     assert "nothing found" in done.stdout
 
 
