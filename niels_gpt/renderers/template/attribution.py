@@ -193,40 +193,53 @@ def _split_by_origin(text: str) -> list[tuple[str, int]]:
 def _attribute_outside_loops(stretch: list[Span], controls: ControlTokens) -> list[Span]:
     """Attribute the scaffold of a stretch outside of loops to the last message whose content is before it.
 
-    Scaffold before any content belongs to the first message with content. Where another message's content follows, what
-    is after the first stop is of that message, such as its header. A stretch without content is unchanged.
+    Scaffold before any content belongs to the first message with content. If a stop is between the contents of any two
+    messages, what is after the first one there is of the second message, such as its header. A stretch without content
+    is unchanged.
     """
     origins = [span.origin for span in stretch if span.origin >= 0]
     if not origins:
         return stretch
-    message, attributed = origins[0], list[Span]()
+    return _cut_at_stops(stretch, origins[0], controls) or _to_last_content(stretch, origins[0])
+
+
+def _to_last_content(stretch: list[Span], message: int) -> list[Span]:
+    attributed = []
+    for span in stretch:
+        message = span.origin if span.origin >= 0 else message
+        attributed.append(Span(span.text, message, span.origin))
+    return attributed
+
+
+def _cut_at_stops(stretch: list[Span], message: int, controls: ControlTokens) -> list[Span]:
+    """The stretch, cut between messages after a stop; empty if two messages have none between them."""
+    attributed: list[Span] = []
     between: list[Span] = []  # the scaffold since the last content
     for span in stretch:
         if span.origin < 0:
             between.append(span)
             continue
         if span.origin != message:
-            own, between = _cut_after_stop(between, controls)
+            number, stop = _first_stop(between, controls)
+            if not stop:
+                return []
+            last = between[number]
+            own, between = [*between[:number], last._replace(text=last.text[:stop])], between[number + 1 :]
+            between = [last._replace(text=last.text[stop:]), *between] if stop < len(last.text) else between
             attributed += [Span(part.text, message, part.origin) for part in own]
             message = span.origin
-        attributed += [Span(part.text, message, part.origin) for part in between]
-        attributed.append(Span(span.text, message, message))
+        attributed += [Span(part.text, message, part.origin) for part in [*between, span]]
         between = []
     return attributed + [Span(part.text, message, part.origin) for part in between]
 
 
-def _cut_after_stop(scaffold: list[Span], controls: ControlTokens) -> tuple[list[Span], list[Span]]:
-    """What is up to the first stop that the template writes there and white space after it, and the rest.
-
-    The rest is empty if there is no stop.
-    """
+def _first_stop(scaffold: list[Span], controls: ControlTokens) -> tuple[int, int]:
+    """The first span with a stop that the template writes, and where that and white space after it end in it."""
     for number, span in enumerate(scaffold):
         stop = controls.first_stop(span.text) if span.origin == LITERAL else 0
         if stop:
-            stop += len(span.text[stop:]) - len(span.text[stop:].lstrip())
-            before, after = span._replace(text=span.text[:stop]), span._replace(text=span.text[stop:])
-            return [*scaffold[:number], before], [*([after] if after.text else []), *scaffold[number + 1 :]]
-    return scaffold, []
+            return number, stop + len(span.text[stop:]) - len(span.text[stop:].lstrip())
+    return 0, 0
 
 
 # ---- turns
