@@ -128,7 +128,9 @@ class ShardStream:
                 held[n] = found
         # What is needed now is downloaded by the threads too, several shards at a time.
         missing = [n for n in wanted.tolist() if n not in held]
-        self._fetcher.want(self._remote([*missing, *([] if upcoming is None else self._ahead(upcoming))]))
+        coming = self._remote([*missing, *([] if upcoming is None else self._ahead(upcoming))])
+        # Once all shards are here, no thread is woken for them.
+        self._fetcher.want([(cache, shard) for cache, shard in coming if not cache.has(shard)])
         shards = [self._split.shards[n].mapped(held.get(n)) for n in wanted.tolist()]
         number = np.full(len(self._split.shards), -1, dtype=np.int64)
         number[wanted] = np.arange(len(wanted))

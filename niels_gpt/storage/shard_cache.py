@@ -131,6 +131,10 @@ class ShardCache:
         ranges.MAX_BYTES.check(self.max_bytes, "cache_bytes")
         object.__setattr__(self, "folder", Path(self.folder))
 
+    def has(self, shard: RemoteShard) -> bool:
+        """Whether the shard is here now; it may be evicted at any time, unless it is held."""
+        return self._place(shard.key).is_dir()
+
     def hold(self, shard: RemoteShard) -> HeldShard:
         """The shard, downloaded if necessary, and held while the result exists.
 

@@ -151,4 +151,4 @@ def test_findings_come_before_what_was_not_judged(tmp_path: Path) -> None:
     assert run_cli("doctor", path, "--strict").returncode == 1
     assert run_cli("doctor", path, "--fail-on", "not-judged").returncode == 4
     written = run_cli("doctor", path, "--json", "--out", tmp_path / "report.json")
-    assert "1 findings; not judged: " in written.stdout
+    assert "1 finding; not judged: " in written.stdout
