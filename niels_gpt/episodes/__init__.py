@@ -74,4 +74,5 @@ __all__ = [
     "make_data_loader",
 ]
 
-__getattr__ = lazy_names(__name__, _MODULES)
+if not TYPE_CHECKING:  # else a type checker would accept any name
+    __getattr__ = lazy_names(__name__, _MODULES)

@@ -32,4 +32,5 @@ _MODULES = {"FORMATS": "registry", "Arrangement": "arranging", "export": "run"}
 
 __all__ = ["FORMATS", "Arrangement", "export"]
 
-__getattr__ = lazy_names(__name__, _MODULES)
+if not TYPE_CHECKING:  # else a type checker would accept any name
+    __getattr__ = lazy_names(__name__, _MODULES)

@@ -25,4 +25,5 @@ _MODULES = {"FORMATS": "run", "import_episodes": "run"}
 
 __all__ = ["FORMATS", "import_episodes"]
 
-__getattr__ = lazy_names(__name__, _MODULES)
+if not TYPE_CHECKING:  # else a type checker would accept any name
+    __getattr__ = lazy_names(__name__, _MODULES)

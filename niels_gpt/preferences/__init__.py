@@ -27,4 +27,5 @@ _MODULES = {"PreferenceBatch": "batches", "PreferenceLoader": "loader", "build_p
 
 __all__ = ["PreferenceBatch", "PreferenceLoader", "build_preferences"]
 
-__getattr__ = lazy_names(__name__, _MODULES)
+if not TYPE_CHECKING:  # else a type checker would accept any name
+    __getattr__ = lazy_names(__name__, _MODULES)

@@ -59,4 +59,5 @@ __all__ = [
     "trajectory",
 ]
 
-__getattr__ = lazy_names(__name__, _MODULES)
+if not TYPE_CHECKING:  # else a type checker would accept any name
+    __getattr__ = lazy_names(__name__, _MODULES)

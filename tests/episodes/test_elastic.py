@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt import seeds
-from niels_gpt.episodes import schedule as schedules
 from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.order import schedule as schedules
 from niels_gpt.episodes.order.schedule import (
     EveryRow,
     Group,
