@@ -28,16 +28,18 @@ _log = logging.getLogger("niels_gpt.episodes")
 
 # The options of the loader of episodes that windows have, too; others name what windows lack: masks, texts, packing.
 ORDER: Final = (
-    *(
-        "batch_sampling_mode",
-        "epoch_shuffle",
-        "epoch_drop_last",
-        "epoch_seed",
-        "shuffle_shards",
-        "weight_by",
-        "weights",
-    ),
-    *("temperature", "repeats", "epoch_rows", "epoch_ends", "global_counts"),
+    "batch_sampling_mode",
+    "epoch_shuffle",
+    "epoch_drop_last",
+    "epoch_seed",
+    "epoch_rows",
+    "epoch_ends",
+    "shuffle_shards",
+    "weight_by",
+    "weights",
+    "temperature",
+    "repeats",
+    "global_counts",
 )
 
 
@@ -79,6 +81,9 @@ class WindowLoader(GPTEpisodeDataLoader):
     ) -> None:
         if unknown := [name for name in order if name not in ORDER]:
             raise UsageError(f"WindowLoader has no {unknown[0]!r}; its options of the order are {', '.join(ORDER)}")
+        weight_by = sampling.weight_by if sampling is not None else order.get("weight_by")
+        if weight_by not in (None, "dataset"):
+            raise UsageError(f"weight_by is {weight_by!r}; windows have no type, source or weight, only a 'dataset'")
         super().__init__(
             config,
             tokenizer,

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import niels_gpt as ng
-from niels_gpt.episodes import GPTEpisodeDataLoader, WindowLoader
+from niels_gpt.episodes import GPTEpisodeDataLoader, Sampling, WindowLoader
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import ShardCache
@@ -202,6 +202,10 @@ def test_what_windows_lack_is_refused(cache: Path, tmp_path: Path) -> None:
         ng.loader(cache, batch_size=2, sequence_length=T, packing=True)
     with pytest.raises(UsageError, match="WindowLoader has no 'too_long'"):
         ng.loader(cache, batch_size=2, sequence_length=T, too_long="head")
+    for weighed in ({"weight_by": "source", "weights": {"a": 1}}, {"sampling": Sampling(weight_by="weight")}):
+        options: dict[str, Any] = {"epoch_seed": None, **weighed}
+        with pytest.raises(UsageError, match="windows have no type, source or weight"):
+            loader(cache, **options)
     sft_cache(tmp_path / "sft")
     with pytest.raises(CacheError, match="a cache of kind 'sft'; windows are of kind 'pretrain'"):
         loader(tmp_path / "sft")
