@@ -358,6 +358,30 @@ def test_ids_become_a_conversation_again(address: str, visit: Visit) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
+def test_the_row_that_was_chosen_last_stays(address: str, visit: Visit) -> None:
+    """The first row is opened by itself; its answer may come after that of a row that was chosen meanwhile."""
+    page = visit(f"{address}/#dataset").page
+    first: list[Any] = []
+
+    def answer(route: Any) -> None:
+        if route.request.post_data_json.get("row") == 0 and not first:
+            first.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/training", answer)
+    page.get_by_role("radio", name="As trained").click()
+    page.locator(".bar-row").last.click()
+    page.get_by_role("heading", name="as trained").wait_for()
+    chosen = page.get_by_role("heading", name="as trained").inner_text()
+    assert chosen != "Row 0 as trained"
+    with page.expect_response("**/api/training"):
+        first[0].continue_()
+    page.wait_for_timeout(300)
+    assert page.get_by_role("heading", name="as trained").inner_text() == chosen
+    page.unroute_all(behavior="wait")
+
+
 @pytest.mark.parametrize("view", [*READY, "findings", "training"])
 def test_axe_finds_nothing(address: str, visit: Visit, view: str) -> None:
     """The rules of axe-core for accessibility, on a desk and on a telephone, light and dark."""

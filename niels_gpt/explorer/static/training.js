@@ -9,7 +9,7 @@ const POLICIES = [["head", "keep the first tokens"], ["tail", "keep the last tok
 
 export class TrainingView {
   constructor(owner) {
-    Object.assign(this, { owner, current: latest(), start: 0 });
+    Object.assign(this, { owner, current: latest(), opening: latest(), start: 0 });
     const again = () => { this.start = 0; this.refresh(); };
     this.size = h("input", { type: "number", min: 1, value: 1024, "aria-label": "Block size, tokens", onchange: again });
     this.policy = h("select", { "aria-label": "Episodes that are too long", onchange: again }, POLICIES.map(([name, title]) => h("option", { value: name }, `${name}: ${title}`)));
@@ -74,7 +74,9 @@ export class TrainingView {
   }
 
   async open(row) {
+    const mine = this.opening();
     const { table } = await ask("/api/training", { ...this.asked(), row });
+    if (!mine()) return; // another row was chosen meanwhile; answers may come in another order than they were asked for
     for (const bar of this.bars.querySelectorAll(".bar-row")) bar.toggleAttribute("aria-current", Number(bar.dataset.row) === row);
     this.panel?.tokens.drop();
     this.panel = tokenPanel(unpacked(table), "stored", { inspect: this.owner.inspect, label: `training row ${row}` });
