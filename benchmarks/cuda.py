@@ -80,8 +80,13 @@ def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def attention_of(batch: EpisodeBatch) -> dict[str, Attend]:
-    """Attention of a packed batch on the device, by each kernel that this version of torch has."""
+    """Attention of a packed batch on the device, by each kernel that this version of torch has.
+
+    Returns:
+        Functions of queries, keys and values, each of shape (rows, heads, T, width of a head).
+    """
     assert batch.segment_ids is not None
+    rows, length = batch.x.shape
     mask = block_diagonal_mask(batch.segment_ids)
     ways: dict[str, Attend] = {
         "block_diagonal_mask": lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
@@ -90,7 +95,7 @@ def attention_of(batch: EpisodeBatch) -> dict[str, Attend]:
         from torch.nn.attention import flex_attention as flex
     except ImportError:
         return ways
-    blocks = flex.create_block_mask(segment_mask_mod(batch.segment_ids), B, None, T, T, device="cuda")
+    blocks = flex.create_block_mask(segment_mask_mod(batch.segment_ids), rows, None, length, length, device="cuda")
     compiled: Any = torch.compile(flex.flex_attention)
     ways["flex_attention"] = lambda q, k, v: compiled(q, k, v, block_mask=blocks)
     try:
@@ -102,10 +107,11 @@ def attention_of(batch: EpisodeBatch) -> dict[str, Attend]:
     causal: dict[str, Any] = {"window_size": (-1, 0)} if windows else {"is_causal": True}
 
     def by_lengths(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        flat = [tensor.transpose(1, 2).reshape(-1, HEADS, WIDTH) for tensor in (q, k, v)]
+        heads, width = q.shape[1], q.shape[3]
+        flat = [tensor.transpose(1, 2).reshape(-1, heads, width) for tensor in (q, k, v)]
         starts, longest = batch.cu_seqlens, batch.max_seqlen
         mixed: Any = varlen.varlen_attn(*flat, starts, starts, longest, longest, **causal)
-        found: torch.Tensor = mixed.view(B, T, HEADS, WIDTH).transpose(1, 2)
+        found: torch.Tensor = mixed.view(rows, length, heads, width).transpose(1, 2)
         return found
 
     ways["varlen_attn"] = by_lengths

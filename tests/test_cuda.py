@@ -5,7 +5,6 @@ Skipped without one. The same rules are tested on the CPU in `test_attention`, `
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
@@ -16,10 +15,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.cuda import Attend, attention_of
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.format.attention import block_diagonal_mask, segment_mask_mod
 from tests.episodes.made import loader, write_split
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -27,7 +26,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 VOCABULARY, B, T = 1000, 8, 512
 HEADS, WIDTH = 4, 64
 BATCHES = 60
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -135,53 +133,27 @@ class Heads:
         return torch.cat(parts, dim=2).transpose(1, 2).reshape(B, T, HEADS, WIDTH).transpose(1, 2)
 
 
-def dense(batch: EpisodeBatch) -> Attend:
-    assert batch.segment_ids is not None
-    mask = block_diagonal_mask(batch.segment_ids)
-    return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-
-def flexible(batch: EpisodeBatch) -> Attend:
-    flex = pytest.importorskip("torch.nn.attention.flex_attention")
-    assert batch.segment_ids is not None
-    blocks = flex.create_block_mask(segment_mask_mod(batch.segment_ids), B, None, T, T, device="cuda")
-    compiled: Any = torch.compile(flex.flex_attention)
-    return lambda q, k, v: compiled(q, k, v, block_mask=blocks)
-
-
-def variable_lengths(batch: EpisodeBatch) -> Attend:
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
-    starts, longest = batch.cu_seqlens, batch.max_seqlen
-    # torch 2.10 has `is_causal`, later versions the window that it means.
-    windows = "window_size" in inspect.signature(varlen.varlen_attn).parameters
-    causal: dict[str, Any] = {"window_size": (-1, 0)} if windows else {"is_causal": True}
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        flat = [tensor.transpose(1, 2).reshape(B * T, HEADS, WIDTH) for tensor in (q, k, v)]
-        mixed: torch.Tensor = varlen.varlen_attn(*flat, starts, starts, longest, longest, **causal)
-        return mixed.view(B, T, HEADS, WIDTH).transpose(1, 2)
-
-    return attend
-
-
-KERNELS: dict[str, tuple[Callable[[EpisodeBatch], Attend], torch.dtype, float]] = {
-    "dense mask": (dense, torch.float32, 2e-5),
-    "flex_attention": (flexible, torch.float32, 2e-5),
-    "flex_attention in bfloat16": (flexible, torch.bfloat16, 0.06),
-    "varlen_attn": (variable_lengths, torch.bfloat16, 0.06),
+# Kernel, dtype, and how far a result may be from that of the text alone.
+KERNELS = {
+    "block_diagonal_mask": (torch.float32, 2e-5),
+    "flex_attention": (torch.float32, 2e-5),
+    "varlen_attn": (torch.bfloat16, 0.06),
 }
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile, about settings of the machine
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_packed_text_attends_as_if_it_were_alone(dataset: Path, kernel: str) -> None:
-    attend_of, dtype, tolerance = KERNELS[kernel]
+    dtype, tolerance = KERNELS[kernel]
     batch = opened(dataset, "cuda", packing=True).next_batch()
     assert batch.cu_seqlens is not None
     assert len(batch.cu_seqlens) > B + 4, "several texts to a row"
+    attend = attention_of(batch).get(kernel)
+    if attend is None:
+        pytest.skip(f"torch {torch.__version__} has no {kernel}")
     heads = Heads(batch, dtype)
     wanted = heads.result(heads.alone)
-    for found, alone in zip(heads.result(attend_of(batch)), wanted, strict=True):
+    for found, alone in zip(heads.result(attend), wanted, strict=True):
         torch.testing.assert_close(found, alone, rtol=0, atol=tolerance)
     # The test can fail: as one text to a row, packed texts see each other.
     whole = heads.result(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True))

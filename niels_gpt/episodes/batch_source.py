@@ -95,7 +95,7 @@ class BatchSource(Batches[EpisodeBatch]):
     r * batch_size on. Making batches changes nothing here, so several threads may ask for any places at once.
 
     Attributes:
-        uses_mask: whether the dataset has masks and they are used.
+        uses_mask: whether `mask` says what is trained: the dataset has masks, or is one of windows, and they are used.
     """
 
     logger: ClassVar[logging.Logger] = logging.getLogger("niels_gpt.episodes")

@@ -75,6 +75,8 @@ class ShardStream:
     ) -> None:
         self._split, self._schedule, self._open_reader = split, schedule, open_reader
         _check_capacity(split, schedule, rows)
+        caches = {shard.remote[0] for shard in split.shards if shard.remote}
+        self._room_ahead = min(cache.max_bytes for cache in caches) // SHARE_AHEAD
         self.after_fork()
         reset_after_fork(self)
         release_when_full(self)
@@ -140,14 +142,12 @@ class ShardStream:
     def _ahead(self, upcoming: Iterator[Int64s]) -> list[int]:
         """The shards of the next window, and of as many windows after it as the limits allow.
 
-        With one window alone, a store that answers after 10 ms would be waited for at the beginning of each.
+        With the next window alone, all threads would wait for the store at once, and then for the next window.
         """
         found: dict[int, None] = dict.fromkeys(next(upcoming).tolist())  # in the order of their use, each once
-        caches = {shard.remote[0] for shard in self._split.shards if shard.remote}
-        room = min(cache.max_bytes for cache in caches) // SHARE_AHEAD
         for window in islice(upcoming, MOST_AHEAD):
             more = found | dict.fromkeys(window.tolist())
-            if len(more) > MOST_AHEAD or sum(shard.bytes for _, shard in self._remote(list(more))) > room:
+            if len(more) > MOST_AHEAD or sum(shard.bytes for _, shard in self._remote(list(more))) > self._room_ahead:
                 break
             found = more
         return list(found)

@@ -101,6 +101,7 @@ class WindowLoader(GPTEpisodeDataLoader):
         return EpisodeSplit(self._dirs, split, streamed=self._streamed, window=self.block_size)
 
     def _log_splits(self) -> None:
+        """Log what was opened; rank 0 only."""
         ensure_log_output()
         if self.rank:
             return

@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 import niels_gpt as ng
 from niels_gpt.episodes import GPTEpisodeDataLoader, Sampling, WindowLoader
 from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.scale.publish import publish
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import ShardCache
 from tests.conftest import FakeTokenizer
 from tests.episodes.stores import FileServer
 from tests.export.sources import pretrain_cache, sft_cache
+from tests.scale.stores import s3_server
 
 T, PAD = 5, 999
 Row = tuple[list[int], list[int], list[float]]
@@ -187,6 +189,13 @@ def test_the_front_door_reads_windows_from_a_store(store: FileServer, cache: Pat
     assert rows_of(opened) == rows_of(ng.loader(cache, **options))
 
 
+def test_a_published_cache_in_a_bucket(store: FileServer, cache: Path, tmp_path: Path) -> None:
+    with s3_server() as bucket:
+        publish(cache, f"{bucket}/cache/web")
+        opened = loader(f"{bucket}/cache/web/", shard_cache=shard_cache(tmp_path), shuffle_shards=2)
+        assert rows_of(opened.batches()) == rows_of(loader(cache, shuffle_shards=2).batches())
+
+
 def test_a_shard_that_stays_damaged_is_named(store: FileServer, tmp_path: Path) -> None:
     store.faults("web/train/shard_00000.bin damage")
     opened = loader(f"{store.url}/web", shard_cache=shard_cache(tmp_path), epoch_shuffle=False)
@@ -212,6 +221,22 @@ def test_what_windows_lack_is_refused(cache: Path, tmp_path: Path) -> None:
     other = by_another_program(tmp_path / "other", [[1, 2, 3]])
     with pytest.raises(Mismatch, match="built with tokenizer 000000000000 but opened with"):
         WindowLoader({"batch_size": 1, "block_size": T}, FakeTokenizer(), other, pad_token_id=PAD)
+
+
+def test_damage_on_the_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match="no such directory"):
+        loader(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CacheError, match=r"empty/meta\.json"):
+        loader(tmp_path / "empty")
+    folder = tmp_path / "web"
+    pretrain_cache(folder)
+    shard = folder / "train" / "shard_00002.bin"
+    with pytest.raises(CacheError, match=r"shard_00000\.bin: window 0: token \d+ is .*niels-gpt cache verify"):
+        rows_of(loader(folder, vocab_size=12, pad_token_id=0).evaluation_batches("train"))
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(CacheError, match=r"train/shard_00002\.bin"):
+        loader(folder)
 
 
 def test_each_loader_refuses_the_other_kind_in_a_store(store: FileServer, tmp_path: Path) -> None:

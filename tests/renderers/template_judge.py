@@ -18,7 +18,25 @@ import jinja2
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 Messages = list[dict[str, Any]]
+Run = tuple[str, int, bool, bool]  # text, message, whether the model emits it, whether it is content
 FIRST = 0xF0000  # the private-use letters of message i are FIRST + 256 * i + ...
+
+
+def runs(renderer: TemplateRenderer, messages: Any, **options: Any) -> list[Run]:
+    """The pieces of a rendering, neighbours with equal facts joined."""
+    pieces = renderer.pieces(messages, **options)
+    return joined([(piece.text, piece.msg, piece.sampled, piece.content) for piece in pieces])
+
+
+def joined(pieces: list[Run]) -> list[Run]:
+    """Neighbours with equal facts as one."""
+    found: list[Run] = []
+    for piece in pieces:
+        if found and found[-1][1:] == piece[1:]:
+            found[-1] = (found[-1][0] + piece[0], *piece[1:])
+        elif piece[0]:
+            found.append(piece)
+    return found
 
 
 @cache

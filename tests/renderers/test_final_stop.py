@@ -18,7 +18,7 @@ from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.every_template import SOURCES, encoder, source_of
 from tests.renderers.small import CHATML, assistant, user
-from tests.renderers.template_judge import WRITTEN, Known, random_template
+from tests.renderers.template_judge import WRITTEN, Known, joined, random_template, runs
 from tests.renderers.tiny_families import folder_of
 
 STOP = "<|im_end|>"
@@ -42,27 +42,6 @@ CHAT = [user("one"), assistant("two"), user("three"), assistant("four")]
 
 def made(source: str, final_stop: str = STOP, **options: Any) -> TemplateRenderer:
     return TemplateRenderer(folder_of("qwen3"), template=source, final_stop=final_stop, **options)
-
-
-def runs(renderer: TemplateRenderer, messages: Any, **options: Any) -> list[tuple[str, int, bool, bool]]:
-    found: list[tuple[str, int, bool, bool]] = []
-    for piece in renderer.pieces(messages, **options):
-        facts = (piece.msg, piece.sampled, piece.content)
-        if found and found[-1][1:] == facts:
-            found[-1] = (found[-1][0] + piece.text, *facts)
-        elif piece.text:
-            found.append((piece.text, *facts))
-    return found
-
-
-def joined(expected: list[tuple[str, int, bool, bool]]) -> list[tuple[str, int, bool, bool]]:
-    found: list[tuple[str, int, bool, bool]] = []
-    for run in expected:
-        if found and found[-1][1:] == run[1:]:
-            found[-1] = (found[-1][0] + run[0], *run[1:])
-        else:
-            found.append(run)
-    return found
 
 
 def sampled(renderer: TemplateRenderer, messages: Any, **options: Any) -> list[str]:

@@ -22,7 +22,7 @@ from tests.assets import needs_assets
 from tests.renderers.chats import Wanted, conversation
 from tests.renderers.every_template import SOURCES, renderer_of
 from tests.renderers.small import CHATML, assistant, user
-from tests.renderers.template_judge import Known, faults, random_template
+from tests.renderers.template_judge import Known, faults, joined, random_template, runs
 from tests.renderers.tiny_families import folder_of
 
 STOP_IN_NEXT_TURN = (
@@ -60,18 +60,6 @@ CHAT = [
 
 def made(source: str, **variables: Any) -> TemplateRenderer:
     return TemplateRenderer(folder_of("qwen3"), template=source, stops=("<|im_end|>",), **variables)
-
-
-def runs(renderer: TemplateRenderer, messages: list[dict[str, Any]]) -> list[tuple[str, int, bool, bool]]:
-    """The pieces, neighbours with equal facts joined."""
-    joined: list[tuple[str, int, bool, bool]] = []
-    for piece in renderer.pieces(messages):
-        now = (piece.msg, piece.sampled, piece.content)
-        if joined and joined[-1][1:] == now:
-            joined[-1] = (joined[-1][0] + piece.text, *now)
-        else:
-            joined.append((piece.text, *now))
-    return joined
 
 
 # ---- single templates
@@ -444,16 +432,6 @@ def check_known(known: Known, renderer: TemplateRenderer, rng: random.Random) ->
             assert rendered.attribution.startswith("partial: ")
             continue
         assert runs(renderer, chat) == joined(expected), known.source
-
-
-def joined(expected: list[tuple[str, int, bool, bool]]) -> list[tuple[str, int, bool, bool]]:
-    found: list[tuple[str, int, bool, bool]] = []
-    for run in expected:
-        if found and found[-1][1:] == run[1:]:
-            found[-1] = (found[-1][0] + run[0], *run[1:])
-        else:
-            found.append(run)
-    return found
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
