@@ -13,7 +13,8 @@ _KINDS: Final = {
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
 }
 _MIME_TYPES: Final = ("mime_type", "mimeType", "media_type")
-_TEXT_FIELDS: Final = frozenset({"type", "text", "thinking"})  # of a part; a text may well speak of a film's file
+# Of a part: these hold texts, which may well speak of a film's file.
+_TEXT_FIELDS: Final = frozenset({"type", "text", "thinking", "content", "refusal", "output"})
 _SUFFIXES: Final = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
     "audio": (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a"),

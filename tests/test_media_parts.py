@@ -90,6 +90,8 @@ def test_other_parts_are_not_meant() -> None:
         {"inline_data": {"mime_type": "image/png", "data": ""}},
         {"file_data": {"mime_type": None}, "text": "x"},
         {"type": "file", "file": {"file_id": "audio"}},
+        {"type": "refusal", "refusal": "I cannot play a.mp3"},
+        {"type": "tool_result", "content": "saved as a.mp4"},
     ):
         assert normalise(asked(part))[1]["content"][0] == TEXT
 
