@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.corpus import Corpus
 from benchmarks.families import _blocks, model_of
 from benchmarks.fresh import Block, Way, take_turns
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers import tml
 from tests.renderers.chats import Messages

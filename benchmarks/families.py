@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.corpus import Corpus
 from benchmarks.fresh import Block, Times, Way, ratios, results, take_turns
 from benchmarks.pairs import Result
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.encoder import TokenizerAdapter

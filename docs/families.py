@@ -22,7 +22,7 @@ from niels_gpt.explorer.html import example_html, legend_html, page_html
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
 from tests.renderers.tiny_families import TEXTS, folder_of
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from niels_gpt.episodes.split_loader import SplitLoader
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Message
-    from niels_gpt.renderers.engine import Family
+    from niels_gpt.renderers.family import Family
     from niels_gpt.renderers.loss import LossOn
     from niels_gpt.renderers.template.renderer import DefaultRenderer
     from niels_gpt.renderers.types import RenderedTokens

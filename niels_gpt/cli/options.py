@@ -31,7 +31,7 @@ from niels_gpt.values import VALUE_HELP, name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.choice import RendererOptions
-    from niels_gpt.renderers.engine import Family
+    from niels_gpt.renderers.family import Family
     from niels_gpt.renderers.loss import LossOn
     from niels_gpt.renderers.template.renderer import DefaultRenderer
 

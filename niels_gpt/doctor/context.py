@@ -41,7 +41,7 @@ from niels_gpt.doctor.view import Scope
 from niels_gpt.errors import Mismatch, MissingExtra, TemplateError, UsageError
 from niels_gpt.ranges import EXAMINED_LENGTH
 from niels_gpt.renderers.choice import RendererOptions, clock_on, open_renderer
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template

@@ -24,7 +24,7 @@ from niels_gpt.doctor.layout import Ids, Layout, rows_of
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, TOOL, Bools, Int64s, covered
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights, loss_weights
 from niels_gpt.renderers.template.renderer import DefaultRenderer

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.renderers.completions.parsed import ParsedResponse
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.template.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import RenderedTokens

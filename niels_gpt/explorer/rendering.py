@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from niels_gpt.explorer.token_columns import Bools, LossMode, TokenFacts, TokenTable, spelled, table_of_rendering
 from niels_gpt.messages import Message
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import Piece
 from niels_gpt.tokenizer.pieces import PieceEncoder

@@ -6,26 +6,23 @@
     configs.py        the options of every renderer;  options.py: those of families, and their checks
     choice.py         a renderer from what a user names: options as text, a template file, a date
     types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
-    completions.py    reading completions, at once or while they are sampled: reasoning, content, calls
-    parsing.py        what is read from them: `ParsedResponse`, `ParsedToolCall`, and events
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
-    display.py        how a rendering, and a renderer, is shown in a terminal and a notebook
+    display.py        how a rendering is shown in a terminal and a notebook
 
+    base_renderer.py  `BaseRenderer`: rendering and reading, the same for families and templates. Start reading here
+    family.py         `Family`: what all grammars share
     families/         one file per model family: its grammar and its options; all_families.py: the list of them
-    engine.py         `Family`: rendering, parsing and bridging, the same for all grammars. Start reading here
     conversation.py   what a grammar reads;  emitter.py: what it writes on
     encode.py         emitters to ids and facts
-    reading.py        completions as text with their tokens; prompts for the next turn
+    completions/      what models sampled: reasoning, content, calls, at once or while they are sampled
     dialects/         how tool calls and tool declarations are written and read
+    bridges.py        the prompt of the next turn, after ids that were sampled
     images/           images in messages;  image_family.py: what families with images share
     unsupported.py    fields that a format has no place for
 
-    response.py       what is read becomes events and a `ParsedResponse`
-    windows.py        texts that may still grow;  partial_json.py: JSON
-
     template/         `TemplateRenderer`: any Jinja chat template, with attribution
 
-    client.py         completions from an inference server;  answers.py: what it answers
+    client.py         completions from an inference server;  server_answers.py: what it answers
     pool.py           several renderers with one interface, for threads
     base.py           the public names in one module, as in the `renderers` package
 

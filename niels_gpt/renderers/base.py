@@ -12,18 +12,10 @@ from niels_gpt.messages import (
     ToolSpec,
     VideoPart,
 )
-from niels_gpt.renderers.completions import ResponseParser, StreamingRenderer
-from niels_gpt.renderers.encode import attribute_text_segments
-from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
-from niels_gpt.renderers.loss import LossOn, extract_message_tool_names
-from niels_gpt.renderers.masks import (
-    batch_weights,
-    build_training_sample,
-    build_training_samples,
-    build_trajectory_step,
-    loss_weights,
-)
-from niels_gpt.renderers.parsing import (
+from niels_gpt.renderers.base_renderer import StreamingRenderer
+from niels_gpt.renderers.bridges import reject_assistant_in_extension, trim_to_turn_close
+from niels_gpt.renderers.completions.builder import CallInProgress
+from niels_gpt.renderers.completions.parsed import (
     ArgumentDelta,
     CallClosed,
     CallName,
@@ -37,8 +29,19 @@ from niels_gpt.renderers.parsing import (
     Stopped,
     ToolCallParseStatus,
 )
+from niels_gpt.renderers.completions.parser import ResponseParser
+from niels_gpt.renderers.conversation import should_preserve_past_thinking
+from niels_gpt.renderers.encode import attribute_text_segments
+from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.loss import LossOn, extract_message_tool_names
+from niels_gpt.renderers.masks import (
+    batch_weights,
+    build_training_sample,
+    build_training_samples,
+    build_trajectory_step,
+    loss_weights,
+)
 from niels_gpt.renderers.pool import RendererPool, is_multimodal
-from niels_gpt.renderers.reading import reject_assistant_in_extension, should_preserve_past_thinking, trim_to_turn_close
 from niels_gpt.renderers.registry import (
     MODEL_RENDERER_MAP,
     MULTIMODAL_MODELS,
@@ -46,7 +49,6 @@ from niels_gpt.renderers.registry import (
     create_renderer,
     create_renderer_pool,
 )
-from niels_gpt.renderers.response import CallInProgress
 from niels_gpt.renderers.types import MultimodalRenderer, Piece, RenderedBatch, RenderedTokens, Renderer
 from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS
 from niels_gpt.tokenizer.hub import load_hf_tokenizer as load_tokenizer

@@ -19,7 +19,7 @@ from niels_gpt.renderers.configs import (
     config_of,
     with_options,
 )
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.images.processors import load_processor
 from niels_gpt.renderers.registry import automatic_renderer, create_renderer, refuse_unknown_images
 from niels_gpt.renderers.template.isolation import Isolation

@@ -22,10 +22,11 @@ from niels_gpt.errors import DataError, UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.forks import new_lock, reset_after_fork
 from niels_gpt.messages import Message
-from niels_gpt.renderers.answers import Completed, ServerError, StreamedCompletion, completed, excerpt
-from niels_gpt.renderers.completions import ResponseParser, StreamingRenderer
+from niels_gpt.renderers.base_renderer import StreamingRenderer
+from niels_gpt.renderers.completions.parsed import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
-from niels_gpt.renderers.parsing import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.server_answers import Completed, ServerError, StreamedCompletion, completed, excerpt
 from niels_gpt.renderers.types import RenderedTokens, Renderer, supports_tools
 
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ async def generate(
             A server without `max_tokens` uses its own default (vLLM: 16).
         max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, requested once per process; if the
             server does not list it, the length is not checked.
-        on_event: is called in the event loop with each event (`renderers/parsing.py`) of a completion that the server
-            streams: reasoning, content and calls as they are sampled. The result is the same as without.
+        on_event: is called in the event loop with each event (`renderers/completions/parsed.py`) of a completion that
+            the server streams: reasoning, content and calls as they are sampled. The result is the same as without.
 
     Raises:
         UsageError: arguments that contradict each other; tools for a renderer that reads no calls; `on_event` for a

@@ -1,7 +1,5 @@
 """How a rendering is shown: one line (`repr`), coloured text in a terminal, coloured tokens in a notebook.
 
-A renderer shows itself with the rendering of one short conversation (`ShowsExample`).
-
 A token has one of four kinds, by its facts and its loss weight, in this order:
 
     trained    weight > 0: the token is in the loss
@@ -14,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any, Final, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt import token_display
-from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import Message
 from niels_gpt.token_display import CONTEXT, SAMPLED, SCAFFOLD, TRAINED, TokenRow
 
 
@@ -87,48 +82,3 @@ def terminal_text(columns: TokenColumns) -> str:
 def notebook_html(columns: TokenColumns, attribution: str) -> str:
     """The rendering as HTML: a span for each token, its id and facts in the tooltip."""
     return token_display.notebook_html(summary(columns, attribution), [columns.row()], columns.spelling)
-
-
-# ---- a renderer
-
-
-EXAMPLE: Final[list[Message]] = [
-    {"role": "user", "content": "What is 2 + 2?"},
-    {"role": "assistant", "content": "4."},
-]
-
-
-class _Shown(Protocol):
-    """The attributes of a rendering that showing it needs."""
-
-    def show(self) -> None: ...
-
-    def _repr_html_(self) -> str: ...
-
-
-class _Renders(Protocol):
-    """The methods of a renderer that showing it needs."""
-
-    def render(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> _Shown: ...
-
-
-class ShowsExample:
-    """Base of renderers, with which they are shown in a terminal (`show()`) and a notebook."""
-
-    def show(self: _Renders) -> None:
-        """Print the renderer, and how it writes a short conversation: trained, sampled, context and scaffold in colour.
-
-        Raises:
-            MessageError, UsageError: its format cannot express the conversation.
-        """
-        print(repr(self))
-        self.render(EXAMPLE).show()
-
-    def _repr_html_(self: _Renders) -> str:
-        """The same as coloured tokens, for notebooks."""
-        try:
-            return f"<div>{escape(repr(self))}</div>{self.render(EXAMPLE)._repr_html_()}"
-        except (MessageError, UsageError) as error:  # a template may refuse any conversation; a notebook needs no error
-            return f"<div>{escape(repr(self))}</div><div>no example: {escape(str(error))}</div>"

@@ -18,7 +18,7 @@ from niels_gpt.extras import check_library
 from niels_gpt.messages import Message
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.images.loading import ImagePart, image_part
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, MultiModalData, ProcessedImage, no_processor
 from niels_gpt.renderers.options import FamilyConfig

@@ -12,10 +12,11 @@ from typing import Any
 from niels_gpt.errors import UsageError
 from niels_gpt.forks import reset_after_fork
 from niels_gpt.messages import Message
-from niels_gpt.renderers.completions import ResponseParser, StreamingRenderer
+from niels_gpt.renderers.base_renderer import StreamingRenderer
+from niels_gpt.renderers.completions.parsed import ParsedResponse
+from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.masks import Renders, as_produced
-from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.types import MultimodalRenderer, RenderedTokens, Renderer, supports_tools
 
 

@@ -28,8 +28,8 @@ from niels_gpt.renderers.configs import (
     config_of,
     with_options,
 )
-from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.all_families import FAMILIES
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
 from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES

@@ -25,10 +25,10 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message
+from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, terminal_text
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
-from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import SCAFFOLD as SCAFFOLD
 from niels_gpt.tokenizer.pieces import edges_of

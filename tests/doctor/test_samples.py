@@ -17,7 +17,7 @@ from niels_gpt.doctor.rows import ASSISTANT
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.choice import open_renderer
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.completions.parsed import ParsedResponse, ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.family import Family
 from tests.memory import shared
 from tests.renderers.sweeps import answered, served_and_said
 from tests.renderers.tiny_families import TOKENS, renderer_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.encode import concatenate_batches, render_conversations
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.types import RenderedBatch
 from tests.renderers.chats import Messages
 

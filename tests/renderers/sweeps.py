@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tokenizers")
 from tokenizers import Tokenizer
 
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.types import Piece
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer

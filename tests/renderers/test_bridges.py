@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from tests.renderers.chats import TOOLS, Messages
 from tests.renderers.sweeps import (
     Options,

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.configs import Qwen35RendererConfig
 from niels_gpt.renderers.families.qwen35 import Qwen35Renderer, thinks_by_default
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS, needs_assets
 from tests.renderers.chats import Wanted, conversation

@@ -28,8 +28,8 @@ import pytest
 from niels_gpt.errors import DataError, MissingExtra, UsageError
 from niels_gpt.renderers.base import MultiModalData, ParsedResponse, PlaceholderRange, RenderedTokens
 from niels_gpt.renderers.client import Generated, OverlongPromptError, ServerError, generate
+from niels_gpt.renderers.completions.parsed import ArgumentDelta, ContentDelta, Stopped, ToolCallParseStatus
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.parsing import ArgumentDelta, ContentDelta, Stopped, ToolCallParseStatus
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 pytest.importorskip("tokenizers")

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.renderers.parsing import ArgumentDelta, CallClosed, CallName
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.parsed import ArgumentDelta, CallClosed, CallName
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import create_renderer
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation
 from tests.renderers.deepseek_texts import FILE, SOURCES, as_text

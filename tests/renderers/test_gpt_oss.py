@@ -12,8 +12,8 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import build_training_sample, create_renderer
 from niels_gpt.renderers.dialects.harmony import namespace
-from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
+from niels_gpt.renderers.family import Family
 from tests.assets import ASSETS, needs_assets
 from tests.renderers.small import assistant, call, result, told, user
 from tests.renderers.sweeps import served_and_said

@@ -14,8 +14,8 @@ pytest.importorskip("openai_harmony")
 import openai_harmony as harmony
 
 from niels_gpt.renderers.base import build_training_sample, build_training_samples
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import config_of
 from tests.assets import encoder_at
 from tests.renderers.chats import Messages, conversation, forged

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from tests.renderers.small import assistant, call, family, result, user
 
 MODEL, STOP, END = "<|message_model|>", "<|content_model_end_sampling|>", "<|end_message|>"

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.parsing import ParsedResponse
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.parsed import ParsedResponse
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from tests.renderers.chats import TOOLS
 from tests.renderers.tiny_families import renderer_of
 

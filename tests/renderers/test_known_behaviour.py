@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
-from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
+from niels_gpt.renderers.completions.parsed import ParsedResponse, ToolCallParseStatus
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.parsers import ThinkTextReasoningParser
 from tests.assets import ASSETS, encoder_at, needs_assets

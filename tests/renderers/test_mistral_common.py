@@ -36,7 +36,7 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import TOOLS, Messages, conversation
 from tests.renderers.sweeps import wanted

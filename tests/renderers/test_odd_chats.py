@@ -16,7 +16,7 @@ pytest.importorskip("tokenizers")
 import numpy as np
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import Messages
 from tests.renderers.one_path import by_general_path, varied

@@ -16,7 +16,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.dialects.typescript import declare_tools
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP, config_of
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import RenderedTokens

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.parsing import ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.completions.parsed import ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import TOOLS, plain_text
 from tests.renderers.damage import check_reading

@@ -23,10 +23,10 @@ from niels_gpt.renderers.configs import (
     FamilyConfig,
     Qwen3RendererConfig,
 )
-from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families import all_families
 from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.image_family import takes_images
 from niels_gpt.renderers.registry import FAMILIES, config_from_name, config_of
 from niels_gpt.renderers.template.renderer import DefaultRenderer, TemplateRenderer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import FAMILIES, config_of
 from niels_gpt.renderers.template.parsers import get_tool_parser
 from tests.assets import ASSETS, needs_assets

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.renderers.choice import open_renderer
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, automatic_renderer, create_renderer
 from niels_gpt.renderers.template.certificate import Probe
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS, Proven

@@ -15,7 +15,7 @@ import numpy as np
 from tml_renderers import chat, renderers, tokenizers, v0
 
 from niels_gpt.renderers.base import build_training_samples
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES, config_of
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder

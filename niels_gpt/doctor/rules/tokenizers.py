@@ -16,7 +16,7 @@ from niels_gpt.doctor.rules.chats import system_fault
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.token_display import TokenSpelling

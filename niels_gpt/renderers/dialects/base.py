@@ -3,9 +3,9 @@
 A dialect writes a call on an emitter and reads calls back from a completion, in one class, so that both stay alike.
 Reading never raises: every attempt at a call is recorded with its status, its text and its tokens.
 
-A dialect reads completions that still grow (`windows.py`), and reports names and arguments as they come. Over a whole
-completion the same code never waits. Dialects that only parsers for chat templates read are `CallReader`s: no
-family writes them.
+A dialect reads completions that still grow (`completions/windows.py`), and reports names and arguments as they come.
+Over a whole completion the same code never waits. Dialects that only parsers for chat templates read are
+`CallReader`s: no family writes them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window
 from niels_gpt.renderers.conversation import Call, as_mapping, to_json
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ParsedToolCall, ToolCallParseStatus
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window
 
 Schemas = Mapping[str, Mapping[str, Any]]  # tool name -> argument name -> JSON schema
 Arguments = dict[str, Any] | str | None

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import CallDialect, Schemas, call_block, close, text_or_json
 from niels_gpt.renderers.dialects.json_values import strict_json, typed_value
 from niels_gpt.renderers.dialects.sections import Section
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
 
 TOKEN = "｜DSML｜"  # one control token, in every tag: its spelling in several tokens is text, so no text can hold a tag
 

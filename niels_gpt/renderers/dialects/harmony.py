@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ParsedToolCall
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold, match_end
 from niels_gpt.renderers.conversation import Call, as_mapping, to_json
 from niels_gpt.renderers.dialects.base import CallDialect, Schemas
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ParsedToolCall
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold, match_end
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 _ROLE = re.compile(r"[\w.:-]*")

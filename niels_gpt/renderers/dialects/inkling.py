@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ParsedToolCall
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, sorted_json, to_json
 from niels_gpt.renderers.dialects.base import Arguments, CallDialect, Schemas
 from niels_gpt.renderers.dialects.json_values import parse_call_object, scan_call_object, strict_json
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ParsedToolCall
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
 
 MODEL, END = "<|message_model|>", "<|end_message|>"
 TEXT, THINKING, CALL = "<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>"

@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.partial_json import JSONReader
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, call_block, close, next_block
 from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.partial_json import JSONReader
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)

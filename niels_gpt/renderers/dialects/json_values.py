@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.partial_json import JSONReader
+from niels_gpt.renderers.completions.text import Completion, replace_surrogates
+from niels_gpt.renderers.completions.windows import Steps, Window
 from niels_gpt.renderers.conversation import to_json
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.partial_json import JSONReader
-from niels_gpt.renderers.reading import Completion, replace_surrogates
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window
 
 
 def _refuse_constant(constant: str) -> Any:

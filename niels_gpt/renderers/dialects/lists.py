@@ -7,15 +7,15 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import Block, CallDialect, CallReader, Schemas, call_block, close, next_block
 from niels_gpt.renderers.dialects.json_values import call_value_at, scan_call_object
 from niels_gpt.renderers.dialects.notations import PythonKeywords
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
 
 _BETWEEN = re.compile(r"[\s,\[\]]*")
 _NAME_END = re.compile(r"[(\n]")

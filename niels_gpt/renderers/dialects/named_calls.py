@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from niels_gpt.renderers.completions.builder import ALL_SPACE, ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import (
     Arguments,
@@ -19,10 +23,6 @@ from niels_gpt.renderers.dialects.base import (
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.dialects.notations import GemmaObject
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ALL_SPACE, ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
 
 _ID, _ARGUMENTS = "[CALL_ID]", "[ARGS]"
 

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.text import replace_surrogates
+from niels_gpt.renderers.completions.windows import Steps, Window, match_end
 from niels_gpt.renderers.dialects.json_values import strict_json
-from niels_gpt.renderers.reading import replace_surrogates
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, match_end
 
 _NONE: Final = -1  # in place of a character: the text is not of the notation, or ends too early
 

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from niels_gpt.renderers.completions.builder import ALL_SPACE, ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import (
     Arguments,
@@ -20,10 +24,6 @@ from niels_gpt.renderers.dialects.base import (
 )
 from niels_gpt.renderers.dialects.json_values import json_value_at, scan_value, strict_json, typed_value
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ALL_SPACE, ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import (
     CallDialect,
@@ -19,10 +23,6 @@ from niels_gpt.renderers.dialects.base import (
 )
 from niels_gpt.renderers.dialects.json_values import typed_value
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import ResponseBuilder
-from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.chatml import ChatMLRenderer as ChatMLRenderer
 from niels_gpt.renderers.families.chatml import ChatMLRendererConfig as ChatMLRendererConfig
 from niels_gpt.renderers.families.deepseek_r1 import DeepSeekR1DistillRenderer as DeepSeekR1DistillRenderer
@@ -105,6 +104,7 @@ from niels_gpt.renderers.families.raw import RawRenderer as RawRenderer
 from niels_gpt.renderers.families.raw import RawRendererConfig as RawRendererConfig
 from niels_gpt.renderers.families.smollm3 import SmolLM3Renderer as SmolLM3Renderer
 from niels_gpt.renderers.families.smollm3 import SmolLM3RendererConfig as SmolLM3RendererConfig
+from niels_gpt.renderers.family import Family
 
 # Renderer name -> class; the class names its config. The order is that of lists in help texts and errors.
 FAMILIES: dict[str, type[Family]] = {

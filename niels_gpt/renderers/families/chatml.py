@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.unsupported import refuse_calls, refuse_tools
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
+from niels_gpt.renderers.conversation import ConversationView, split_thinking
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, USER, DeepSeekV3Renderer
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import split_thinking
-from niels_gpt.renderers.response import NEWLINES_BEFORE
 from niels_gpt.renderers.unsupported import refuse_calls, refuse_late_system, refuse_tools
 
 

@@ -9,7 +9,7 @@ from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.sections import DEEPSEEK, FencedJSON
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.conversation import ConversationView, Tools, split_thinking, to_json
 from niels_gpt.renderers.dialects.sections import DEEPSEEK, SeparatedJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.deepseek_v3 import (
@@ -16,7 +16,6 @@ from niels_gpt.renderers.families.deepseek_v3 import (
     DeepSeekV3Renderer,
 )
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import split_thinking
 
 
 class DeepSeekV31RendererConfig(FamilyConfig):

@@ -11,8 +11,8 @@ from pydantic import Field
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.dsml import DSML, TOKEN, SpacedDSML
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, STOP, USER
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.unsupported import refuse_late_system
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.completions import PromptEnd
+from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder
+from niels_gpt.renderers.completions.reasoning import PromptEnd
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import NOTHING, ResponseBuilder
 from niels_gpt.renderers.unsupported import refuse_late_system, refuse_many_calls
-from niels_gpt.renderers.windows import Steps
 
 _USER, _ASSISTANT = f"{START}user{MESSAGE}", f"{START}assistant"
 _ANALYSIS, _COMMENTARY, _FINAL = (f"{CHANNEL}{channel}{MESSAGE}" for channel in ("analysis", "commentary", "final"))

@@ -7,7 +7,7 @@ from typing import Literal
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.dialects.json_calls import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 
 

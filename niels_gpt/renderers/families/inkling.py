@@ -7,16 +7,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from niels_gpt.renderers.completions import PromptEnd
+from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder
+from niels_gpt.renderers.completions.reasoning import PromptEnd
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import Steps
 from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.inkling import CALL, END, MODEL, TEXT, THINKING, InklingCalls
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import Completion
-from niels_gpt.renderers.response import NOTHING, ResponseBuilder
-from niels_gpt.renderers.windows import Steps
 
 
 class InklingRendererConfig(FamilyConfig):

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
 from niels_gpt.renderers.dialects.sections import KIMI_CLOSING, KIMI_OPENING, KimiSection
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.completions.builder import ALL_SPACE
+from niels_gpt.renderers.conversation import ConversationView, split_thinking
 from niels_gpt.renderers.dialects.xml_tags import Pairs
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import split_thinking
-from niels_gpt.renderers.response import ALL_SPACE
 
 
 class LagunaXS2RendererConfig(FamilyConfig):

@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.completions.builder import ALL_SPACE
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import LlamaJSON
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.response import ALL_SPACE
 from niels_gpt.renderers.unsupported import refuse_calls, refuse_many_calls, refuse_text_beside_calls, refuse_tools
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 from niels_gpt.renderers.conversation import ConversationView, to_json
 from niels_gpt.renderers.dialects.json_calls import Llama4JSON
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.llama3 import write_user_with_tools
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 
 

@@ -6,12 +6,12 @@ import re
 from typing import Any, Literal
 
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.sections import MINIMAX, MiniMaxSection
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.response import NEWLINES_BEFORE
 
 
 class MiniMaxM2RendererConfig(FamilyConfig):

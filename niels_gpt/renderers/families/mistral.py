@@ -9,7 +9,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.json_calls import MistralList
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.unsupported import (
     check_alternates,

@@ -14,8 +14,8 @@ from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import MistralList
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.mistral import check_call_id
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.unsupported import check_alternates, refuse_late_system
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from niels_gpt.renderers.completions.builder import ALL_SPACE
 from niels_gpt.renderers.conversation import ConversationView, Tools, as_mapping, to_json
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.options import FamilyConfig, with_options
-from niels_gpt.renderers.response import ALL_SPACE
 
 
 class _NemotronConfig(FamilyConfig):

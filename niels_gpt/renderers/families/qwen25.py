@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from niels_gpt.renderers.completions.builder import NOTHING
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.response import NOTHING
 
 
 class Qwen25RendererConfig(FamilyConfig):

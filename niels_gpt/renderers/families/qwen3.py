@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import Call, ConversationView
+from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
+from niels_gpt.renderers.conversation import Call, ConversationView, split_thinking
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import split_thinking
-from niels_gpt.renderers.response import NEWLINES_BEFORE
 
 
 class Qwen3RendererConfig(FamilyConfig):

@@ -6,7 +6,8 @@ import re
 from typing import Any, ClassVar, Literal
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.conversation import ConversationView, is_tool_result
+from niels_gpt.renderers.completions.builder import ALL_SPACE
+from niels_gpt.renderers.conversation import ConversationView, is_tool_result, split_thinking
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
@@ -14,8 +15,6 @@ from niels_gpt.renderers.families.qwen3_vl import QwenImages
 from niels_gpt.renderers.images.loading import ImagePart
 from niels_gpt.renderers.images.processors import CACHE_SIZE
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import split_thinking
-from niels_gpt.renderers.response import ALL_SPACE
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.unsupported import refuse_late_system
 from niels_gpt.tokenizer.pieces import PieceEncoder

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from niels_gpt.errors import TokenizerError
+from niels_gpt.renderers.completions.builder import Trim
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.response import Trim
 from niels_gpt.renderers.unsupported import refuse_calls, refuse_tools
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 

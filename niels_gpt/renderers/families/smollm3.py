@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Literal
 
+from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
 from niels_gpt.renderers.conversation import ConversationView, Tools
 from niels_gpt.renderers.dialects.json_calls import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.families.phi import thought_and_solution
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.response import NEWLINES_BEFORE
 from niels_gpt.renderers.unsupported import refuse_late_system
 
 

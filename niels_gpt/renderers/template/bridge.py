@@ -14,19 +14,17 @@ same after two unrelated conversations. If one of these does not hold, there is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.reading import (
-    Completion,
-    append_rendering,
-    has_nothing_to_bridge,
-    reject_assistant_in_extension,
-    strip_think_tags,
-)
+from niels_gpt.renderers.base_renderer import BaseRenderer
+from niels_gpt.renderers.bridges import append_rendering, messages_to_bridge
+from niels_gpt.renderers.completions.reasoning import strip_think_tags
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.encode import encode_one
 from niels_gpt.renderers.types import Piece, RenderedTokens
-from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # Two conversations with nothing in common, so that text which depends on the conversation differs between them.
 _PASTS: tuple[list[dict[str, str]], ...] = (
@@ -39,24 +37,8 @@ _PASTS: tuple[list[dict[str, str]], ...] = (
 )
 
 
-class RendersPieces(Protocol):
-    """The methods of `TemplateRenderer` that a bridge uses."""
-
-    encoder: PieceEncoder
-
-    def get_stop_token_ids(self) -> list[int]: ...
-
-    def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str: ...
-
-    def pieces(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> list[Piece]: ...
-
-    def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens: ...
-
-
 def bridge_by_rendering(
-    renderer: RendersPieces,
+    renderer: BaseRenderer,
     previous_prompt_ids: Sequence[int],
     previous_completion_ids: Sequence[int],
     new_messages: Sequence[Message],
@@ -77,10 +59,8 @@ def bridge_by_rendering(
     Raises:
         MessageError: the new messages are malformed.
     """
-    if has_nothing_to_bridge(previous_prompt_ids, new_messages):
-        return None
-    messages = normalise(new_messages)
-    if reject_assistant_in_extension(messages):
+    messages = messages_to_bridge(previous_prompt_ids, new_messages)
+    if messages is None:
         return None
     completion = Completion(renderer.encoder, previous_completion_ids, renderer.get_stop_token_ids())
     # Sampling went on after the stop, so what the next prompt should follow is not defined.
@@ -95,7 +75,8 @@ def bridge_by_rendering(
         if found[0] is not None and found[0] == found[1]:
             stop, pieces = found[0]
             before = [*previous_prompt_ids, *previous_completion_ids]
-            return _append(renderer, before, completion.stopped, stop, renderer.rendered_pieces(pieces, messages))
+            added = encode_one(renderer.encoder, Emitter.from_pieces(pieces, messages))
+            return _append(renderer, before, completion.stopped, stop, added)
     return None
 
 
@@ -112,7 +93,7 @@ def _as_messages(text: str) -> list[dict[str, str]]:
 
 
 def _text_after(
-    renderer: RendersPieces,
+    renderer: BaseRenderer,
     past: list[dict[str, str]],
     reply: dict[str, str],
     completion: str,
@@ -144,7 +125,7 @@ def _text_after(
 
 
 def _append(
-    renderer: RendersPieces, before: list[int], stopped: bool, stop: str, added: RenderedTokens
+    renderer: BaseRenderer, before: list[int], stopped: bool, stop: str, added: RenderedTokens
 ) -> RenderedTokens | None:
     """The previous ids, the stop if the completion was cut off before it, and the added tokens."""
     if stop:

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.renderers.completions.parsed import ParsedToolCall
+from niels_gpt.renderers.completions.reasoning import strip_think_tags
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.completions.windows import run
 from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.base import BlockRecorder, CallReader, schemas_of
 from niels_gpt.renderers.dialects.dsml import DSML, SpacedDSML
@@ -18,9 +22,6 @@ from niels_gpt.renderers.dialects.lists import JSONCalls, PythonCalls
 from niels_gpt.renderers.dialects.named_calls import GemmaCalls, NamedCalls
 from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection, SeparatedJSON
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
-from niels_gpt.renderers.parsing import ParsedToolCall
-from niels_gpt.renderers.reading import Completion, strip_think_tags
-from niels_gpt.renderers.windows import run
 from niels_gpt.tokenizer.load import open_encoder
 
 

@@ -15,10 +15,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
-from niels_gpt.renderers.completions import ReadsCompletions
-from niels_gpt.renderers.display import ShowsExample
+from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.template.attribution import (
@@ -51,7 +49,7 @@ from niels_gpt.renderers.template.sampled_span import fixed_prompt
 from niels_gpt.renderers.template.stops import check_final_stop
 from niels_gpt.renderers.template.substitution import Unproven, template_strings
 from niels_gpt.renderers.template.tracing import Tracing
-from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens
+from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.sources.files.inputs import read_text
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
@@ -82,7 +80,7 @@ def no_clock(form: str) -> str:
     )
 
 
-class TemplateRenderer(ShowsExample, ReadsCompletions):
+class TemplateRenderer(BaseRenderer):
     """Renders conversations through a chat template, with the text that serving renders, and attributes every token.
 
     The package's docstring (`renderers/template/__init__.py`) describes how. Instances pickle and are thread-safe.
@@ -168,11 +166,6 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             self.reasoning_tags = reasoning_tags_of(reasoning_parser)
 
     @property
-    def vocab_size(self) -> int:
-        """Every id is below this number."""
-        return self.encoder.vocab_size
-
-    @property
     def fingerprints(self) -> dict[str, str]:
         """sha256 of the tokenizer's bytes, the template's text and its variables, as datasets record them."""
         named = {**self._variables, **({"final_stop": self.final_stop} if self.final_stop else {})}
@@ -183,59 +176,12 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             "template_variables_sha256": hashlib.sha256(variables.encode()).hexdigest(),
         }
 
-    def __repr__(self) -> str:
-        """The tokenizer's name and its engine."""
-        return f"<{type(self).__name__} for {self.encoder.name}, encoded by {self.encoder.engine}>"
-
-    def render_ids(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> list[int]:
-        """The ids of `render`."""
-        return self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt).token_ids
-
-    def render(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> RenderedTokens:
-        """Ids with attribution.
-
-        `RenderedTokens.attribution` is "full", or "partial: ..." with what could not be attributed.
-
-        Raises:
-            MessageError: the messages are malformed, or the template refuses or fails on them (`template_raised`,
-                `template_failed`, with the index of the message that it was at).
-            TemplateError: the template is unusable: a forbidden operation, endless work.
-        """
-        return encode_one(self.encoder, self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
-
-    def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens:
-        """Encode pieces that were made elsewhere; their message indices refer to `messages`."""
-        return encode_one(self.encoder, Emitter.from_pieces(pieces, messages))
-
-    def render_many(
-        self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
-    ) -> RenderedBatch:
-        """Many conversations in one call, each with the result of `render`.
-
-        Args:
-            tools: the tools of each conversation; default none.
-
-        Raises:
-            MessageError: for the first conversation that cannot be rendered; the message begins with its index.
-        """
-        return render_conversations(self.encoder, self.emit, conversations, tools)
-
     def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """The rendered text, without `final_stop` also of conversations with images, which `render` refuses."""
         if self.final_stop:
             return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
         chunks = self._chunks(normalise(messages), tools, add_generation_prompt)
         return "".join(chunk.text for chunk in chunks)
-
-    def pieces(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> list[Piece]:
-        """The rendering as pieces, before it is encoded."""
-        return self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).pieces()
 
     def bridge_to_next_turn(
         self,

@@ -2,17 +2,17 @@
 
 A conversation becomes ids in these steps, in this order::
 
-    Family.render            engine.py          the public call
-      Family.emit            engine.py          builds the view and calls the grammar's hooks, message by message
-        ConversationView     conversation.py    checks and normalises messages and tools
-        user, assistant, ..  families/*.py      the hooks: each writes one message on the emitter
-          Emitter.content .. emitter.py         collects pieces of text, each with its facts
-      encode_one             encode.py          all pieces at once become ids; every token gets the facts of its piece
-        encode_strings       tokenizer/         joins the text, encodes it, proves which piece each token is from
+    BaseRenderer.render      base_renderer.py  the public call
+      Family.emit            family.py         builds the view and calls the grammar's hooks, message by message
+        ConversationView     conversation.py   checks and normalises messages and tools
+        user, assistant, ..  families/*.py     the hooks: each writes one message on the emitter
+          Emitter.content .. emitter.py        collects pieces of text, each with its facts
+      encode_one             encode.py         all pieces at once become ids; every token gets the facts of its piece
+        encode_strings       tokenizer/        joins the text, encodes it, proves which piece each token is from
 
 `render_many` takes the same steps: `render_conversations` (`encode.py`) calls `emit` for each conversation, and
-`encode` for each block of them. Completions are read by `ReadsCompletions` (`completions.py`), with the
-family's dialect of tool calls (`dialects/`); `bridge_to_next_turn` continues them.
+`encode` for each block of them. Completions are read by `BaseRenderer` too, with the family's dialect of tool calls
+(`dialects/`); `bridge_to_next_turn` continues them.
 """
 
 from __future__ import annotations
@@ -20,33 +20,26 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
-from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.completions import ReadsCompletions
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.display import ShowsExample
+from niels_gpt.messages import Message
+from niels_gpt.renderers.base_renderer import BaseRenderer
+from niels_gpt.renderers.bridges import append_rendering, messages_to_bridge, trim_to_turn_close
+from niels_gpt.renderers.conversation import ConversationView, should_preserve_past_thinking
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.encode import encode_one, render_conversations
+from niels_gpt.renderers.encode import encode_one
 from niels_gpt.renderers.options import FamilyConfig, with_options
-from niels_gpt.renderers.reading import (
-    append_rendering,
-    has_nothing_to_bridge,
-    reject_assistant_in_extension,
-    should_preserve_past_thinking,
-    trim_to_turn_close,
-)
-from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
+from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.renderers.unsupported import refuse_control_tokens
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 
-class Family(ShowsExample, ReadsCompletions, ABC):
+class Family(BaseRenderer):
     """A renderer by grammar: the subclass writes the format, this class does everything else.
 
     Args:
@@ -54,7 +47,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         config: the family's options; default all defaults.
         options: single options that replace the config's: `Qwen3Renderer(tokenizer, enable_thinking=False)`.
 
-    Class attributes, beside those of `ReadsCompletions`:
+    Class attributes, beside those of `BaseRenderer`:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
         roles: the roles that the format can express.
         controls: control tokens that a tokenizer of the family must have; optional_controls: those it may have.
@@ -183,44 +176,6 @@ class Family(ShowsExample, ReadsCompletions, ABC):
             else:
                 self.system(view, index, out)
 
-    def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
-        """The text that the grammar writes."""
-        return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
-
-    def render(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> RenderedTokens:
-        """Ids with attribution.
-
-        Raises:
-            MessageError: naming message and field.
-            UsageError: `tools` are not in the shape of the OpenAI chat format.
-        """
-        return encode_one(self.encoder, self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
-
-    def render_ids(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> list[int]:
-        """The ids without their facts."""
-        out = self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-        if out.images:  # only `encode` repeats an image's placeholder
-            return encode_one(self.encoder, out).token_ids
-        ids: list[int] = self.encoder.encode_pieces(out.texts, out.is_scaffold)[0].tolist()
-        return ids
-
-    def render_many(
-        self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
-    ) -> RenderedBatch:
-        """Many conversations at once, with the results of `render`.
-
-        Args:
-            tools: one entry per conversation; default none.
-
-        Raises:
-            MessageError: for the first conversation that cannot be rendered, with its index.
-        """
-        return render_conversations(self.encoder, self.emit, conversations, tools)
-
     def as_produced(self) -> Self:
         """The same renderer for conversations that end with a turn as the model produces it.
 
@@ -237,11 +192,6 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         options = self.config.model_dump(exclude_defaults=True, exclude={"name"})
         changed = "".join(f", {name}={value!r}" for name, value in options.items())
         return f"<{type(self).__name__} for {self.encoder.name}{changed}, encoded by {self.encoder.engine}>"
-
-    @property
-    def vocab_size(self) -> int:
-        """The size of the vocabulary; all ids are below it."""
-        return self.encoder.vocab_size
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -292,10 +242,8 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         image_count: int = 0,
     ) -> RenderedTokens | None:
         """A bridge from a prompt that holds `image_count` images."""
-        if has_nothing_to_bridge(previous_prompt_ids, new_messages):
-            return None
-        normalised = normalise(new_messages)
-        if reject_assistant_in_extension(normalised):
+        messages = messages_to_bridge(previous_prompt_ids, new_messages)
+        if messages is None:
             return None
         before = trim_to_turn_close(
             previous_prompt_ids, previous_completion_ids, set(self._stop_ids), synthesize_close=self._truncation_stop_id
@@ -304,8 +252,8 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
         if self.names_results:
-            self._name_results(normalised, previous_completion_ids)
-        added = encode_one(self.encoder, self._emit_extension(normalised, tools, image_count))
+            self._name_results(messages, previous_completion_ids)
+        added = encode_one(self.encoder, self._emit_extension(messages, tools, image_count))
         if self.has_end_of_turn or before[-1] == self._truncation_stop_id:
             return append_rendering(before, added)
         # The stop was the opener of the next turn. Either it is the first token of what is added, or the model opened

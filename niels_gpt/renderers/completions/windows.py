@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.completions.text import Completion
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]  # yields wherever more of the completion is needed; `yield from` gives its result

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from niels_gpt.renderers.conversation import to_json
-from niels_gpt.renderers.parsing import (
+from niels_gpt.renderers.completions.parsed import (
     ArgumentDelta,
     CallClosed,
     CallName,
@@ -27,8 +26,9 @@ from niels_gpt.renderers.parsing import (
     ParsedToolCall,
     ReasoningDelta,
 )
-from niels_gpt.renderers.partial_json import partial_json
-from niels_gpt.renderers.reading import Completion, GrowingCompletion, replace_surrogates
+from niels_gpt.renderers.completions.partial_json import partial_json
+from niels_gpt.renderers.completions.text import Completion, GrowingCompletion, replace_surrogates
+from niels_gpt.renderers.conversation import to_json
 
 _SURROGATES = "".join(map(chr, range(0xDC80, 0xDD00)))  # bytes that are not UTF-8; see `Completion`
 

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.renderers.dialects.json_values import json_value_at
-from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.parsing import (
+from niels_gpt.renderers.completions.parsed import (
     ArgumentDelta,
     CallClosed,
     CallName,
@@ -28,7 +26,9 @@ from niels_gpt.renderers.parsing import (
     Stopped,
     ToolCallParseStatus,
 )
-from niels_gpt.renderers.reading import Completion, GrowingCompletion
+from niels_gpt.renderers.completions.text import Completion, GrowingCompletion
+from niels_gpt.renderers.dialects.json_values import json_value_at
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.template.renderer import TemplateRenderer

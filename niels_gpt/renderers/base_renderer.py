@@ -1,7 +1,8 @@
-"""`ReadsCompletions`: reading completions, for families and for renderers by template.
+"""`BaseRenderer`: what all renderers of this package do alike. `Family` and `TemplateRenderer` derive from it.
 
-A completion is read at once (`parse_response`) or as it is sampled (`stream`), by the same code: `read_response`, a
-generator that waits where the next step depends on what has not been sampled (`windows.py`), and reports to a
+A subclass writes a conversation on an emitter (`emit`), which becomes ids in one place (`encode.py`). What a model
+samples is read at once (`parse_response`) or as it comes (`stream`), by the same code: `read_response`, a generator
+that waits where the next step depends on what has not been sampled (`completions/windows.py`), and reports to a
 `ResponseBuilder`. First comes the reasoning, up to where it ends (`read_reasoning`), then content and tool calls, which
 the format's dialect reads.
 
@@ -9,7 +10,7 @@ the format's dialect reads.
 
     parser = renderer.stream(prompt_ids)
     for ids in chunks:                       any division of the completion into chunks
-        for event in parser.feed(ids):       events are listed in `parsing.py`
+        for event in parser.feed(ids):       events are listed in `completions/parsed.py`
             ...
     parser.finish()                          the last events, of a completion without a stop
     parser.result()                          what `parse_response` gives for all ids
@@ -19,149 +20,31 @@ Nothing is reported before it is certain, and nothing is taken back. The work fo
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from html import escape
+from typing import Any, Final, Protocol, runtime_checkable
 
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.messages import Message
+from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder, Trim
+from niels_gpt.renderers.completions.parsed import ParsedResponse
+from niels_gpt.renderers.completions.parser import ResponseParser
+from niels_gpt.renderers.completions.reasoning import PromptEnd, ReasoningFormat, read_reasoning
+from niels_gpt.renderers.completions.text import Completion, GrowingCompletion, text_at_end
+from niels_gpt.renderers.completions.windows import Steps, Window, run
 from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.base import CallReader, Schemas, schemas_of
-from niels_gpt.renderers.parsing import Event, ParsedResponse, Stopped
-from niels_gpt.renderers.reading import Completion, GrowingCompletion, text_at_end
-from niels_gpt.renderers.response import NOTHING, CallInProgress, ResponseBuilder, Trim
-from niels_gpt.renderers.types import Renderer
-from niels_gpt.renderers.windows import Steps, Window, hold, run
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.encode import encode_one, render_conversations
+from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens, Renderer
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
-# ---- where reasoning ends, in formats that write it between two tags
-
-
-class PromptEnd(enum.Enum):
-    """Whether a completion begins inside a think block, by the end of the prompt.
-
-    `OPEN` and `CLOSED` are read from the prompt's own ids. `LIKELY_OPEN` is assumed from the family's generation prompt
-    if the ids are not known. Otherwise text is held back until a tag, a call or the end shows whether it is reasoning.
-    """
-
-    OPEN = enum.auto()  # it opens one, so the completion begins with reasoning
-    CLOSED = enum.auto()  # it opens none: reasoning has an opening tag of its own
-    LIKELY_OPEN = enum.auto()  # open, but a finished completion without tags is an answer
-    UNKNOWN = enum.auto()  # a closing tag that no opening one precedes ends reasoning
-
-
-@dataclass(frozen=True)
-class ReasoningFormat:
-    """The tags of a format's reasoning.
-
-    Attributes:
-        opening, closing: its tags.
-        calls: what the first tool call begins with, "" for formats without calls.
-    """
-
-    opening: str
-    closing: str
-    calls: str = ""
-
-
-def read_reasoning(
-    completion: Completion,
-    out: ResponseBuilder,
-    form: ReasoningFormat,
-    prompt: PromptEnd,
-    end_of_unclosed: Callable[[Completion], int],
-) -> Steps[int]:
-    """The character at which the content starts; the reasoning before it goes to `out`.
-
-    Args:
-        end_of_unclosed: where reasoning without a closing tag ends, in a completion that has ended.
-    """
-    body = yield from _after_opening(completion, form.opening)
-    if body < 0 and prompt is PromptEnd.CLOSED:
-        return 0
-    is_open = body >= 0 or prompt is PromptEnd.OPEN
-    out.begin_reasoning(max(body, 0))
-    window = Window(completion, max(body, 0), tuple(filter(None, (form.closing, form.calls))))
-    yield from window.pass_on(out.reasoning_to if is_open else hold)
-    if not is_open and prompt is PromptEnd.UNKNOWN:
-        if window.marker != form.closing:  # a closing tag after a call is within its arguments
-            return 0
-    elif window.marker == form.calls != "":  # a call in a block that is open: the block may be closed after it
-        yield from Window(completion, window.stop, (form.closing,)).pass_on(hold)
-    close = completion.find(form.closing)
-    if close < 0:
-        if not is_open and completion.stopped:
-            return 0
-        end = end_of_unclosed(completion)
-        out.reasoning_to(end)
-        return end
-    out.reasoning_to(close)
-    return close + len(form.closing)
-
-
-def _after_opening(completion: Completion, opening: str) -> Steps[int]:
-    """The position after the opening tag at the start of a completion, apart from white space; -1 without one.
-
-    A tag that is a control token counts by its id only.
-    """
-    rest = Window(completion, 0)
-    at = yield from rest.skip_space(0)
-    if not (yield from rest.starts_with(opening, at)):
-        return -1
-    if completion.is_control(opening) and completion.find(opening) != at:
-        return -1
-    return at + len(opening)
-
-
-# ---- reading while the completion is sampled
-
-
-class ResponseParser:
-    """Reads one completion. Made by `renderer.stream`; see this module."""
-
-    def __init__(self, completion: GrowingCompletion, builder: ResponseBuilder, steps: Steps[None]) -> None:
-        self._completion, self._builder, self._steps = completion, builder, steps
-        self._finished = False
-
-    def feed(self, token_ids: Sequence[int]) -> list[Event]:
-        """Take the next ids; the events that are certain now. Ids after a stop are ignored, as in `parse_response`.
-
-        Raises:
-            UsageError: after `finish` or `result`.
-        """
-        if self._finished:
-            raise UsageError("feed was called after finish or result; expected all ids before. Make a new parser")
-        if self._completion.ended:
-            return []
-        for token in map(int, token_ids):
-            if not self._completion.append(token):
-                self._advance()
-                return [*self._builder.take(), Stopped(token)]
-        self._advance()
-        return self._builder.take()
-
-    def finish(self) -> list[Event]:
-        """The last events, of a completion that ended without a stop; none after a stop."""
-        self._finished = True
-        if self._completion.ended:
-            return []
-        self._completion.end()
-        self._advance()
-        return [*self._builder.take(), Stopped(None)]
-
-    def result(self) -> ParsedResponse:
-        """The completion as a message; finishes it. Equal to `parse_response` of all ids that were fed."""
-        self.finish()
-        return self._builder.result()
-
-    @property
-    def calls(self) -> Sequence[CallInProgress]:
-        """The calls so far; the last may be in progress, with `partial_arguments`."""
-        return tuple(self._builder.calls)
-
-    def _advance(self) -> None:
-        """Read as far as the ids that were fed allow."""
-        next(self._steps, None)
+# What `show` renders.
+EXAMPLE: Final[list[Message]] = [
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "assistant", "content": "4."},
+]
 
 
 @runtime_checkable
@@ -177,13 +60,11 @@ class StreamingRenderer(Renderer, Protocol):
         """A parser for one completion; its result is that of `parse_response`."""
 
 
-# ---- what a renderer inherits
-
-
-class ReadsCompletions:
-    """The part of a renderer that reads what a model sampled.
+class BaseRenderer(ABC):
+    """Renders conversations that a subclass writes on an emitter, and reads completions.
 
     Attributes:
+        encoder: text to ids.
         calls: the dialect of tool calls; `None`: the format has none.
         before_first_call: the text between a content and the first call.
         content_trim: the white space around a content that the format adds; a completion's content is without it.
@@ -201,6 +82,87 @@ class ReadsCompletions:
     has_reasoning: bool = True
     reasoning_tags: tuple[str, str] = ("<think>", "</think>")
     block_may_be_missing: bool = False
+
+    def __repr__(self) -> str:
+        """The class, the tokenizer's name and its engine."""
+        return f"<{type(self).__name__} for {self.encoder.name}, encoded by {self.encoder.engine}>"
+
+    def show(self) -> None:
+        """Print the renderer, and how it writes a short conversation: trained, sampled, context and scaffold in colour.
+
+        Raises:
+            MessageError, UsageError: its format cannot express the conversation.
+        """
+        print(repr(self))
+        self.render(EXAMPLE).show()
+
+    def _repr_html_(self) -> str:
+        """The same as coloured tokens, for notebooks."""
+        try:
+            return f"<div>{escape(repr(self))}</div>{self.render(EXAMPLE)._repr_html_()}"
+        except (MessageError, UsageError) as error:  # a template may refuse any conversation; a notebook needs no error
+            return f"<div>{escape(repr(self))}</div><div>no example: {escape(str(error))}</div>"
+
+    @property
+    def vocab_size(self) -> int:
+        """The size of the vocabulary; all ids are below it."""
+        return self.encoder.vocab_size
+
+    # ---- rendering
+
+    @abstractmethod
+    def emit(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
+        """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`."""
+
+    def pieces(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> list[Piece]:
+        """The rendering as pieces, before it is encoded."""
+        return self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).pieces()
+
+    def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
+        """The rendered text."""
+        return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> RenderedTokens:
+        """Ids with attribution.
+
+        `RenderedTokens.attribution` is "full"; of a template also "partial: ..." with what could not be attributed.
+
+        Raises:
+            MessageError: naming message and field. Of a template that refuses or fails on the messages:
+                `template_raised`, `template_failed`.
+            UsageError: `tools` are not in the shape of the OpenAI chat format.
+            TemplateError: the template is unusable: a forbidden operation, endless work.
+        """
+        return encode_one(self.encoder, self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+
+    def render_ids(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> list[int]:
+        """The ids without their facts."""
+        out = self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        if out.images:  # only `encode` repeats an image's placeholder
+            return encode_one(self.encoder, out).token_ids
+        ids: list[int] = self.encoder.encode_pieces(out.texts, out.is_scaffold)[0].tolist()
+        return ids
+
+    def render_many(
+        self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
+    ) -> RenderedBatch:
+        """Many conversations at once, with the results of `render`.
+
+        Args:
+            tools: one entry per conversation; default none.
+
+        Raises:
+            MessageError: for the first conversation that cannot be rendered, with its index.
+        """
+        return render_conversations(self.encoder, self.emit, conversations, tools)
+
+    # ---- completions
 
     def prefill(self) -> str:
         """The text that the generation prompt puts after the assistant's header: an opened think block, for example.

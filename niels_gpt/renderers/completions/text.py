@@ -1,8 +1,6 @@
-"""Completions as text with their tokens, reasoning between think tags, and the prompt of the next turn.
+"""Completions as text with their tokens: `Completion`, and `GrowingCompletion` while one is still being sampled.
 
-`Completion` is what dialects and families search for tags and calls; `GrowingCompletion` is one that is still being
-sampled. Below them: helpers for think tags, and the parts of a bridge (`bridge_to_next_turn`): the previous ids up to
-their last stop, followed by a rendering of the new messages.
+Families and dialects search them for tags and calls by character, and get the tokens of what they find.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ from itertools import accumulate
 import numpy as np
 
 from niels_gpt.forks import cached_property
-from niels_gpt.messages import Message
-from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 _UNKNOWN = "\ufffd".encode()
@@ -232,92 +228,3 @@ def text_at_end(encoder: PieceEncoder, token_ids: Sequence[int], tokens: int = 1
     """The text of the last ids of a prompt, of which `tokens` are read."""
     known = [int(token) for token in token_ids[-tokens:] if 0 <= token < encoder.vocab_size]
     return b"".join(encoder.token_bytes(known)).decode(errors="replace")
-
-
-# ---- reasoning
-
-
-def strip_think_tags(text: str, opening: str = "<think>") -> str:
-    """The reasoning of a text that ends before the closing tag, with or without the opening one."""
-    before, opened, after = text.partition(opening)
-    return (after if opened and not before.strip() else text).strip("\n")
-
-
-def split_thinking(content: str) -> tuple[str, str]:
-    """`(reasoning, rest)` of a content that holds its reasoning between think tags, as Qwen's template splits it."""
-    # Python finds one character ten times as fast as a word, and most texts have no "<".
-    if "<" not in content or "</think>" not in content:
-        return "", content
-    parts = content.split("</think>")
-    return parts[0].rstrip("\n").split("<think>")[-1].lstrip("\n"), parts[-1].lstrip("\n")
-
-
-def should_preserve_past_thinking(
-    messages: Sequence[Message],
-    msg_idx: int,
-    *,
-    preserve_all_thinking: bool,
-    preserve_thinking_between_tool_calls: bool,
-) -> bool:
-    """Whether an option keeps the reasoning of this message although its template would drop it from history.
-
-    `preserve_thinking_between_tool_calls` keeps it in the current tool cycle: in messages after the last user message,
-    if a tool has answered since then. Without a tool result there is no cycle, and the template decides.
-    """
-    if preserve_all_thinking:
-        return True
-    if not preserve_thinking_between_tool_calls:
-        return False
-    roles = [message["role"] for message in messages]
-    since = len(roles) - roles[::-1].index("user") if "user" in roles else 0
-    return msg_idx >= since and "tool" in roles[since:]
-
-
-# ---- bridges
-
-
-def has_nothing_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Sequence[Message]) -> bool:
-    """Whether the prompt or the new messages are empty; then a bridge is `None`, as in the `renderers` package."""
-    return len(previous_prompt_ids) == 0 or (isinstance(new_messages, list | tuple) and not new_messages)
-
-
-def reject_assistant_in_extension(new_messages: Sequence[Message]) -> bool:
-    """An assistant's turn is among the new messages; a bridge is `None` then, because it was rendered, not sampled."""
-    return any(message["role"] == "assistant" for message in new_messages)
-
-
-def trim_to_turn_close(
-    previous_prompt_ids: Sequence[int],
-    previous_completion_ids: Sequence[int],
-    close_token_ids: set[int],
-    *,
-    synthesize_close: int | None = None,
-) -> list[int] | None:
-    """Prompt and completion up to and including the completion's last close.
-
-    ::
-
-        prompt 1 2, completion 5 9 9 7, closes {9}  ->  1 2 5 9 9
-        prompt 1 9, completion 5, closes {9}        ->  1 9 5 9 with synthesize_close=9, else `None`
-    """
-    prompt, completion = list(previous_prompt_ids), list(previous_completion_ids)
-    closes = [at for at, token in enumerate(completion) if token in close_token_ids]
-    if closes:
-        return prompt + completion[: closes[-1] + 1]
-    return None if synthesize_close is None else [*prompt, *completion, synthesize_close]
-
-
-def append_rendering(before: Sequence[int], added: RenderedTokens, skip: int = 0) -> RenderedTokens:
-    """Ids followed by a rendering: the ids belong to no message, and `added` loses its first `skip` tokens."""
-    no = [False] * len(before)
-    media = added.multi_modal_data
-    return RenderedTokens(
-        token_ids=[*before, *added.token_ids[skip:]],
-        message_indices=[-1] * len(before) + added.message_indices[skip:],
-        sampled_mask=no + added.sampled_mask[skip:],
-        is_content=no + added.is_content[skip:],
-        message_roles=added.message_roles,
-        message_tool_names=added.message_tool_names,
-        attribution=added.attribution,
-        multi_modal_data=None if media is None else media.shifted(len(before) - skip),
-    )
