@@ -32,7 +32,7 @@ from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import atomic_file, write_atomic
 from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
-from niels_gpt.storage.remote import download, plain_name, read_small
+from niels_gpt.storage.remote import download, first_present, plain_name, read_small
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
@@ -97,13 +97,13 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         MissingExtra: no fsspec, or no s3fs.
     """
     url = url.rstrip("/")
-    found = ((name, read_small(f"{url}/{name}", MOST_MANIFEST_BYTES, cache.retries)) for name in MANIFESTS)
-    name, data = next(((name, data) for name, data in found if data is not None), ("", b""))
-    if not name:
+    found = first_present(url, MANIFESTS, lambda name: read_small(f"{url}/{name}", MOST_MANIFEST_BYTES, cache.retries))
+    if found is None:
         raise CacheError(
             f"{url}: no {MANIFEST_NAME} and no {META_NAME}, so this is neither finished episodes nor a pretraining "
             "cache. Publish it (niels-gpt publish)"
         )
+    name, data = found
     folder = cache.folder / "datasets" / f"{plain_name(url)}-{sha256(data).hexdigest()[:16]}"
     wanted = folder / f".{name}.wanted"
     with storage_errors("creating the directory", folder):

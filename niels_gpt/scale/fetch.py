@@ -36,7 +36,16 @@ from niels_gpt.storage.manifests import (
     check_manifest_hash,
     read_manifest,
 )
-from niels_gpt.storage.remote import READ_BYTES, PatientFile, file_system, opened, plain_name, remote_errors, size_at
+from niels_gpt.storage.remote import (
+    READ_BYTES,
+    PatientFile,
+    file_system,
+    first_present,
+    opened,
+    plain_name,
+    remote_errors,
+    size_at,
+)
 from niels_gpt.storage.retries import is_missing
 from niels_gpt.storage.staging import rename_and_delete
 
@@ -138,19 +147,19 @@ def _refuse_links(place: Path) -> None:
 
 
 def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
-    for name in MANIFEST_NAMES:
-        size = size_at(fs, f"{root}/{name}")
-        if size is not None and size > MOST_MANIFEST_BYTES:
-            raise CacheError(
-                f"{url}/{name}: {size:,} bytes; expected a manifest of at most {MOST_MANIFEST_BYTES:,}. "
-                "Do not trust this dataset"
-            )
-        if size is not None:
-            with remote_errors("reading", f"{url}/{name}"), opened(fs, f"{root}/{name}") as file:
-                return name, bytes(file.read(MOST_MANIFEST_BYTES))
-    raise CacheError(
-        f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
-    )
+    found = first_present(url, MANIFEST_NAMES, lambda name: size_at(fs, f"{root}/{name}"))
+    if found is None:
+        raise CacheError(
+            f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
+        )
+    name, size = found
+    if size > MOST_MANIFEST_BYTES:
+        raise CacheError(
+            f"{url}/{name}: {size:,} bytes; expected a manifest of at most {MOST_MANIFEST_BYTES:,}. "
+            "Do not trust this dataset"
+        )
+    with remote_errors("reading", f"{url}/{name}"), opened(fs, f"{root}/{name}") as file:
+        return name, bytes(file.read(MOST_MANIFEST_BYTES))
 
 
 def _files_of(manifest: Path, where: Path) -> Manifest:

@@ -25,6 +25,7 @@ LONGEST_RETRY_AFTER: Final = 600.0  # seconds; if a store's Retry-After is longe
 T = TypeVar("T")
 
 _PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)
+_REFUSING_STATUS: Final = (401, 403)
 # Of this machine's file system: a path that leads in circles, to a socket, or is too long.
 _FINAL: Final = (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 _log = logging.getLogger("niels_gpt.storage")
@@ -100,6 +101,16 @@ def is_missing(error: BaseException) -> bool:
         return False
     status = _status(error)
     return status in (404, 410) if status is not None else isinstance(error.__cause__, FileNotFoundError | None)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the store answered that the file may not be read, or one of those errors that caused this one says so."""
+    one: BaseException | None = error
+    while one is not None:
+        if isinstance(one, PermissionError):
+            return True
+        one = one.__cause__
+    return _status(error) in _REFUSING_STATUS
 
 
 def in_short(error: BaseException) -> str:

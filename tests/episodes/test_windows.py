@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 import niels_gpt as ng
 from niels_gpt.episodes import GPTEpisodeDataLoader, Sampling, WindowLoader
-from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import ShardCache
 from tests.conftest import FakeTokenizer
 from tests.episodes.stores import FileServer
 from tests.export.sources import pretrain_cache, sft_cache
-from tests.scale.stores import s3_server
+from tests.scale.stores import faulty_store, s3_server
 
 T, PAD = 5, 999
 Row = tuple[list[int], list[int], list[float]]
@@ -194,6 +194,17 @@ def test_a_published_cache_in_a_bucket(store: FileServer, cache: Path, tmp_path:
         publish(cache, f"{bucket}/cache/web")
         opened = loader(f"{bucket}/cache/web/", shard_cache=shard_cache(tmp_path), shuffle_shards=2)
         assert rows_of(opened.batches()) == rows_of(loader(cache, shuffle_shards=2).batches())
+
+
+def test_a_bucket_that_answers_403_for_what_is_missing(cache: Path, tmp_path: Path) -> None:
+    """As S3 does where files may be read but not listed: the cache has no episodes.json."""
+    with faulty_store() as store:
+        publish(cache, "faulty://x")
+        store.missing = PermissionError
+        opened = loader("faulty://x", shard_cache=ShardCache(tmp_path / "cache", 1 << 20), epoch_drop_last=False)
+        assert used(rows_of(opened.evaluation_batches("train"))) == reference(shards_of(cache))
+        with pytest.raises(StorageError, match=r"faulty://y/episodes.json, faulty://y/meta.json: .*credentials"):
+            loader("faulty://y", shard_cache=ShardCache(tmp_path / "cache", 1 << 20))
 
 
 def test_a_shard_that_stays_damaged_is_named(store: FileServer, tmp_path: Path) -> None:

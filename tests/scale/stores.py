@@ -41,13 +41,17 @@ def s3_server() -> Iterator[str]:
 
 
 class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
-    """A store in memory, `faulty://`, whose listings cannot be used and whose writes go through `fault`."""
+    """A store in memory, `faulty://`, whose listings cannot be used and whose writes go through `fault`.
+
+    What it answers for a file that does not exist is `missing`: a bucket that may not be listed answers 403.
+    """
 
     protocol = "faulty"
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
     fault: ClassVar[Callable[[str, bytes], bytes] | None] = None
     discarded: ClassVar[list[str]] = []
+    missing: ClassVar[type[OSError]] = FileNotFoundError
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -56,6 +60,8 @@ class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
     def _open(self, path: str, mode: str = "rb", **given: Any) -> Any:
         if mode == "wb":
             return _Uncommitted(self, path) if not given.get("autocommit", True) else super()._open(path, mode, **given)
+        if mode == "rb":
+            self.info(path)  # raises `missing`
         return super()._open(path, mode, **given)
 
     def _never(self, *given: Any, **more: Any) -> Any:
@@ -66,7 +72,7 @@ class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
     def info(self, path: str, **given: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
         if path not in self.store:
-            raise FileNotFoundError(path)
+            raise self.missing(path)
         return {"name": path, "size": self.store[path].size, "type": "file"}
 
 
@@ -97,9 +103,9 @@ def faulty_store() -> Iterator[type[FaultyStore]]:
     fsspec.register_implementation("faulty", FaultyStore, clobber=True)
     FaultyStore.store.clear()
     FaultyStore.discarded.clear()
-    FaultyStore.fault = None
+    FaultyStore.fault, FaultyStore.missing = None, FileNotFoundError
     yield FaultyStore
-    FaultyStore.fault = None
+    FaultyStore.fault, FaultyStore.missing = None, FileNotFoundError
 
 
 def refuses(error: int, after: int) -> Callable[[str, bytes], bytes]:

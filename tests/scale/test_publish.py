@@ -403,6 +403,15 @@ def test_what_is_no_dataset_is_not_fetched(faulty: Any, tmp_path: Path) -> None:
         ReadCache(tmp_path / "cache").open(str(tmp_path / "file"))
 
 
+def test_a_bucket_that_answers_403_for_what_is_missing(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
+    """As S3 does where files may be read but not listed: episodes have no meta.json."""
+    publish(datasets["episodes"], "faulty://x")
+    faulty.missing = PermissionError
+    assert digests(ReadCache(tmp_path / "cache").open("faulty://x")) == digests(datasets["episodes"])
+    with pytest.raises(StorageError, match=r"faulty://y/meta.json, faulty://y/episodes.json: .*credentials"):
+        ReadCache(tmp_path / "cache").open("faulty://y")
+
+
 def test_what_was_damaged_at_its_place_is_not_opened(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
     publish(datasets["sft"], "faulty://x")
     FaultyStore().pipe_file("/x/train_tokens.bin", b"\0" * FaultyStore.store["/x/train_tokens.bin"].size)
