@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,12 @@ class EpisodeBatch(TensorFields):
             one after the other, in the order of their placeholders; empty where the rows have none.
 
     `show(tokenizer)` prints rows in colour; a notebook shows coloured tokens.
+
+    Class attributes:
+        unit: what `episodes` are called in the summary.
     """
+
+    unit: ClassVar[str] = "episodes"
 
     x: torch.Tensor
     y: torch.Tensor
@@ -79,14 +84,14 @@ class EpisodeBatch(TensorFields):
 
     def __repr__(self) -> str:
         """One line of shapes and counts; the tensors are attributes."""
-        return f"<EpisodeBatch: {self._summary()}>"
+        return f"<{type(self).__name__}: {self._summary()}>"
 
     def _summary(self) -> str:
         rows, length = self.x.shape
         packed = "" if self.segment_ids is None else ", packed"
         return (
             f"{rows} x {length}, {self.num_tokens:,} tokens, {self.num_trained_tokens:,} trained, "
-            f"{len(self.episodes)} episodes{packed}, on {self.x.device}"
+            f"{len(self.episodes)} {self.unit}{packed}, on {self.x.device}"
         )
 
     def view(self, tokenizer: Any = None, *, rows: int | None = None) -> BatchView:
@@ -134,6 +139,12 @@ class EpisodeBatch(TensorFields):
         """As `TensorFields`, the arrays of images, too."""
         media = self.media and {name: change(value) for name, value in self.media.items()}
         return replace(super().each(change), media=media)
+
+
+class WindowBatch(EpisodeBatch):
+    """A batch of `WindowLoader`: the same, and `episodes` are the numbers of windows."""
+
+    unit: ClassVar[str] = "windows"
 
 
 def _same_device(current: torch.device, wanted: torch.device) -> bool:

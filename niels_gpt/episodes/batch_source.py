@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch import EpisodeBatch, WindowBatch
 from niels_gpt.episodes.batches import TOKEN_BYTES, Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import joined
@@ -116,6 +116,7 @@ class BatchSource(Batches[EpisodeBatch]):
         # Windows need no mask file: all of a window is trained, its padding is not. `has_mask` looks at every shard,
         # which no batch should do.
         self.uses_mask = (split.has_windows or split.has_mask) and options.use_mask
+        self._batch_class = WindowBatch if split.has_windows else EpisodeBatch
         self._has_layout = plan is not None or split.has_segments  # rows may hold several texts
         self.token_bytes = TOKEN_BYTES if self._has_layout else PLAIN_TOKEN_BYTES
         # Not a method: with a cycle of references, a loader that is dropped would keep its shards from being evicted.
@@ -164,7 +165,7 @@ class BatchSource(Batches[EpisodeBatch]):
             global_trained, global_sum = self._global_sums(rows, sums, place)
             of_batch = episodes[first : first + sums.episodes]
             first += sums.episodes
-            batch = EpisodeBatch.of(
+            batch = self._batch_class.of(
                 x=torch.from_numpy(gathered.x[of_rank]),
                 y=torch.from_numpy(gathered.y[of_rank]),
                 mask=torch.from_numpy(gathered.mask[of_rank]),
@@ -282,14 +283,9 @@ class BatchSource(Batches[EpisodeBatch]):
 
     def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
-        o = self.options
-        if self.split.has_windows:
-            return (
-                f"[WindowLoader] split={self.split.split} epoch={epoch} windows={len(self.split)} "
-                f"batches={self.steps_per_epoch()} shuffle={flag(o.shuffle)} drop_last={flag(o.drop_last)}"
-            )
+        o, split = self.options, self.split
         return (
-            f"[EpisodeLoader] split={self.split.split} epoch={epoch} episodes={len(self.split)} "
+            f"{split.log_name} split={split.split} epoch={epoch} {split.unit}={len(split)} "
             f"batches={self.steps_per_epoch()} shuffle={flag(o.shuffle)} drop_last={flag(o.drop_last)} "
             f"pad_id={o.pad_id} mask={flag(self.uses_mask)}"
         )

@@ -196,6 +196,16 @@ class EpisodeSplit:
         return self._window is not None
 
     @property
+    def unit(self) -> str:
+        """What messages call its episodes."""
+        return "windows" if self.has_windows else "episodes"
+
+    @property
+    def log_name(self) -> str:
+        """With what a loader's lines in the log begin."""
+        return "[WindowLoader]" if self.has_windows else "[EpisodeLoader]"
+
+    @property
     def has_segments(self) -> bool:
         """Whether some shard records where texts begin inside an episode."""
         return any(shard.segments is not None for shard in self.shards)

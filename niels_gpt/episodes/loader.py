@@ -242,21 +242,18 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         for name, split in self._splits.items():
             if not split.shards:
                 continue
-            _log.info(
-                "[EpisodeLoader] split=%s episodes=%d too_short=%d too_long=%d tokens=%d mask=%s",
-                name,
-                len(split),
-                split.too_short,
-                split.too_long,
-                split.n_tokens,
-                flag(split.has_mask and self.config.use_loss_mask is not False),
-            )
+            _log.info("%s split=%s %s=%d %s", split.log_name, name, split.unit, len(split), self._more_of(split))
+
+    def _more_of(self, split: EpisodeSplit) -> str:
+        """What the log says of a split besides its number of episodes."""
+        mask = flag(split.has_mask and self.config.use_loss_mask is not False)
+        return f"too_short={split.too_short} too_long={split.too_long} tokens={split.n_tokens} mask={mask}"
 
     def __repr__(self) -> str:
         """One line: the shape of batches, and the rows of each split."""
-        rows = ", ".join(f"{name} {len(split):,} episodes" for name, split in self._splits.items() if split.shards)
+        rows = ", ".join(f"{name} {len(split):,} {split.unit}" for name, split in self._splits.items() if split.shards)
         packed = ", packed" if self.packing else ""
-        return f"<GPTEpisodeDataLoader: batches of {self.batch_size} x {self.block_size}{packed}; {rows or 'no rows'}>"
+        return f"<{type(self).__name__}: batches of {self.batch_size} x {self.block_size}{packed}; {rows or 'no rows'}>"
 
     def get_batch(self, split: str = "train") -> Tensors:
         """`(x, y, mask)`, or `(x, y)` without masks, each of shape (batch_size, block_size) on the config's device.
@@ -338,10 +335,10 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             global_counts=self._global_counts,
             images=self._images,
         )
-        self._warn_without_mask(name, split)
         # Val measures the same rows in every run, whatever the mixture.
         sampling = self._sampling if name == "train" else self._sampling.unweighted()
         source = open_batch_source(split, options, sampling, packed=self.packing, names=self._names)
+        self._warn_without_mask(name, source)
         self._warn_of_empty_rows(name, source)
         if source.plan is not None and not self.rank:
             plan = source.plan
@@ -352,16 +349,18 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         """Whether the val split has no full batch, so that with drop_last its only batch is filled up instead."""
         too_small = name == "val" and not self.packing and len(split) < self.batch_size * self.world_size
         if too_small:
-            _log.warning("[EpisodeLoader] split=val: fewer episodes than a batch; the only one is filled with padding")
+            _log.warning(
+                "%s split=val: fewer %s than a batch; the only one is filled with padding", split.log_name, split.unit
+            )
         return too_small
 
-    def _warn_without_mask(self, name: str, split: EpisodeSplit) -> None:
-        if self.config.use_loss_mask is not False and not split.has_mask and not self._warned:
+    def _warn_without_mask(self, name: str, source: BatchSource) -> None:
+        if self.config.use_loss_mask is not False and not source.uses_mask and not self._warned:
             self._warned = True
             _log.warning(
                 "[EpisodeLoader] split=%s: no loss mask, get_batch returns (x, y), where padding counts too: %s",
                 name,
-                split.why_no_mask,
+                source.split.why_no_mask,
             )
 
     def _warn_of_empty_rows(self, name: str, source: BatchSource) -> None:
@@ -370,8 +369,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         filled_up = not source.options.drop_last and not source.schedule.crosses_epochs and rows is not None
         if filled_up and not source.uses_mask and (rows or 0) % source.global_rows:
             _log.warning(
-                "[EpisodeLoader] split=%s: the last batch of an epoch is filled with rows of nothing but padding, and "
-                "without masks get_batch returns them as targets; use epoch_drop_last=True, or next_batch(), whose "
-                "mask is 0 there",
+                "%s split=%s: the last batch of an epoch is filled with rows of nothing but padding, and without masks "
+                "get_batch returns them as targets; use epoch_drop_last=True, or next_batch(), whose mask is 0 there",
+                source.split.log_name,
                 name,
             )

@@ -162,7 +162,7 @@ def open_urls(names: list[str], cache: ShardCache | None) -> tuple[list[Path], d
     if urls and cache is None:
         raise UsageError(
             f"{without_passwords(urls[0])} is a URL, and there is no cache_dir; pass the local directory that keeps "
-            "its shards: ng.loader(..., cache_dir=...), or GPTEpisodeDataLoader(..., shard_cache=ShardCache(...))"
+            "its shards: ng.loader(..., cache_dir=...), or to a loader's class shard_cache=ShardCache(...)"
         )
     if cache is None:
         return [Path(name) for name in names], {}

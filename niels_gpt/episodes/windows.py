@@ -7,7 +7,6 @@ and `GPTDataLoader` draw windows at random places instead, with replacement, and
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -18,13 +17,10 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.remote import is_url, open_streamed
-from niels_gpt.episodes.settings import Dirs, ensure_log_output
+from niels_gpt.episodes.settings import Dirs
 from niels_gpt.errors import UsageError
 from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.shard_cache import ShardCache
-
-_log = logging.getLogger("niels_gpt.episodes")
-
 
 # The options of the loader of episodes that windows have, too; others name what windows lack: masks, texts, packing.
 ORDER: Final = (
@@ -100,22 +96,9 @@ class WindowLoader(GPTEpisodeDataLoader):
     def _open_split(self, split: str) -> EpisodeSplit:
         return EpisodeSplit(self._dirs, split, streamed=self._streamed, window=self.block_size)
 
-    def _log_splits(self) -> None:
-        """Log what was opened; rank 0 only."""
-        ensure_log_output()
-        if self.rank:
-            return
-        for name, split in self._splits.items():
-            if split.shards:
-                _log.info("[WindowLoader] split=%s windows=%d tokens=%d", name, len(split), split.n_tokens)
-
-    def _warn_without_mask(self, name: str, split: EpisodeSplit) -> None:
-        """Nothing to warn of: see `BatchSource.uses_mask`."""
-
-    def __repr__(self) -> str:
-        """One line: the shape of batches, and the rows of each split."""
-        rows = ", ".join(f"{name} {len(split):,} windows" for name, split in self._splits.items() if split.shards)
-        return f"<WindowLoader: batches of {self.batch_size} x {self.block_size}; {rows or 'no rows'}>"
+    def _more_of(self, split: EpisodeSplit) -> str:
+        """What the log says of a split besides its number of windows."""
+        return f"tokens={split.n_tokens}"
 
 
 def are_token_caches(names: Any, cache: ShardCache | None) -> bool:

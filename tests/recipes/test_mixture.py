@@ -188,7 +188,7 @@ def test_a_loader_draws_the_phases_and_resumes_within_one(folder: Path) -> None:
         ([{"big": 0, "small": 0}], "phase 0 has no rows"),
         ([{"big": 1.5, "small": 1}], "phase 0 has 1.5 rows of"),
         ([{"big": 2}], "no weight for the dataset"),
-        ([{"big": 2, "small": 1, "none": 1}], "of which there is no episode"),
+        ([{"big": 2, "small": 1, "none": 1}], "which has no rows"),
     ],
 )
 def test_phases_that_cannot_be(folder: Path, phases: list[dict[str, Any]], expected: str) -> None:

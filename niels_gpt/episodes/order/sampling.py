@@ -295,9 +295,7 @@ def _check_names(found: Mapping[str, IndexSet], proportions: Mapping[str, float]
         if name not in found or (proportions[name] > 0 and not len(found[name])):
             meant = did_you_mean(name, found)
             known = ", ".join(f"{known} ({len(members):,})" for known, members in found.items())
-            raise UsageError(
-                f"{option} name the {column} {name!r}, of which there is no episode; there are {known}{meant}"
-            )
+            raise UsageError(f"{option} name the {column} {name!r}, which has no rows; there are {known}{meant}")
     unnamed = [name for name in found if name not in proportions]
     if unnamed:
         raise UsageError(f"no weight for the {column} {', '.join(unnamed)}; give each one, 0 leaves it out")
