@@ -37,6 +37,25 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     assert f"Example: niels-gpt {command}" in result.stdout
 
 
+def test_the_commands_of_help_pages_can_be_pasted() -> None:
+    """A command that a page of 80 columns broke in two was run as two: the second line began with an option."""
+    found = 0
+    for path, callback in commands():
+        for paragraph in (" ".join(each.split()) for each in (inspect.getdoc(callback) or "").split("\n\n")):
+            if re.match(r"([^:`]*: )?niels-gpt [a-z]", paragraph):
+                found += 1
+                assert len(paragraph) <= 78, f"{' '.join(path)}: {paragraph}"
+    assert found > 40
+
+
+def test_choices_are_not_broken_within_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    for path, _ in commands():
+        page = CliRunner().invoke(app, [*path, "--help"]).output
+        broken = re.findall(r"<[a-z0-9_-]+(?:\|[a-z0-9_-]+)+ .*", page)
+        assert not broken, f"{' '.join(path)}: {broken}"
+
+
 def test_version() -> None:
     assert run_cli("--version", fresh=True).stdout in (
         "niels-gpt 0.2.0, native kernel\n",

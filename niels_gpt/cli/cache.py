@@ -177,11 +177,11 @@ def build_sft(
 ) -> None:
     """Write conversations as a cache of masked examples.
 
-    Example: niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats
+    Example: niels-gpt cache build-sft chats.jsonl --out cache/sft/chats
 
     A model's own format: --tokenizer ~/models/Qwen3-8B (which tokens are trained is then stored in *_mask.bin).
 
-    Several files: niels-gpt cache build-sft a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out cache/sft/all
+    Several files: niels-gpt cache build-sft a.jsonl more/*.parquet --out all
     """
     # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
     rendered = uses_renderer(tokenizer, renderer, loss)
@@ -233,7 +233,7 @@ def build_pretrain(
 ) -> None:
     """Write texts as a cache of token streams.
 
-    Example: niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes --val-frac 0.1
+    Example: niels-gpt cache build-pretrain notes/ --out cache/pretrain/notes
 
     A model's own tokenizer: --tokenizer ~/models/Qwen3-8B --separator eos
     """
@@ -280,7 +280,7 @@ def build_all_command(
 
     Example: niels-gpt cache build-all --out cache --seed 42 --roam-dir ~/notes
 
-    In parallel: niels-gpt cache build-all --out cache --skip roam --order units --workers 16
+    In parallel: niels-gpt cache build-all --skip roam --order units --workers 16
     """
     limits.check()
     corpora.check()

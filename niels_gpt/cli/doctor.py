@@ -261,7 +261,7 @@ def doctor(
 
     niels-gpt doctor chats.jsonl --tokenizer ~/models/Qwen3-8B --renderer qwen3
 
-    niels-gpt doctor tokenised.parquet --tokenizer ~/models/Llama-3.1-8B-Instruct --sequence-length 4096
+    niels-gpt doctor tokenised.parquet --tokenizer ~/models/Llama-3.1-8B-Instruct
 
     niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl
 

@@ -55,7 +55,7 @@ def doctor_template(
 
     Example: niels-gpt doctor template ~/models/mine --template new.jinja --all
 
-    Example: niels-gpt doctor template ~/models/mine --renderer-option enable_thinking=false --json
+    With variables of the template: --renderer-option enable_thinking=false
     """
     if place.endswith((".jinja", ".jinja2", ".j2")):
         raise UsageError(

@@ -80,8 +80,10 @@ class EpisodeFlags:
     samples: Annotated[
         Literal["per-conversation", "per-turn", "auto"],
         typer.Option(
-            help="How many samples a conversation makes. auto: as many as train every turn on the ids with which it "
-            "was produced, where the format drops reasoning from history.",
+            metavar="HOW",
+            help="The samples that a conversation makes: one (per-conversation), one for each answer (per-turn), or "
+            "auto: as many as train every turn on the ids with which it was produced, where the format drops "
+            "reasoning from history.",
             rich_help_panel=RENDERING,
         ),
     ] = "per-conversation"
@@ -122,11 +124,13 @@ def build(
 ) -> None:
     """Write conversations as tokens.bin, mask.bin and episodes.idx. Masks include `train` and `weight` of messages.
 
-    Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
+    Example: niels-gpt episodes build chats.jsonl --out episodes/chats
 
-    Several files: niels-gpt episodes build a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out episodes/all
+    A model's own format: --tokenizer ~/models/Qwen3-8B
 
-    Other columns and roles: niels-gpt episodes build x.jsonl --columns messages=data.turns --roles bot=assistant ...
+    Several files: niels-gpt episodes build a.jsonl more/*.parquet --out episodes
+
+    Other columns and roles: --columns messages=data.turns --roles bot=assistant
     """
     # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
     mapping = rows.mapping(sentinels=not uses_renderer(how.tokenizer, renderer, loss))
@@ -206,7 +210,7 @@ def pack(
 ) -> None:
     """Write episodes as packed rows, contiguous on disk: the batches of `packing=True` from flat files, without a plan.
 
-    Example: niels-gpt episodes pack episodes/chats --sequence-length 2048 --out episodes/chats-2048
+    Example: niels-gpt episodes pack chats --sequence-length 2048 --out packed
     """
     require_episodes(dataset)
     from niels_gpt.episodes.build import pack_episodes
@@ -350,7 +354,9 @@ def config(
 ) -> None:
     """Check the XML configuration of a training run, or print an example of one.
 
-    Example: niels-gpt episodes config --example > training.xml && niels-gpt episodes config training.xml
+    Example: niels-gpt episodes config training.xml
+
+    A file to begin with: niels-gpt episodes config --example > training.xml
     """
     from dataclasses import asdict
 

@@ -145,7 +145,9 @@ def export_command(
 ) -> None:
     """Write a cache or episodes in another trainer's format: ids, masks, and how its reader is configured.
 
-    Example: niels-gpt export episodes/chats --to trl --packing --sequence-length 4096 --out exports/chats-trl
+    Example: niels-gpt export episodes/chats --to trl --out exports/chats
+
+    Packed into rows of one length: --packing --sequence-length 4096
     """
     options = form.own_options(to)
     if not source.exists():
@@ -211,7 +213,7 @@ def import_command(
 ) -> None:
     """Read a token dataset of another program and write it as episodes, with its mask where it has one.
 
-    Example: niels-gpt import data/openwebtext --from nanogpt --eos-id 50256 --out episodes/openwebtext
+    Example: niels-gpt import data/owt --from nanogpt --eos-id 50256 --out owt
     """
     from niels_gpt.imports.run import import_episodes
 

@@ -92,7 +92,7 @@ def build(
 ) -> None:
     """Write chosen and rejected (or labelled, scored, ranked) completions as episodes, a group for each prompt.
 
-    Example: niels-gpt preferences build pairs.jsonl --tokenizer tokenizer --out preferences/pairs
+    Example: niels-gpt preferences build pairs.jsonl --out preferences/pairs
     """
     source, runner = preference_files(files, rows.form), executor.open()
     most_bytes = shard_bytes(shard_size, shard_size_bytes)

@@ -58,7 +58,9 @@ def build(
 ) -> None:
     """Build what a recipe describes: episodes of each source, the mixture, exports, and a lock to repeat it.
 
-    Example: niels-gpt build recipe.toml --dry-run && niels-gpt build recipe.toml --workers 8
+    Example: niels-gpt build recipe.toml --workers 8
+
+    The plan alone: niels-gpt build recipe.toml --dry-run
 
     The same bytes elsewhere: niels-gpt build recipe.lock.json
     """
@@ -225,7 +227,7 @@ def init(
 ) -> None:
     """Write a commented recipe for data: its formats, roles and tools, the renderer, and how long rows are.
 
-    Example: niels-gpt init chats.jsonl more/*.parquet --tokenizer ~/models/Qwen3-8B
+    Example: niels-gpt init chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
     if recipe.exists() and not overwrite:
         raise OutputExists(f"{recipe}: exists already; choose another --out, or pass --overwrite to replace it")

@@ -167,7 +167,7 @@ def import_(
     A row may also have group_id (default: rows with the same prompt_ids are a group), advantage, version,
     completion_mask and metadata. A list of another length is refused, with the line and the field.
 
-    Example: niels-gpt rollouts import sampled.jsonl --out rollouts/step_7 --tokenizer ~/models/Qwen3-8B
+    Example: niels-gpt rollouts import sampled.jsonl --out rollouts/step_7
     """
     from niels_gpt.rollouts.verify import summarise
     from niels_gpt.rollouts.writer import import_rollouts

@@ -146,9 +146,9 @@ def render(
     Without --renderer it is a family where the tokenizer's name, config.json and control tokens prove one, else its
     chat template; a line on stderr says which.
 
-    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B --renderer qwen3
+    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B
 
-    Example: niels-gpt render chats.jsonl --tokenizer ~/models/Qwen3-8B --renderer-option enable_thinking=false
+    Without Qwen3's reasoning: --renderer qwen3 --renderer-option enable_thinking=false
     """
     must_exist(file)
     _print(_rendered(file, number, tokenizer, renderer, loss, quiet=as_json), as_json=as_json, table=table)

@@ -29,7 +29,8 @@ def train(
     kind: Annotated[
         Literal["sentencepiece", "byte-bpe"],
         typer.Option(
-            help="sentencepiece: spm.model with our four sentinels. byte-bpe: tokenizer.json with eos and bos."
+            metavar="KIND",
+            help="sentencepiece: spm.model with our four sentinels. byte-bpe: tokenizer.json with eos and bos.",
         ),
     ] = "sentencepiece",
     vocab_size: Annotated[
@@ -54,7 +55,7 @@ def train(
 ) -> None:
     """Train a tokenizer on texts and chats, and write it with tokenizer_meta.json.
 
-    Example: niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer
+    Example: niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000
 
     For any tool: niels-gpt tokenizer train notes/ --kind byte-bpe --out tokenizer
     """
