@@ -127,7 +127,26 @@ def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         progress._bar.refresh()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "600 of about 2,400 tokens" in shown
-    assert "left," in shown
+    assert "left" in shown
+
+
+@pytest.mark.parametrize(("done", "total"), [(32_718, 32_718), (1_234_567_890, 23_456_789_012)])
+def test_a_bar_fits_80_columns(
+    done: int, total: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Times were cut off, as `0:0… left, 0:00:…`."""
+    monkeypatch.setattr("rich.console.Console._environ", {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"})
+    monkeypatch.setenv("COLUMNS", "80")
+    with ShownProgress() as progress:
+        progress.begin("episodes", unit="tokens")
+        progress._started -= 600
+        progress.expect(total)
+        progress.advance(done)
+        time.sleep(0.11)
+        progress.advance(0)
+        assert progress._bar is not None
+        progress._bar.refresh()
+    assert "…" not in capsys.readouterr().err
 
 
 def test_builds_expect_what_the_source_s_share_tells(tmp_path: object, fake: FakeTokenizer) -> None:

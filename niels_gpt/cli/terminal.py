@@ -203,6 +203,7 @@ def print_verified(
 
 PLAIN_SECONDS = 5.0
 BYTES = "bytes"
+MANY = 100_000_000  # from here on, steps are counted in millions
 BAR_SECONDS = 0.1  # a bar is drawn ten times a second; steps may come a million times a second
 
 
@@ -294,7 +295,10 @@ class ShownProgress(Progress):
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def _amount(self, now: float) -> str:
-        """How much is done, of how much, and how fast: `1,200 of 2,400 tokens, 100 tokens/s`."""
+        """How much is done, of how much, and how fast: `1,200 of 2,400 tokens, 100 tokens/s`.
+
+        A bar leaves the unit of the rate out, so that its line fits 80 columns.
+        """
         if not self._unit:
             return ""
         of = "" if self._total is None else f" of {'about ' if self._estimated else ''}{self._count(self._total)}"
@@ -304,15 +308,21 @@ class ShownProgress(Progress):
         if not self._done or seconds < 0.5:
             return amount
         rate = self._done / seconds
-        return f"{amount}, " + (f"{rate / 1e6:,.1f} MB/s" if self._unit == BYTES else f"{rate:,.0f} {self._unit}/s")
+        if self._unit == BYTES:
+            return f"{amount}, {rate / 1e6:,.1f} MB/s"
+        if self._bar is None:
+            return f"{amount}, {rate:,.0f} {self._unit}/s"
+        return f"{amount}, " + (f"{rate / 1e6:,.1f} M/s" if rate >= 1e6 else f"{rate:,.0f}/s")
 
     def _size_unit(self) -> tuple[str, float]:
+        most = max(self._done, self._total or 0)
         if self._unit != BYTES:
-            return self._unit, 1
-        return ("GB", 1e9) if max(self._done, self._total or 0) >= 1e9 else ("MB", 1e6)
+            return (f"million {self._unit}", 1e6) if most >= MANY else (self._unit, 1)
+        return ("GB", 1e9) if most >= 1e9 else ("MB", 1e6)
 
     def _count(self, steps: int) -> str:
-        return f"{steps:,}" if self._unit != BYTES else f"{steps / self._size_unit()[1]:,.1f}"
+        size = self._size_unit()[1]
+        return f"{steps:,}" if size == 1 else f"{steps / size:,.1f}"
 
     def _line(self, now: float) -> None:
         from rich.text import Text
@@ -356,11 +366,13 @@ def _columns(unit: str) -> list[Any]:
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
-    if unit:
-        columns += [BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn(), TextColumn("left,")]
-    return [*columns, TimeElapsedColumn()]
+    if not unit:
+        return [*columns, TimeElapsedColumn()]
+    left = TimeRemainingColumn(table_column=Column(no_wrap=True))  # in a narrow terminal, the bar gets shorter
+    return [*columns, BarColumn(), TextColumn("{task.fields[amount]}"), left, TextColumn("left")]
 
 
 def key_values(title: str, rows: list[tuple[str, str]]) -> Table:

@@ -36,7 +36,7 @@ def show_view(console: Console, view: ExampleView, *, with_table: bool) -> None:
     console.print(Text(view.title, style="bold"), soft_wrap=True)
     if not view.has_text:
         console.print(
-            Text("no tokenizer with the cache's hash nearby; pass --tokenizer to see text", style="yellow"),
+            Text("ids only: no tokenizer of the dataset is beside it; pass --tokenizer to see text", style="yellow"),
             soft_wrap=True,
         )
     console.print(legend(seen.kinds), soft_wrap=True)

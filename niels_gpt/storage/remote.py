@@ -310,14 +310,15 @@ def file_system(url: str) -> tuple[Any, str]:
         MissingExtra: fsspec or the library for this kind of URL is not installed.
         UsageError: an unknown kind of URL, or one without a path. StorageError: the store cannot be reached.
     """
+    # s3fs, which brings fsspec, is named first: who is told to install fsspec would be told about s3fs next.
+    if url.startswith(("s3://", "s3a://")):
+        check_library("s3fs")
     check_library("fsspec")
     from fsspec.core import split_protocol, url_to_fs
 
     if not url.rpartition("://")[2].strip("/"):
         raise UsageError(f"{url!r} has no path; expected a URL as s3://bucket/name, or a path")
     protocol = split_protocol(url)[0]
-    if protocol in ("s3", "s3a"):
-        check_library("s3fs")
     local = protocol in (None, "file", "local")
     options = {"auto_mkdir": True} if local else {"use_listings_cache": False}
     with remote_errors("opening", url):

@@ -461,6 +461,10 @@ def test_urls_that_do_not_work(place: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingExtra, match=r"needs fsspec.*niels-gpt\[remote\]"):
         file_system(place)
+    # Who lacks both is told of the extra that brings both.
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingExtra, match=r"needs s3fs.*niels-gpt\[s3\]"):
+        file_system("s3://bucket/name")
 
 
 def test_the_command_line(tmp_path: Path, datasets: dict[str, Path]) -> None:
