@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,9 @@ def test_rows_of_document_000() -> None:
         pack_sft_ids_and_mask([1], [True], S="8", pad_id=0, sys_id=1, usr_id=2, asst_id=3, eot_id=4)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="did you mean 'cuda'"):
         collate_sft_batch([([1, 2], [True, True])], T=1, device="gpu")
+
+
+def test_datasets_say_what_they_hold(opened: dict[str, Open]) -> None:
+    for kind in BOTH:
+        shown = repr(opened[kind]())
+        assert re.search(r"^<\w+: .+ (examples, rows|windows) of \d+, cpu>$", shown), shown

@@ -120,10 +120,12 @@ def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with ShownProgress() as progress:
         progress.begin("notes", unit="tokens")
         progress.advance(600)
+        assert progress._bar is not None
+        progress._bar.refresh()
+        assert "left" not in capsys.readouterr().err, "without a total there is no time left"
         progress.expect(2400)
         time.sleep(0.11)
         progress.advance(0)
-        assert progress._bar is not None
         progress._bar.refresh()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "600 of about 2,400 tokens" in shown
@@ -149,9 +151,13 @@ def test_a_bar_fits_80_columns(
     assert "…" not in capsys.readouterr().err
 
 
-def test_builds_expect_what_the_source_s_share_tells(tmp_path: object, fake: FakeTokenizer) -> None:
+@pytest.mark.parametrize("budget", [UNLIMITED_TOKENS, 200_000_000, 5_000])
+def test_builds_expect_what_the_source_s_share_tells(budget: int, tmp_path: object, fake: FakeTokenizer) -> None:
+    """Of a large budget, the time left was that of the budget, however little text there was."""
+
     class Heard(Progress):
-        totals: list[int] = []  # noqa: RUF012
+        def __init__(self) -> None:
+            self.totals: list[int] = []
 
         def expect(self, total: int) -> None:
             self.totals.append(total)
@@ -159,7 +165,7 @@ def test_builds_expect_what_the_source_s_share_tells(tmp_path: object, fake: Fak
     fake.vocab_size = 60_000
     source, heard = RoamNotes(notes_dir()), Heard()
     options = {
-        "max_train_tokens": UNLIMITED_TOKENS,
+        "max_train_tokens": budget,
         "max_val_tokens": 0,
         "shard_bytes": 1 << 20,
         "shuffle_buffer": None,
@@ -174,7 +180,7 @@ def test_builds_expect_what_the_source_s_share_tells(tmp_path: object, fake: Fak
         **options,
     )
     assert source.fraction_read() == 1.0
-    assert heard.totals[-1] > 10_000
+    assert 10_000 < heard.totals[-1] < 1_000_000 or heard.totals[-1] == budget == 5_000
 
 
 def test_a_reader_that_leaves_is_no_failure() -> None:

@@ -89,10 +89,15 @@ class BuildOptions:
         """Raise `UsageError` for a number out of range."""
         BadRowLimit.of(self.max_bad_rows)
 
-    def expect_tokens(self, tokens: int) -> None:
-        """Estimate the final number of tokens: a quarter read and a million written means four million."""
+    def expect_tokens(self, tokens: int, most: int | None = None) -> None:
+        """Estimate the final number of tokens: a quarter read and a million written means four million.
+
+        Args:
+            most: the build stops at so many.
+        """
         if fraction := self.fraction_read() or self.executor.fraction_read():
-            self.progress.expect(int(tokens / fraction))
+            expected = int(tokens / fraction)
+            self.progress.expect(expected if most is None else min(expected, most))
 
 
 class BuildFields(TypedDict, total=False):

@@ -170,8 +170,7 @@ def _write_documents(
             for name, chosen in budgets.assign(in_val, lengths).items():
                 writers[name].write(budgets.cut(name, ids[np.repeat(chosen, lengths)]))
             options.progress.advance(len(ids))
-            if total >= UNLIMITED_TOKENS:
-                options.expect_tokens(sum(writer.tokens for writer in writers.values()))
+            options.expect_tokens(sum(writer.tokens for writer in writers.values()), most=total)
             if budgets.full:
                 # How far the last chunk reaches depends on the executor, the documents that are written do not.
                 build.rejections.usable = sum(budgets.documents.values())

@@ -61,6 +61,10 @@ class PretrainTokenStreamDataset:
         self._first = np.cumsum(counts) - counts
         self.n_windows = int(counts.sum())
 
+    def __repr__(self) -> str:
+        of = f"{self.n_windows:,} windows of {self.T:,}"
+        return f"<{type(self).__name__}: {self.shards_dir}, {of}, {self.device}>"
+
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.LongTensor, torch.LongTensor]:
         """`(x, y)`, int64 of shape (B, T) on the device, with `y[:, :-1] == x[:, 1:]`.
 

@@ -87,6 +87,9 @@ class SFTExampleDataset:
     def __len__(self) -> int:
         return len(self._index)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.tokens_path}, {len(self):,} examples, rows of {self.T:,}, {self.device}>"
+
     def get_batch(
         self, *, B: int, generator: torch.Generator
     ) -> tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor]:

@@ -310,9 +310,10 @@ class ShownProgress(Progress):
         rate = self._done / seconds
         if self._unit == BYTES:
             return f"{amount}, {rate / 1e6:,.1f} MB/s"
+        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:,.1f}"
         if self._bar is None:
-            return f"{amount}, {rate:,.0f} {self._unit}/s"
-        return f"{amount}, " + (f"{rate / 1e6:,.1f} M/s" if rate >= 1e6 else f"{rate:,.0f}/s")
+            return f"{amount}, {shown} {self._unit}/s"
+        return f"{amount}, " + (f"{rate / 1e6:,.1f} M/s" if rate >= 1e6 else f"{shown}/s")
 
     def _size_unit(self) -> tuple[str, float]:
         most = max(self._done, self._total or 0)
@@ -359,20 +360,20 @@ class ShownProgress(Progress):
 
 
 def _columns(unit: str) -> list[Any]:
-    from rich.progress import (
-        BarColumn,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
+    from rich.text import Text
+
+    class Left(TimeRemainingColumn):
+        def render(self, task: Task) -> Text:
+            """The time left, or the time that has passed where the total is not known."""
+            return TimeElapsedColumn().render(task) if task.total is None else super().render(task) + " left"
 
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
     if not unit:
         return [*columns, TimeElapsedColumn()]
-    left = TimeRemainingColumn(table_column=Column(no_wrap=True))  # in a narrow terminal, the bar gets shorter
-    return [*columns, BarColumn(), TextColumn("{task.fields[amount]}"), left, TextColumn("left")]
+    left = Left(table_column=Column(no_wrap=True))  # in a narrow terminal, the bar gets shorter
+    return [*columns, BarColumn(), TextColumn("{task.fields[amount]}"), left]
 
 
 def key_values(title: str, rows: list[tuple[str, str]]) -> Table:
