@@ -28,15 +28,13 @@ from niels_gpt.episodes.format import (
     checked_manifest,
 )
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import atomic_file, write_atomic
+from niels_gpt.storage.files import write_atomic
 from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
-from niels_gpt.storage.remote import download, first_present, plain_name, read_small
+from niels_gpt.storage.remote import MOST_MANIFEST_BYTES, copy_file, first_present, plain_name, read_small
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
-MOST_MANIFEST_BYTES: Final = 512 << 20
 INDEX_THREADS: Final = 8
 MANIFESTS: Final = (MANIFEST_NAME, META_NAME)  # of episodes, of pretraining caches
 
@@ -144,23 +142,6 @@ def _checked(path: Path, url: str) -> Manifest:
 
 def _fetch_small_files(url: str, folder: Path, manifest: Manifest, cache: ShardCache) -> None:
     small = {name: r for name, r in manifest["files"].items() if PurePosixPath(name).name not in STREAMED}
-
-    def fetch(name: str) -> None:
-        path, record = folder / name, small[name]
-        if path.is_file() and file_record(path).sha256 == record["sha256"]:
-            return  # fetched before, by a process that was killed
-        with storage_errors("creating the directory", path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as file:
-
-            def write(at: int, part: bytes) -> None:
-                # After damage `download` begins again at 0.
-                file.seek(at)
-                file.write(part)
-
-            download(f"{url}/{name}", record["bytes"], record["sha256"], write, cache.retries)
-            file.truncate(record["bytes"])
-
     with ThreadPoolExecutor(INDEX_THREADS) as threads:
         # The error of a thread is raised where its result is read.
-        list(threads.map(fetch, small))
+        list(threads.map(lambda name: copy_file(f"{url}/{name}", folder / name, small[name], cache.retries), small))

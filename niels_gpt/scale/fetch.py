@@ -7,6 +7,9 @@
 
 An entry is named by the hash of its manifest, so a dataset that was replaced at its URL becomes a new entry. Nothing in
 a fetched manifest is trusted, see `storage.manifests.check_file_names`.
+
+`storage/shard_cache.py` holds single shards of datasets that a loader reads from a store. Its entries are held by locks
+while they are read; here they are not, because `open` returns a path, and a mapped file outlives its name.
 """
 
 from __future__ import annotations
@@ -19,15 +22,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from niels_gpt import ranges
-from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
+from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.storage import locks
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import HashedWriter, sync_directory, write_atomic
+from niels_gpt.storage.files import sync_directory, write_atomic
 from niels_gpt.storage.manifests import (
     Manifest,
     bytes_of,
@@ -37,20 +38,17 @@ from niels_gpt.storage.manifests import (
     read_manifest,
 )
 from niels_gpt.storage.remote import (
-    READ_BYTES,
-    PatientFile,
+    MOST_MANIFEST_BYTES,
+    copy_file,
     file_system,
     first_present,
-    opened,
     plain_name,
-    remote_errors,
-    size_at,
+    read_small,
 )
-from niels_gpt.storage.retries import is_missing
+from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.staging import rename_and_delete
 
 MAX_BYTES = 100 << 30  # of a read cache, unless another limit is passed
-MOST_MANIFEST_BYTES = 512 << 20
 ENTRY = r"(?s).+-[0-9a-f]{16}"
 TRASH = rf"{ENTRY}\.[0-9a-f]{{32}}\.trash"  # as `rename_and_delete` names it
 
@@ -78,32 +76,35 @@ class ReadCache:
             CacheError: no finished dataset at `url`. UsageError: it is larger than `max_bytes`.
             StorageError: network or disk refused, or a file arrived damaged. MissingExtra: no fsspec, or no s3fs.
         """
-        fs, root = file_system(url)
-        name, data = _remote_manifest(fs, root, url)
+        url = url.rstrip("/")
+        name, data = _remote_manifest(url)
+        # The path in the store: unlike the URL it has no password, which must not become part of a name.
+        root = file_system(url)[1]
         place = self.folder / f"{plain_name(root)}-{sha256(data).hexdigest()[:16]}"
         with storage_errors("creating the directory", place):
             place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place):
             _refuse_links(place)
             if not (place / name).is_file():
-                self._fetch(fs, root, place, name, data)
+                self._fetch(url, Path(root) / name, place, data)
             now = time.time_ns()  # the time of last use; the file system's own resolution is coarser
             os.utime(place / name, ns=(now, now))
         return place
 
-    def _fetch(self, fs: Any, root: str, place: Path, name: str, data: bytes) -> None:
+    def _fetch(self, url: str, manifest: Path, place: Path, data: bytes) -> None:
         with storage_errors("creating the directory", place):
             place.mkdir(exist_ok=True)
         # The manifest gets its own name last, after every file it lists: an entry without it is a fetch that was cut
         # off, which the next `open` continues.
-        write_atomic(place / f".{name}.wanted", data)
-        files = _files_of(place / f".{name}.wanted", Path(root) / name)
+        wanted = place / f".{manifest.name}.wanted"
+        write_atomic(wanted, data)
+        files = _files_of(wanted, manifest)
         self._make_room(bytes_of(files), place)
         self._progress.begin(f"fetching {place.name}", total=bytes_of(files), unit="bytes")
         for file, record in files.items():
-            _download(fs, f"{root}/{file}", place / file, record, self._progress)
+            copy_file(f"{url}/{file}", place / file, record, Retries(), self._progress)
         with storage_errors("completing", place):
-            (place / f".{name}.wanted").rename(place / name)
+            wanted.rename(place / manifest.name)
             sync_directory(place)
 
     def _make_room(self, needed: int, place: Path) -> None:
@@ -146,20 +147,13 @@ def _refuse_links(place: Path) -> None:
             raise _planted(path)
 
 
-def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
-    found = first_present(url, MANIFEST_NAMES, lambda name: size_at(fs, f"{root}/{name}"))
+def _remote_manifest(url: str) -> tuple[str, bytes]:
+    found = first_present(url, MANIFEST_NAMES, lambda name: read_small(f"{url}/{name}", MOST_MANIFEST_BYTES, Retries()))
     if found is None:
         raise CacheError(
             f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
         )
-    name, size = found
-    if size > MOST_MANIFEST_BYTES:
-        raise CacheError(
-            f"{url}/{name}: {size:,} bytes; expected a manifest of at most {MOST_MANIFEST_BYTES:,}. "
-            "Do not trust this dataset"
-        )
-    with remote_errors("reading", f"{url}/{name}"), opened(fs, f"{root}/{name}") as file:
-        return name, bytes(file.read(MOST_MANIFEST_BYTES))
+    return found
 
 
 def _files_of(manifest: Path, where: Path) -> Manifest:
@@ -169,51 +163,6 @@ def _files_of(manifest: Path, where: Path) -> Manifest:
     check_file_records(where, found)
     check_manifest_hash(where, found)
     return dict(found["files"])
-
-
-def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progress) -> None:
-    if file.is_file() and file_record(file).sha256 == record["sha256"]:
-        progress.advance(record["bytes"])
-        return  # complete since an earlier run that was cut off
-    aside = file.with_name(f".{file.name}.part")
-    with storage_errors("writing", file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        aside.unlink(missing_ok=True)
-    writer = None
-    try:  # Ctrl-C may come as soon as the file is there
-        writer = HashedWriter(aside)
-        with remote_errors("reading", path), _opened(fs, path) as source:
-            for chunk in _at_most(source, record["bytes"], path):
-                writer.write(chunk)
-                progress.advance(len(chunk))
-        if writer.close().sha256 != record["sha256"]:
-            raise StorageError(f"{path}: differs from its manifest (sha256); publish it again")
-        with storage_errors("renaming into place", file):
-            aside.replace(file)
-            sync_directory(file.parent)
-    finally:
-        if writer is not None:
-            writer.abandon()
-        aside.unlink(missing_ok=True)
-
-
-def _at_most(source: PatientFile, size: int, path: str) -> Iterator[bytes]:
-    """The bytes of a file; `StorageError` as soon as there are more than `size`, before the disk fills up."""
-    left = size
-    while chunk := source.read_some(min(READ_BYTES, left + 1)):
-        if len(chunk) > left:
-            raise StorageError(f"{path}: more than the {size:,} bytes of its manifest; publish it again")
-        left -= len(chunk)
-        yield chunk
-
-
-def _opened(fs: Any, path: str) -> PatientFile:
-    try:
-        return PatientFile(fs, path, path)
-    except FileNotFoundError as error:
-        if not is_missing(error):
-            raise
-        raise CacheError(f"{path}: missing although its manifest lists it; publish it again") from error
 
 
 def _last_use(entry: Path) -> int:

@@ -29,9 +29,13 @@ from niels_gpt.errors import (
     StorageError,
     UsageError,
     shown,
+    storage_errors,
     without_passwords,
 )
 from niels_gpt.extras import check_library
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.files import atomic_file
 from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, is_refusal, may_pass, repeated
 
@@ -42,6 +46,7 @@ T = TypeVar("T")
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
 MOST_NAME = 100  # characters of a directory's name that come from a URL
+MOST_MANIFEST_BYTES = 512 << 20  # of a manifest in a store, which is read into memory before anything of it is known
 DAMAGED_READS = 3  # of a whole file; after three, the store itself must have the damaged bytes
 
 _log = logging.getLogger("niels_gpt.storage")
@@ -391,6 +396,35 @@ def download(url: str, size: int, digest: str, sink: Callable[[int, bytes], None
     )
 
 
+def copy_file(url: str, path: Path, record: Mapping[str, Any], retries: Retries, progress: Progress = SILENT) -> None:
+    """Download a dataset's file to `path`, where it is complete; one that is there since an earlier run stays.
+
+    Args:
+        record: its `bytes` and `sha256`, from the manifest.
+
+    Raises:
+        As `download`; StorageError: the file system refused.
+    """
+    size, digest = record["bytes"], record["sha256"]
+    if path.is_file() and file_record(path).sha256 == digest:
+        progress.advance(size)
+        return
+    with storage_errors("creating the directory", path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    reported = 0  # after damage `download` begins again at 0, which is no progress
+    with atomic_file(path) as file:
+
+        def write(at: int, part: bytes) -> None:
+            nonlocal reported
+            file.seek(at)
+            file.write(part)
+            progress.advance(max(0, at + len(part) - reported))
+            reported = max(reported, at + len(part))
+
+        download(url, size, digest, write, retries)
+        file.truncate(size)
+
+
 def read_small(url: str, most: int, retries: Retries) -> bytes | None:
     """The bytes of a small file; `None` if there is none.
 
@@ -461,7 +495,7 @@ def _chunks(url: str, size: int, retries: Retries) -> Iterator[bytes]:
         why = error.__cause__ or error if isinstance(error, StorageError) else error
         if isinstance(why, NielsError):
             raise
-        if is_missing(why):
+        if is_missing(why) or isinstance(why, NotADirectoryError):  # below a file there is none, either
             raise _Missing(f"{url}: missing although it is part of a dataset; publish it again") from error
         raise _given_up(url, at, retries, why) from error
 

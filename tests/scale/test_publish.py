@@ -23,6 +23,7 @@ from niels_gpt.scale import publish as locks
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.storage import files
 from niels_gpt.storage.remote import file_system
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY, run_cli
@@ -342,7 +343,7 @@ def test_files_are_flushed_with_their_names_before_the_manifest_has_its_own(
     def note(folder: Path) -> None:
         flushed.append((folder.name, any((place / "episodes.json").exists() for place in (folder, folder.parent))))
 
-    for module in (uploads, fetch):
+    for module in (uploads, fetch, files):
         monkeypatch.setattr(module, "sync_directory", note)
     publish(datasets["episodes"], f"file://{tmp_path}/remote")
     names = {Path(file).parent.name for file in digests(datasets["episodes"])} - {""}
@@ -368,7 +369,7 @@ def test_a_fetch_that_was_cut_off_goes_on(
     missing = next(path for path in whole if path.endswith("val/tokens.bin"))
     del FaultyStore.store[missing]
     cache = ReadCache(tmp_path / "cache")
-    with pytest.raises(CacheError, match=r"val/tokens.bin: missing although its manifest lists it"):
+    with pytest.raises(CacheError, match=r"val/tokens.bin: missing although it is part of a dataset"):
         cache.open("faulty://x")
     (place,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert not (place / "episodes.json").exists()
@@ -415,7 +416,7 @@ def test_a_bucket_that_answers_403_for_what_is_missing(faulty: Any, tmp_path: Pa
 def test_what_was_damaged_at_its_place_is_not_opened(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
     publish(datasets["sft"], "faulty://x")
     FaultyStore().pipe_file("/x/train_tokens.bin", b"\0" * FaultyStore.store["/x/train_tokens.bin"].size)
-    with pytest.raises(StorageError, match=r"train_tokens.bin: differs from its manifest"):
+    with pytest.raises(CacheError, match=r"train_tokens.bin: not what its manifest records"):
         ReadCache(tmp_path / "cache").open("faulty://x")
 
 
