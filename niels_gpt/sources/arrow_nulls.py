@@ -162,7 +162,7 @@ def _inner(schema: Any, root: Any, what: str) -> dict[str, Any]:
         if not isinstance(node, Mapping) or id(node) in seen:
             continue
         seen.add(id(node))
-        waiting += [_referred(node, root), *(branch for key in _BRANCHES for branch in _listed(node.get(key)))]
+        waiting += [referred_schema(node, root), *(branch for key in _BRANCHES for branch in _listed(node.get(key)))]
         rest = node.get("additionalProperties" if what == "properties" else "items")
         properties = node.get("properties") if what == "properties" else None
         own_entries = dict(properties) if isinstance(properties, Mapping) else {}
@@ -182,7 +182,7 @@ def _allows_null(schema: Any, root: Any, known: dict[int, bool] | None = None, d
     if id(schema) not in known:
         known[id(schema)] = True
         branches = {key: _listed(schema.get(key)) for key in ("anyOf", "oneOf")}
-        needed = [*_listed(schema.get("allOf")), *([_referred(schema, root)] if "$ref" in schema else [])]
+        needed = [*_listed(schema.get("allOf")), *([referred_schema(schema, root)] if "$ref" in schema else [])]
         known[id(schema)] = schema.get("nullable") is True or (
             _own_entries_allow_null(schema)
             and all(_allows_null(one, root, known, depth + 1) for one in needed)
@@ -202,7 +202,7 @@ def _own_entries_allow_null(schema: Mapping[str, Any]) -> bool:
     return schema.get("const") is None
 
 
-def _referred(schema: Mapping[str, Any], root: Any) -> Any:
+def referred_schema(schema: Mapping[str, Any], root: Any) -> Any:
     """The schema that a `$ref` within the same document (`#/$defs/name`) names; `None` without one."""
     target = schema.get("$ref")
     if not isinstance(target, str) or not target.startswith("#"):

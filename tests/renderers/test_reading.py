@@ -150,6 +150,60 @@ def test_schemas_that_are_none_say_nothing(parameters: Any) -> None:
     assert (call.arguments, call.status) == ({"k": 1}, ToolCallParseStatus.OK)
 
 
+# As pydantic writes the schemas of models and enumerations: their types are elsewhere in the same schema.
+REFERENCES = {
+    "$defs": {
+        "Size": {"enum": ["1", "2"], "type": "string"},
+        "Place": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Place"}}},
+        "Loop": {"$ref": "#/$defs/Loop"},
+    }
+}
+
+
+@pytest.mark.parametrize("family", ["glm-5", "qwen3.5", "minimax-m2"])
+@pytest.mark.parametrize(
+    ("schema", "written", "read"),
+    [
+        ({"$ref": "#/$defs/Size"}, "1", "1"),
+        ({"allOf": [{"$ref": "#/$defs/Size"}], "description": "in inches"}, "1", "1"),
+        ({"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}, "1", "1"),
+        ({"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "string"}]}, '{"next": {}}', {"next": {}}),
+        ({"anyOf": [{}, {"type": "string"}]}, "[1]", [1]),
+        ({"const": "1"}, "1", "1"),
+        *(
+            ({"$ref": name}, "1", 1)
+            for name in ("#/$defs/Loop", "#/$defs/Other", "#/$defs/Size/enum/0", "https://x", 5)
+        ),
+    ],
+    ids=str,
+)
+def test_types_are_found_where_schemas_refer_to_them(family: str, schema: Any, written: str, read: Any) -> None:
+    texts = {
+        "glm-5": "</think><tool_call>f<arg_key>k</arg_key><arg_value>{}</arg_value></tool_call>",
+        "qwen3.5": "</think><tool_call>\n<function=f>\n<parameter=k>\n{}\n</parameter>\n</function>\n</tool_call>",
+        "minimax-m2": '</think><minimax:tool_call>\n<invoke name="f">\n<parameter name="k">{}</parameter>\n</invoke>\n'
+        "</minimax:tool_call>",
+    }
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"k": schema}, **REFERENCES}}]
+    said = ids_of(family, texts[family].replace("{}", written, 1))
+    (call,) = renderer_of(family).parse_response(said, tools=tools).tool_calls
+    assert (call.arguments, call.status) == ({"k": read}, ToolCallParseStatus.OK)
+
+
+@pytest.mark.parametrize("family", ["glm-5", "qwen3.5", "minimax-m2"])
+@pytest.mark.parametrize("schema", [{}, {"type": ["string", "null"]}, {"type": ["integer", "string"]}], ids=str)
+def test_texts_with_quotation_marks_are_read_back(family: str, schema: Any) -> None:
+    """These formats write texts without quotes, so quotes around one are its own."""
+    renderer, tools = renderer_of(family), [{"name": "f", "parameters": {"properties": {"k": schema}}}]
+    call = {"id": "1", "function": {"name": "f", "arguments": {"k": '"Yes"', "l": '"\\""'}}}
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    rendered = renderer.render(chat, tools=tools)
+    facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
+    said = [token for token, owner, sampled in facts if owner == 1 and sampled]
+    parsed = renderer.parse_response(said, tools=tools).tool_calls
+    assert [each.arguments for each in parsed] == [{"k": '"Yes"', "l": '"\\""'}]
+
+
 def test_every_section_of_calls_is_read() -> None:
     def section(*ids: str) -> str:
         calls = (f"<|tool_call_begin|>{one}<|tool_call_argument_begin|>{{}}<|tool_call_end|>" for one in ids)

@@ -22,7 +22,7 @@ from niels_gpt.renderers.completions.windows import Steps, Window
 from niels_gpt.renderers.conversation import Call, as_mapping, to_json
 from niels_gpt.renderers.emitter import Emitter
 
-Schemas = Mapping[str, Mapping[str, Any]]  # tool name -> argument name -> JSON schema
+Schemas = Mapping[str, Mapping[str, Any]]  # tool name -> the JSON schema of its arguments
 Arguments = dict[str, Any] | str | None
 
 
@@ -167,9 +167,6 @@ class BlockRecorder(ResponseBuilder):
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]] | None) -> Schemas:
-    """The JSON schemas of each tool's arguments, by name; a tool without `properties` has none."""
-    schemas = {}
-    for tool in tools or ():
-        function = tool["function"]
-        schemas[function["name"]] = as_mapping(as_mapping(function.get("parameters")).get("properties"))
-    return schemas
+    """The JSON schema of each tool's arguments, by the tool's name; an empty one for a tool without."""
+    functions = [tool["function"] for tool in tools or ()]
+    return {function["name"]: as_mapping(function.get("parameters")) for function in functions}

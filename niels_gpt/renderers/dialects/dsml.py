@@ -129,7 +129,7 @@ class DSML(CallDialect):
         tag, stop = yield from _next_tag(completion, head.end(), ends, out.argument_to)
         if tag == self.parameter[1]:
             out.end_argument(stop)
-            value, fits = _value(completion.decoded(head.end(), stop), head.group(2), schema.get(key))
+            value, fits = _value(completion.decoded(head.end(), stop), head.group(2), schema, key)
             # The first fault decides the status, but a key given twice outweighs a value of a wrong type.
             if key in read.arguments:
                 read.status = Status.MALFORMED_STRUCTURE
@@ -184,10 +184,10 @@ def _head(completion: Completion, at: int, pattern: re.Pattern[str]) -> Steps[re
     return found
 
 
-def _value(text: str, is_string: str | None, schema: Any) -> tuple[Any, bool]:
+def _value(text: str, is_string: str | None, schema: Any, key: str) -> tuple[Any, bool]:
     """The value of a parameter, and whether it is what its mark says; without a mark its schema decides."""
     if is_string is None:
-        return typed_value(text, schema)
+        return typed_value(text, schema, key)
     if is_string == "true":
         return text, True
     try:

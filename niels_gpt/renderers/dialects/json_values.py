@@ -12,7 +12,10 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.partial_json import JSONReader
 from niels_gpt.renderers.completions.text import Completion, replace_surrogates
 from niels_gpt.renderers.completions.windows import Steps, Window
-from niels_gpt.renderers.conversation import to_json
+from niels_gpt.renderers.conversation import as_mapping, to_json
+from niels_gpt.sources.arrow_nulls import referred_schema
+
+_DEEPEST = 8  # references and branches within each other, in the schema of one argument
 
 
 def _refuse_constant(constant: str) -> Any:
@@ -170,39 +173,55 @@ def parse_call_object(value: Any, key: str = "arguments") -> tuple[str | None, d
     return name, as_read, Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
 
 
-def typed_value(text: str, schema: Any) -> tuple[Any, bool]:
-    """An unquoted value in the type that its JSON schema names, and whether it fits that type.
+def typed_value(text: str, schema: Mapping[str, Any], key: str) -> tuple[Any, bool]:
+    """The unquoted value of the argument `key` in the type that the schema of the arguments names for it.
 
     ::
 
-        text  5      schema {"type": "string"}    ->  "5", True
-        text  5      schema {"type": "integer"}   ->  5, True
-        text  five   schema {"type": "integer"}   ->  "five", False
-        text  [1     no schema                    ->  "[1", True       (JSON if it is some, else the text)
+        text  5      {"type": "string"}      ->  "5", True
+        text  5      {"type": "integer"}     ->  5, True
+        text  five   {"type": "integer"}     ->  "five", False
+        text  [1     no type                 ->  "[1", True       (JSON if it is some, else the text)
+        text  "5"    no type, or a string    ->  "\\"5\\"", True   (texts have no quotes, so these are its own)
+
+    Returns:
+        The value, and whether it fits the type.
     """
-    types = _types(schema)
+    types = _types(as_mapping(schema.get("properties")).get(key), schema)
     if types == {"string"}:
         return text, True
+    can_be_text = not types or "string" in types
     try:
         value = strict_json(text)
     except ValueError:
-        return text, not types or "string" in types
-    if "string" in types and _type_of(value) not in types:
+        return text, can_be_text
+    if can_be_text and (isinstance(value, str) or (types and _type_of(value) not in types)):
         return text, True
     return value, True
 
 
-def _types(schema: Any) -> set[str]:
-    """The JSON types that a schema allows; empty if it names none, or is no schema."""
-    if not isinstance(schema, Mapping):
+def _types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """The JSON types that a schema allows; empty if it does not restrict them, or is no schema.
+
+    Args:
+        root: the schema that this one is a part of, for references (`#/$defs/name`), which may form a circle.
+    """
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return set()
     names = schema.get("type")
     types = {name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str)}
-    for branches in (schema.get("anyOf"), schema.get("oneOf")):
-        for branch in branches if isinstance(branches, list) else ():
-            types |= _types(branch)
     if not types and isinstance(schema.get("enum"), list):
         types = {_type_of(value) for value in schema["enum"]}
+    if not types and "const" in schema:
+        types = {_type_of(schema["const"])}
+    if not types:
+        every = schema.get("allOf")
+        needed = [referred_schema(schema, root), *(every if isinstance(every, list) else ())]
+        types = next(filter(None, (_types(one, root, depth + 1) for one in needed)), set())
+    for branches in (schema.get("anyOf"), schema.get("oneOf")):
+        if not types and isinstance(branches, list):
+            allowed = [_types(branch, root, depth + 1) for branch in branches]
+            types = set[str]().union(*allowed) if all(allowed) else set()
     return types | ({"integer"} if "number" in types else set())
 
 

@@ -321,7 +321,7 @@ class MiniMaxSection(CallDialect):
             if stop < 0:
                 return name, arguments, all_fit, end
             out.end_argument(stop)
-            arguments[key], fits = typed_value(completion.decoded(start, stop), schema.get(key))
+            arguments[key], fits = typed_value(completion.decoded(start, stop), schema, key)
             all_fit, end = all_fit and fits, stop + len("</parameter>")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ class Pairs(CallDialect):
             if not value.marker:
                 return name, arguments, Status.MALFORMED_STRUCTURE if name else Status.MISSING_NAME
             out.end_argument(value.stop)
-            arguments[key_text], fits = typed_value(completion.decoded(value_at, value.stop), schema.get(key_text))
+            arguments[key_text], fits = typed_value(completion.decoded(value_at, value.stop), schema, key_text)
             status = status if fits else Status.INVALID_JSON
             before = yield from self._part(block, value.stop + len(self.value[1]), self.key[0])
         return name, arguments, status
@@ -180,7 +180,7 @@ class FunctionTags(CallDialect):
         at = yield from block.skip_space(angle + 1)
         while (pair := (yield from self._scan_parameter(block, at, out))) is not None:
             key, text, at = pair
-            arguments[key], fits = self._typed(text, schema.get(key))
+            arguments[key], fits = self._typed(text, schema, key)
             status = status if fits else Status.INVALID_JSON
         end = yield from block.skip_space(at)
         if not (yield from block.starts_with("</function>", end)):
@@ -214,9 +214,9 @@ class FunctionTags(CallDialect):
             stop = yield from block.find("</parameter>", stop + 1, out.argument_to)
         return None
 
-    def _typed(self, text: str, schema: Any) -> tuple[Any, bool]:
+    def _typed(self, text: str, schema: Mapping[str, Any], key: str) -> tuple[Any, bool]:
         if self.python and text in _PYTHON:
-            value, fits = typed_value(_PYTHON[text], schema)
+            value, fits = typed_value(_PYTHON[text], schema, key)
             if not isinstance(value, str):  # a string by its schema keeps Python's spelling
                 return value, fits
-        return typed_value(text, schema)
+        return typed_value(text, schema, key)
