@@ -20,10 +20,17 @@ def test_a_benchmark_can_be_loaded(name: str) -> None:
 
 def test_what_is_remembered_of_tools_can_be_forgotten() -> None:
     from benchmarks.fresh import forget
-    from niels_gpt.renderers.conversation import tools_of
+    from niels_gpt.renderers.conversation import Tools
+
+    written: list[str] = []
+
+    def declare(tools: Tools) -> str:
+        written.append(tools[0]["function"]["name"])
+        return written[-1]
 
     offered = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-    first, second, third = (tools_of([*offered]) for _ in range(3))
-    assert second is third is not first
+    assert [Tools([*offered]).declaration(declare) for _ in range(3)] == ["look"] * 3
+    assert written == ["look"]
     forget()
-    assert tools_of([*offered]) is not third
+    assert Tools([*offered]).declaration(declare) == "look"
+    assert written == ["look"] * 2

@@ -7,9 +7,8 @@ tool call. `check_roles` refuses messages that no grammar has a place for; `to_j
 from __future__ import annotations
 
 import json
-import marshal
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
@@ -317,52 +316,47 @@ class Call(NamedTuple):
 # ---- tools
 
 
-class Tools(list[dict[str, Any]]):
-    """Tools in the shape of the OpenAI chat format. They are shared between conversations, so never changed.
+# (function, JSON of the tools) -> the text that the function writes of them. Most conversations of a dataset offer the
+# same few tools, and a declaration takes longer than the rest of a short conversation.
+_DECLARATIONS: dict[tuple[Callable[[Tools], str], tuple[str, ...]], str] = {}
+_MOST_DECLARATIONS = 1024
 
-    Args:
-        json_texts: the JSON of each of `tools`, if the caller has it already.
+
+class Tools(list[dict[str, Any]]):
+    """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
 
     Attributes:
         json_texts: each tool as JSON, as `to_json` writes it.
+
+    Raises:
+        MessageError: `wrong_tools`, naming the tool: not a JSON object with a function that has a name.
     """
 
-    def __init__(self, tools: Sequence[Any], json_texts: Sequence[str] | None = None) -> None:
+    def __init__(self, tools: Sequence[Any]) -> None:
         super().__init__(map(_openai_tool, tools, range(len(tools))))
-        known: Sequence[str | None] = json_texts or [None] * len(tools)
-        given = zip(self, tools, known, strict=True)
-        # A tool that has been put into shape has another JSON than the one that the caller gave.
-        self.json_texts = [
-            text if text is not None and tool is original else _tool_json(tool, index)
-            for index, (tool, original, text) in enumerate(given)
-        ]
-        self._declarations: dict[Callable[[Tools], str], str] = {}
+        self.json_texts = tuple(map(_tool_json, self, range(len(self))))
 
     def declaration(self, declare: Callable[[Tools], str]) -> str:
         """The text `declare(self)`, computed once for all conversations with these tools.
 
         Args:
-            declare: a plain function. Tools live as long as the process, so a bound method would keep its renderer,
-                and with it a tokenizer, in memory.
+            declare: a plain function. The cache lives as long as the process, so a bound method would keep its
+                renderer, and with it a tokenizer, in memory.
         """
-        if declare not in self._declarations:
-            self._declarations[declare] = declare(self)
-        return self._declarations[declare]
-
-
-# Most conversations of a dataset offer the same few tools. Keyed by value. `None` marks tools that were seen once; they
-# are stored the second time, since storing them takes a copy.
-_TOOLS_BY_VALUE: dict[Any, Tools | None] = {}
-_MOST_TOOLS = 1024
+        key = declare, self.json_texts
+        text = _DECLARATIONS.get(key)
+        if text is None:
+            if len(_DECLARATIONS) >= _MOST_DECLARATIONS:
+                _DECLARATIONS.clear()
+            text = _DECLARATIONS[key] = declare(self)
+        return text
 
 
 def tools_of(tools: Any) -> Tools | None:
-    """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
-
-    Equal ones share one `Tools`, with its JSON and its declarations.
+    """What a caller passed as tools, as `Tools`; `None` for none.
 
     Raises:
-        MessageError: `wrong_tools`, naming the tool: not a list of JSON objects with a function that has a name.
+        MessageError: `wrong_tools`: not a list, or as `Tools`.
     """
     if isinstance(tools, Tools):
         return tools
@@ -373,31 +367,7 @@ def tools_of(tools: Any) -> Tools | None:
         raise MessageError(
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
-    kernel = native()
-    if kernel is not None:
-        texts = tuple(map(kernel.json_text, tools))
-        # Not plain data (a number of numpy's), nested very deeply, or not tools at all.
-        return Tools(tools) if None in texts else _shared_tools(texts, tools, texts)
-    try:
-        # Without the kernel, marshal is the quickest key for plain data. Its version 2 writes no references, so equal
-        # values have equal bytes.
-        return _shared_tools(marshal.dumps(cast("Any", tools), 2), tools, None)
-    except ValueError:
-        return Tools(tools)
-
-
-def _shared_tools(value: Any, tools: Sequence[Any], texts: Sequence[str] | None) -> Tools:
-    """The `Tools` of this value. They are stored when seen a second time, from a copy that no caller can change."""
-    shared = _TOOLS_BY_VALUE.get(value)
-    if shared is not None:
-        return shared
-    if value not in _TOOLS_BY_VALUE:
-        if len(_TOOLS_BY_VALUE) >= _MOST_TOOLS:
-            _TOOLS_BY_VALUE.clear()
-        _TOOLS_BY_VALUE[value] = None
-        return Tools(tools, texts)
-    copy = _TOOLS_BY_VALUE[value] = Tools(marshal.loads(marshal.dumps(cast("Any", tools), 2)), texts)
-    return copy
+    return Tools(tools)
 
 
 def _openai_tool(tool: Any, index: int) -> dict[str, Any]:
