@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.cache.formats import SEED, VAL_FRAC
+from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.samples import chats_file
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
@@ -110,7 +111,12 @@ def conversations(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentenceP
     """The demo's SFT cache, opened as a training job would."""
     cache = tmp_path_factory.mktemp("stop") / "chats"
     build_sft_cache(
-        ChatFile(chats_file()).iterate(), str(cache), tokenizer=tokenizer, val_frac=VAL_FRAC, seed=SEED, num_threads=1
+        ChatFile(chats_file()).iterate(),
+        str(cache),
+        tokenizer=tokenizer,
+        val_frac=DEFAULT_VAL_FRAC,
+        seed=DEFAULT_SEED,
+        num_threads=1,
     )
     files = str(cache / "train_tokens.bin"), str(cache / "train_idx.npy")
     dataset = SFTExampleDataset(*files, T=T, device="cpu", eot_id=tokenizer.special_token_ids()["eot"])

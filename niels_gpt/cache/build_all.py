@@ -32,13 +32,12 @@ from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, check_budgets
 from niels_gpt.cache.formats import (
     DEFAULT_SHARD_BYTES,
+    DEFAULT_VAL_FRAC,
     MAX_TRAIN_TOKENS,
     MAX_VAL_TOKENS,
     META_NAME,
-    SEED,
     SPLITS,
     UNLIMITED_TOKENS,
-    VAL_FRAC,
     dtype_for,
 )
 from niels_gpt.cache.meta import open_meta, read_meta, write_meta
@@ -46,6 +45,7 @@ from niels_gpt.cache.tokenizer_copy import check_copy, copy_tokenizer, differenc
 from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.base import ORDERS, SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.slices import Sliceable
@@ -82,7 +82,7 @@ class Settings:
     """
 
     cache_dir: Path = Path("cache")
-    seed: int = SEED
+    seed: int = DEFAULT_SEED
     tokenizer: Any = Path(DEFAULT_TOKENIZER_PATH)
     separator: str | None = None
     roam_dir: Path = Path("data/roam")
@@ -92,7 +92,7 @@ class Settings:
     shuffle_buffer: int = SHUFFLE_BUFFER
     order: str = ORDERS[0]
     shard_bytes: int = DEFAULT_SHARD_BYTES
-    val_frac: float = VAL_FRAC
+    val_frac: float = DEFAULT_VAL_FRAC
     token_dtype: str | None = None
     english_only: bool = True
     max_messages: int | None = None

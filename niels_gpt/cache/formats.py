@@ -36,8 +36,7 @@ DEFAULT_SHARD_BYTES: Final = 128 * 1024 * 1024
 MAX_TRAIN_TOKENS: Final = 200_000_000
 MAX_VAL_TOKENS: Final = 5_000_000
 UNLIMITED_TOKENS: Final = 1 << 62
-VAL_FRAC: Final = 0.10
-SEED: Final = 42
+DEFAULT_VAL_FRAC: Final = 0.10
 
 MOST_HEADER_BYTES: Final = 10_000  # of an .npy header; numpy's own limit
 _COPY_ITEMS = 1 << 17

@@ -16,11 +16,10 @@ from rich.table import Table
 from niels_gpt import ranges
 from niels_gpt.cache.formats import (
     DEFAULT_SHARD_BYTES,
+    DEFAULT_VAL_FRAC,
     MAX_TRAIN_TOKENS,
     MAX_VAL_TOKENS,
     META_NAME,
-    SEED,
-    VAL_FRAC,
     dtype_for,
 )
 from niels_gpt.cache.meta import Meta, has_checksums, open_meta
@@ -57,6 +56,7 @@ from niels_gpt.cli.terminal import (
     print_verified,
     table_of,
 )
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
@@ -117,12 +117,12 @@ class CorpusFlags:
         Path,
         typer.Option("--out", "--cache-dir", metavar="DIR", help="The directory of all caches. Also as --cache-dir."),
     ] = Path("cache")
-    seed: Seed = SEED
+    seed: Seed = DEFAULT_SEED
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
     separator: SeparatorName = None
     val_frac: Annotated[
         float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
-    ] = VAL_FRAC
+    ] = DEFAULT_VAL_FRAC
     max_bad_rows: MaxBadRows = "0"
 
 
@@ -169,8 +169,8 @@ def build_sft(
     loss: LossFlags,
     executor: ExecutorFlags,
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
-    val_frac: ValFrac = VAL_FRAC,
-    seed: Seed = SEED,
+    val_frac: ValFrac = DEFAULT_VAL_FRAC,
+    seed: Seed = DEFAULT_SEED,
     token_dtype: TokenDtype = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -226,7 +226,7 @@ def build_pretrain(
     limits: PretrainFlags,
     executor: ExecutorFlags,
     documents: DocumentFlags,
-    seed: Seed = SEED,
+    seed: Seed = DEFAULT_SEED,
     max_bad_rows: MaxBadRows = "0",
     overwrite: Overwrite = False,
     as_json: Json = False,

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from niels_gpt.cache.formats import SEED
 from niels_gpt.cli.options import Seed
 from niels_gpt.cli.terminal import ShownProgress, out
+from niels_gpt.seeds import DEFAULT_SEED
 
 
 def demo(
     directory: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The directory to create; an earlier demo there is replaced.")
     ] = Path("niels-gpt-demo"),
-    seed: Seed = SEED,
+    seed: Seed = DEFAULT_SEED,
 ) -> None:
     """Run the main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, UNLIMITED_TOKENS, VAL_FRAC, index_name, tokens_name
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, UNLIMITED_TOKENS, index_name, tokens_name
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import EXTRA_OF_LIBRARY
@@ -81,7 +81,7 @@ def _caches(out: Path, seed: int, tokenizer: SentencePieceTokenizer, console: Co
         tokenizer=tokenizer,
         max_train_tokens=UNLIMITED_TOKENS,
         max_val_tokens=UNLIMITED_TOKENS,
-        val_frac=VAL_FRAC,
+        val_frac=DEFAULT_VAL_FRAC,
         shard_bytes=DEFAULT_SHARD_BYTES,
         seed=seed,
         shuffle_buffer=100,
@@ -94,7 +94,7 @@ def _caches(out: Path, seed: int, tokenizer: SentencePieceTokenizer, console: Co
         chats.iterate(),
         str(out / "sft/chats"),
         tokenizer=tokenizer,
-        val_frac=VAL_FRAC,
+        val_frac=DEFAULT_VAL_FRAC,
         seed=seed,
         source_name=chats.name,
         source_config=chats.config(),

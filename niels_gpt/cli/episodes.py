@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from niels_gpt import ranges
-from niels_gpt.cache.formats import SEED, VAL_FRAC
+from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options, uses_renderer
 from niels_gpt.cli.options import (
@@ -50,6 +50,7 @@ from niels_gpt.cli.terminal import (
 )
 from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, kind_of, open_manifest, require_episodes
 from niels_gpt.errors import UsageError
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
 from niels_gpt.tokenizer import load_tokenizer
@@ -75,8 +76,8 @@ class EpisodeFlags:
     """The options about encoding conversations as episodes, and about how these are stored."""
 
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
-    val_frac: ValFrac = VAL_FRAC
-    seed: Seed = SEED
+    val_frac: ValFrac = DEFAULT_VAL_FRAC
+    seed: Seed = DEFAULT_SEED
     samples: Annotated[
         Literal["per-conversation", "per-turn", "auto"],
         typer.Option(

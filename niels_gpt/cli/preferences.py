@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from niels_gpt.cache.formats import SEED, VAL_FRAC
+from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options
 from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
@@ -38,6 +38,7 @@ from niels_gpt.cli.terminal import (
     table_of,
 )
 from niels_gpt.episodes.format import SPLITS, open_manifest
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.rows.preference_rows import FORMS
 
@@ -83,8 +84,8 @@ def build(
     renderer: RendererFlags,
     executor: ExecutorFlags,
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
-    val_frac: ValFrac = VAL_FRAC,
-    seed: Seed = SEED,
+    val_frac: ValFrac = DEFAULT_VAL_FRAC,
+    seed: Seed = DEFAULT_SEED,
     shard_size: ShardSize = None,
     shard_size_bytes: ShardBytes = None,
     overwrite: Overwrite = False,

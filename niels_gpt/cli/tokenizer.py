@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cache.formats import SEED
 from niels_gpt.cli.app import App
 from niels_gpt.cli.options import EXISTING, Json, OutDirectory, Overwrite, Seed
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError
+from niels_gpt.seeds import DEFAULT_SEED
 
 tokenizer_app = App(help="Train a tokenizer.", no_args_is_help=True)
 
@@ -46,7 +46,7 @@ def train(
             **ranges.CHARACTER_COVERAGE.option(),
         ),
     ] = None,
-    seed: Seed = SEED,
+    seed: Seed = DEFAULT_SEED,
     max_lines: Annotated[
         int, typer.Option(help="Train on a seeded sample of at most so many lines.", **ranges.MAX_LINES.option())
     ] = 2_000_000,

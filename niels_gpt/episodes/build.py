@@ -32,6 +32,7 @@ from niels_gpt.builds.renderer_encoder import OnUnsupported, RendererEncoder, Re
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
+from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import (
     CONTEXT_VERSION,
@@ -49,6 +50,7 @@ from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
+from niels_gpt.seeds import DEFAULT_SEED
 
 CHUNK_TOKENS = 1 << 22  # tokens of packed rows that are read and written at a time
 MOST_UINT16 = 1 << 16  # a row has at most as many texts as tokens, so up to this width their numbers fit into uint16
@@ -60,8 +62,8 @@ def build_episodes(
     out_dir: str | Path,
     *,
     encoder: Any,
-    val_frac: float = 0.1,
-    seed: int = 42,
+    val_frac: float = DEFAULT_VAL_FRAC,
+    seed: int = DEFAULT_SEED,
     mask_dtype: str | None = "uint8",
     shard_bytes: int | None = None,
     metadata: bool = False,

@@ -23,11 +23,13 @@ from niels_gpt.builds.conversation_encoders import as_encoder, refuse_image_fold
 from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
+from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.episodes.build import build_splits, recipe_of
 from niels_gpt.episodes.format import COMPLETION, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.preferences.encode import PreferenceTask
 from niels_gpt.ranges import EPISODES_SHARD_BYTES, VAL_FRAC
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import PreferenceFiles
 from niels_gpt.sources.rows.preference_rows import Preference
@@ -39,8 +41,8 @@ def build_preferences(
     *,
     encoder: Any,
     form: str | None = None,
-    val_frac: float = 0.1,
-    seed: int = 42,
+    val_frac: float = DEFAULT_VAL_FRAC,
+    seed: int = DEFAULT_SEED,
     shard_bytes: int | None = None,
     allow_partial: bool = False,
     on_unsupported: OnUnsupported = "drop",

@@ -17,10 +17,12 @@ from typing import Final
 
 import numpy as np
 
+from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Conversation, reasoning_of
 from niels_gpt.recipes.schema import NAME
 from niels_gpt.renderers.registry import automatic_renderer, create_renderer
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import ChatFile, chat_files
 from niels_gpt.sources.files.inputs import Rejected
 
@@ -112,7 +114,7 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, l
         "# Paths are relative to this file.",
         "",
         f"out = {_text('datasets/' + names[0])}",
-        "seed = 42                                # of the split and of the order",
+        f"seed = {DEFAULT_SEED:<33} # of the split and of the order",
         "",
         "[tokenizer]",
         f"path = {_text(_relative(tokenizer, base))}",
@@ -129,7 +131,7 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, l
         'on_unsupported = "drop"                  # fields that the format has no place for: drop, or error',
         "",
         "[split]",
-        "val_frac = 0.1",
+        f"val_frac = {DEFAULT_VAL_FRAC}",
         "",
         "[sequence]",
         f"length = {length:<31} # {comment}",

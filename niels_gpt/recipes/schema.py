@@ -30,10 +30,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from niels_gpt import ranges
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.builds.sample_encoder import Samples
+from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.episodes.order.mixture import MEASURES, Proportions
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.format.fitting import EPISODE_POLICIES
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.curation.duplicates import DuplicateOptions
 from niels_gpt.sources.curation.filters import ROLES, RowFilters
 from niels_gpt.sources.mapping import RowMapping, check_dotted_name
@@ -139,7 +141,7 @@ class RowsTable(Table):
 class SplitTable(Table):
     """`[split]`: the share of the conversations for validation, drawn with the recipe's seed."""
 
-    val_frac: Annotated[float, within(ranges.VAL_FRAC)] = 0.1
+    val_frac: Annotated[float, within(ranges.VAL_FRAC)] = DEFAULT_VAL_FRAC
 
 
 class SequenceTable(Table):
@@ -296,7 +298,7 @@ class Recipe(Table):
     """A whole recipe. See the module for what each table says."""
 
     out: Annotated[str, Field(min_length=1)]
-    seed: Annotated[int, within(ranges.SEED)] = 42
+    seed: Annotated[int, within(ranges.SEED)] = DEFAULT_SEED
     tokenizer: TokenizerTable
     renderer: RendererTable = Field(default_factory=RendererTable)
     loss: LossTable | None = None

@@ -216,7 +216,7 @@ class BaseRenderer(ABC):
         start = 0
         if self.has_reasoning:
             form = ReasoningFormat(*self.reasoning_tags, self.calls.opening if self.calls is not None else "")
-            start = yield from read_reasoning(completion, out, form, prompt, self._end_of_unclosed_reasoning)
+            start = yield from read_reasoning(completion, out, form, prompt)
         out.begin_content(start)
         if self.calls is None:
             yield from Window(completion, start).pass_on(out.content_to)
@@ -232,19 +232,3 @@ class BaseRenderer(ABC):
         if not self.prefill().rstrip().endswith(opening):
             return PromptEnd.UNKNOWN
         return PromptEnd.LIKELY_OPEN if self.block_may_be_missing else PromptEnd.OPEN
-
-    def _end_of_unclosed_reasoning(self, completion: Completion) -> int:
-        """The end of reasoning without a closing tag: the beginning of the calls, else the end of the completion.
-
-        Models call tools without closing the block first. A call's opening tag that is one token, or holds a control
-        token, ends the reasoning, as inference servers read it. One that is spelled in several tokens may be a draft
-        within the reasoning, so it counts only where the turn is complete.
-        """
-        opening = self.calls.opening if self.calls is not None else ""
-        decisive = {self.encoder.added_ids.get(opening)}
-        decisive |= {token for text, token in self.encoder.control_ids.items() if text in opening}
-        if opening and (completion.stopped or not decisive.isdisjoint(completion.ids)):
-            at = completion.find(opening)
-            if at >= 0:
-                return at
-        return len(completion.text)

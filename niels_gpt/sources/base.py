@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, runti
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import Document, Rejected
@@ -36,7 +37,7 @@ class SourceOptions:
 
     dataset: HubDataset | None = None
     folder: Path = Path("data/roam")
-    seed: int = 42
+    seed: int = DEFAULT_SEED
     shuffle_buffer: int = SHUFFLE_BUFFER
     order: str = ORDERS[0]
     english_only: bool = True

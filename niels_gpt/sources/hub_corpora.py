@@ -19,6 +19,7 @@ from niels_gpt import ranges, seeds
 from niels_gpt.errors import MessageError, SourceError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
 from niels_gpt.sources.files.hub import HubDataset, named
 from niels_gpt.sources.files.inputs import Document, Record, Rejected
@@ -175,7 +176,7 @@ class FineWebEdu(HubSource, TextSource):
         UsageError: the seed or the buffer out of range.
     """
 
-    seed: int = 42
+    seed: int = DEFAULT_SEED
     shuffle_buffer: int = SHUFFLE_BUFFER
     dataset: HubDataset = field(default_factory=lambda: HubDataset(FINEWEB_EDU, FINEWEB_EDU_SAMPLE))
     unbounded: ClassVar[bool] = True
@@ -224,7 +225,7 @@ class FineWebEduUnits(HubSource, TextSource):
         UsageError: the seed out of range.
     """
 
-    seed: int = 42
+    seed: int = DEFAULT_SEED
     dataset: HubDataset = field(default_factory=lambda: HubDataset(FINEWEB_EDU, FINEWEB_EDU_SAMPLE))
     unbounded: ClassVar[bool] = True
 

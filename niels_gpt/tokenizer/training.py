@@ -24,6 +24,7 @@ from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageErro
 from niels_gpt.extras import check_library
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import (
     JSONL_SUFFIXES,
@@ -74,7 +75,7 @@ class TrainingOptions:
     vocab_size: int = 16_000
     model_type: ModelType = "unigram"
     character_coverage: float = 1.0
-    seed: int = 42
+    seed: int = DEFAULT_SEED
     max_lines: int = 2_000_000
 
 
@@ -86,7 +87,7 @@ def train_tokenizer(
     vocab_size: int = 16_000,
     model_type: ModelType = "unigram",
     character_coverage: float = 1.0,
-    seed: int = 42,
+    seed: int = DEFAULT_SEED,
     max_lines: int = 2_000_000,
     overwrite: bool = False,
     progress: Progress = SILENT,
@@ -296,7 +297,7 @@ def train_byte_bpe(
     out_dir: str | Path,
     *,
     vocab_size: int = 16_000,
-    seed: int = 42,
+    seed: int = DEFAULT_SEED,
     max_lines: int = 2_000_000,
     overwrite: bool = False,
     progress: Progress = SILENT,

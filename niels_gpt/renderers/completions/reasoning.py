@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from niels_gpt.renderers.completions.builder import ResponseBuilder
@@ -43,18 +42,14 @@ def read_reasoning(
     out: ResponseBuilder,
     form: ReasoningFormat,
     prompt: PromptEnd,
-    end_of_unclosed: Callable[[Completion], int],
 ) -> Steps[int]:
-    """The character at which the content starts; the reasoning before it goes to `out`.
-
-    Args:
-        end_of_unclosed: where reasoning without a closing tag ends, in a completion that has ended.
-    """
+    """The character at which the content starts; the reasoning before it goes to `out`."""
     body = yield from _after_opening(completion, form.opening)
     if body < 0 and prompt is PromptEnd.CLOSED:
         return 0
     is_open = body >= 0 or prompt is PromptEnd.OPEN
     out.begin_reasoning(max(body, 0))
+    # Text that may still turn out to be content is held back: a reported event is never taken back.
     window = Window(completion, max(body, 0), tuple(filter(None, (form.closing, form.calls))))
     yield from window.pass_on(out.reasoning_to if is_open else hold)
     if not is_open and prompt is PromptEnd.UNKNOWN:
@@ -65,12 +60,26 @@ def read_reasoning(
     close = completion.find(form.closing)
     if close < 0:
         if not is_open and completion.stopped:
-            return 0
-        end = end_of_unclosed(completion)
+            return 0  # a whole answer without tags: the model skipped its reasoning
+        end = _end_of_unclosed(completion, form.calls)
         out.reasoning_to(end)
         return end
     out.reasoning_to(close)
     return close + len(form.closing)
+
+
+def _end_of_unclosed(completion: Completion, calls: str) -> int:
+    """The end of reasoning without a closing tag: the beginning of the calls, else the end of the completion.
+
+    Models call tools without closing the block first. A call's opening tag that is one token, or holds a control token,
+    ends the reasoning, as inference servers read it. One that is spelled in several tokens may be a draft within the
+    reasoning, so it counts only where the turn is complete.
+    """
+    if calls and (completion.stopped or completion.has_id_of(calls)):
+        at = completion.find(calls)
+        if at >= 0:
+            return at
+    return len(completion.text)
 
 
 def _after_opening(completion: Completion, opening: str) -> Steps[int]:

@@ -92,6 +92,11 @@ class Completion:
         """Whether the marker is a control token, which is recognised by its id only."""
         return marker in self._controls
 
+    def has_id_of(self, marker: str) -> bool:
+        """Whether the marker is somewhere by its id, or a control token is that its spelling contains."""
+        wanted = {self._added.get(marker)} | {token for text, token in self._controls.items() if text in marker}
+        return not wanted.isdisjoint(self.ids)
+
     def has_text(self, start: int, stop: int) -> bool:
         """Whether the tokens `start` to `stop` have more than white space."""
         return bool(b"".join(self._bytes[start:stop]).strip())
