@@ -286,6 +286,31 @@ def test_a_list_that_comes_during_a_click_loses_no_click(address: str, visit: Vi
     page.locator(".browse .problem", has_text="there is no row 5,000").wait_for()
 
 
+def test_ids_that_come_late_replace_nothing_that_was_typed(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#inversion").page
+    late: list[Any] = []
+    page.route("**/api/render", lambda route: late.append(route))
+    page.get_by_role("button", name="Ids of the editor's conversation").click()
+    while not late:
+        page.wait_for_timeout(20)
+    given = page.get_by_label("Ids or rendered text")
+    given.fill("1, 2")
+    with page.expect_response("**/api/render"):
+        late[0].continue_()
+    page.get_by_role("button", name="Read").click()
+    page.locator(".inversion .verdict, .inversion .problem").first.wait_for()
+    assert given.input_value() == "1, 2"
+
+
+def test_a_button_whose_request_fails_says_so(address: str, visit: Visit) -> None:
+    """An export of which nothing came, because the server had ended, said nothing."""
+    page = visit(f"{address}/#mask").page
+    page.wait_for_selector("#view .t.trained")
+    page.route("**/api/export", lambda route: route.fulfill(status=422, json={"error": "out of order"}))
+    page.get_by_role("button", name="Export as HTML").click()
+    page.locator("#inspector .problem", has_text="out of order").wait_for(timeout=5_000)
+
+
 def test_rows_as_trained_show_seams(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset").page
     page.wait_for_selector('tr[data-row="0"]')

@@ -22,12 +22,15 @@ export class InversionView {
   }
 
   async example() {
+    const mine = this.current();
+    const before = this.given.value;
     try {
       const table = await ask("/api/render", { ...this.editor.asked(), choice: this.picker.value() });
+      if (!mine() || this.given.value !== before) return; // something else was asked or typed meanwhile
       this.given.value = (table.ids ?? table.texts).join(table.ids ? ", " : "");
       await this.refresh();
     } catch (error) {
-      this.place.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+      if (mine()) this.place.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
     }
   }
 

@@ -1,4 +1,4 @@
-import { address, ask, choices, h } from "./dom.js";
+import { Refused, address, ask, choices, h } from "./dom.js";
 import { DatasetView } from "./dataset.js";
 import { DriftView } from "./drift.js";
 import { Editor } from "./editor.js";
@@ -25,6 +25,12 @@ async function begin() {
   const bar = document.getElementById("inspector");
   const hint = h("p", { class: "hint" }, "Hover a token, or focus the tokens and use the arrow keys (n p: next and previous trained run, m M: message).");
   bar.replaceChildren(hint);
+  // What a view does not show in its own place, such as an export that failed.
+  addEventListener("unhandledrejection", (event) => {
+    if (!(event.reason instanceof Refused)) return;
+    event.preventDefault();
+    bar.replaceChildren(h("p", { class: "problem", role: "alert" }, event.reason.message));
+  });
   const state = { mode: session.default_mode };
   let shown = null;
   const editor = new Editor(() => shown?.refresh?.());
