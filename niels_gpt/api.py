@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
     from niels_gpt.episodes.order.mixture import Mixture
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.episodes.split_loader import SplitLoader
@@ -34,6 +33,17 @@ if TYPE_CHECKING:
     from niels_gpt.sources.mapping import RowMapping
 
     AnyRenderer = Family | DefaultRenderer
+
+# Parameters of the loaders' classes for which `loader` has a parameter of its own.
+_LOADER_NAMES = {
+    "dataset_dir": "path",
+    "paths": "path",
+    "config": "batch_size, sequence_length and device",
+    "block_size": "sequence_length",
+    "epoch_seed": "seed",
+    "epoch_shuffle": "shuffle",
+    "shard_cache": "cache_dir and cache_bytes",
+}
 
 
 def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **options: Any) -> AnyRenderer:
@@ -171,60 +181,73 @@ def loader(
     from niels_gpt.episodes.format import kind_of
     from niels_gpt.episodes.order.mixture import mixture_for
 
+    for name in options:
+        if name in _LOADER_NAMES:
+            raise UsageError(f"found {name}; ng.loader takes {_LOADER_NAMES[name]} in its place")
     counted = {name: options.get(name) for name in ("too_long", "share_prefixes")}
     mixture = mixture_for(path, sequence_length=sequence_length, packing=packing, **counted)
     if mixture is not None:
         sequence_length = mixture.sequence_length
     if sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
+    rows: dict[str, Any] = {"batch_size": batch_size, "device": device, "pad_token_id": pad_token_id}
     kind = kind_of(path)
-    opened: SplitLoader[Any]
-    rows: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "device": device}
-    order: dict[str, Any] = {"seed": 0 if seed is None else seed, "shuffle": shuffle, "pad_token_id": pad_token_id}
-    for_episodes = {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-    if kind == "preferences":
-        _refuse_options(path, kind, {"packing": packing or None, **for_episodes})
-        from niels_gpt.preferences.loader import PreferenceLoader
-
-        check_keywords(PreferenceLoader, options)
-        opened = PreferenceLoader(path, **rows, **order, **options)
-    elif kind == "rollouts":
-        _refuse_options(path, kind, for_episodes)
-        if isinstance(path, Mapping):
-            raise UsageError(f"{next(iter(path))}: rollouts are not mixed in proportions; pass a list of directories")
-        from niels_gpt.rollouts.loader import RolloutLoader
-
-        check_keywords(RolloutLoader, options)
-        opened = RolloutLoader(path, packing=packing or False, **rows, **order, **options)
+    if kind in ("preferences", "rollouts"):
+        _refuse_options(path, kind, {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes})
+        rows |= {"sequence_length": sequence_length, "seed": 0 if seed is None else seed, "shuffle": shuffle}
+        make = _preference_loader if kind == "preferences" else _rollout_loader
+        opened = make(path, packing, rows, options)
     else:
         # The contract's name of the sequence length is block_size.
-        rows = {"block_size" if name == "sequence_length" else name: value for name, value in rows.items()}
-        settings = _order(mixture, sampling, seed, shuffle=shuffle) | _shard_cache(cache_dir, cache_bytes)
-        settings["pad_token_id"] = pad_token_id
-        from niels_gpt.episodes.windows import WindowLoader, are_token_caches
-
-        if mixture is None and are_token_caches(path, settings.get("shard_cache")):
-            _refuse_options(path, "windows", {"packing": packing or None})
-            opened = WindowLoader(rows, dataset_dir=path, **{**options, **settings})
-        else:
-            opened = _episode_loader(path, mixture, rows, options, settings | {"packing": packing or False})
+        rows |= {"block_size": sequence_length} | _shard_cache(cache_dir, cache_bytes)
+        rows |= _order(mixture, sampling, seed, shuffle=shuffle)
+        opened = _episode_or_window_loader(path, mixture, packing, rows, options)
     return opened.as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 
-def _episode_loader(
-    path: str | Path | Sequence[str | Path] | Mapping[str | Path, float],
-    mixture: Mixture | None,
-    rows: Mapping[str, Any],
-    options: Mapping[str, Any],
-    settings: dict[str, Any],
-) -> GPTEpisodeDataLoader:
-    """The loader of episodes: `options` are the caller's keywords, `settings` what `loader` makes of its own."""
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+def _preference_loader(
+    path: Any, packing: bool | None, rows: Mapping[str, Any], options: Mapping[str, Any]
+) -> SplitLoader[Any]:
+    """The loader of completions that are compared: `options` are the caller's keywords, `rows` those of `loader`."""
+    from niels_gpt.preferences.loader import PreferenceLoader
 
+    _refuse_options(path, "preferences", {"packing": packing or None})
+    check_keywords(PreferenceLoader, options)
+    return PreferenceLoader(path, **rows, **options)
+
+
+def _rollout_loader(
+    path: Any, packing: bool | None, rows: Mapping[str, Any], options: Mapping[str, Any]
+) -> SplitLoader[Any]:
+    """The loader of what a policy sampled; the arguments are those of `_preference_loader`."""
+    from niels_gpt.rollouts.loader import RolloutLoader
+
+    if isinstance(path, Mapping):
+        raise UsageError(f"{next(iter(path))}: rollouts are not mixed in proportions; pass a list of directories")
+    check_keywords(RolloutLoader, options)
+    return RolloutLoader(path, packing=packing or False, **rows, **options)
+
+
+def _episode_or_window_loader(
+    path: Any, mixture: Mixture | None, packing: bool | None, rows: dict[str, Any], options: Mapping[str, Any]
+) -> SplitLoader[Any]:
+    """The loader of episodes, or of the windows of pretraining caches.
+
+    Args:
+        mixture: what a recipe built, in which case it names the datasets and whether they are packed.
+        rows, options: as in `_preference_loader`.
+    """
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.episodes.windows import WindowLoader, are_token_caches
+
+    sizes = {name: rows.pop(name) for name in ("batch_size", "block_size", "device")}
+    if mixture is None and are_token_caches(path, rows.get("shard_cache")):
+        _refuse_options(path, "windows", {"packing": packing or None})
+        return WindowLoader(sizes, dataset_dir=path, **{**options, **rows})
     check_keywords(GPTEpisodeDataLoader, options)
     if mixture is not None:
-        path, settings["packing"] = list(mixture.folders), mixture.packing
-    return GPTEpisodeDataLoader(rows, dataset_dir=path, **{**options, **settings})
+        path, packing = list(mixture.folders), mixture.packing
+    return GPTEpisodeDataLoader(sizes, dataset_dir=path, packing=packing or False, **{**options, **rows})
 
 
 def _refuse_options(path: object, kind: str, options: Mapping[str, Any]) -> None:
@@ -453,7 +476,7 @@ def explore(
     """Serve a local web page that shows data token by token, until interrupted.
 
     Args:
-        path: whatever `ng.doctor` reads: conversations, rows of `input_ids`, a cache, episodes, token files of other
+        path: whatever `ng.diagnose` reads: conversations, rows of `input_ids`, a cache, episodes, token files of other
             programs, a dataset on the hub; default renderers side by side, without data.
         tokenizers: directories or hub names.
         renderer_name, renderer_options, template, date: how the first tokenizer's rows are rendered.

@@ -71,6 +71,18 @@ def test_an_option_of_another_kind_or_out_of_range(
 
 
 @pytest.mark.parametrize(
+    ("option", "value"), [("epoch_shuffle", False), ("epoch_seed", 5), ("block_size", 4), ("dataset_dir", "elsewhere")]
+)
+@pytest.mark.parametrize("kind", ["episodes", "preferences", "rollouts"])
+def test_what_ng_loader_calls_otherwise_is_not_passed_by_its_other_name(
+    datasets: dict[str, Path], kind: str, option: str, value: Any
+) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(UsageError, match=option):
+        ng.loader(datasets[kind], batch_size=2, sequence_length=64, **options)
+
+
+@pytest.mark.parametrize(
     ("kind", "option"), [("rollouts", "packing"), ("rollouts", "whole_groups"), ("episodes", "packing")]
 )
 def test_a_switch_is_true_or_false(datasets: dict[str, Path], kind: str, option: str) -> None:
