@@ -230,7 +230,9 @@ def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode
         raise UsageError(f"none of the first {CHAT_ROWS:,} rows can be rendered by {choice.renderer}; choose another")
     encoder = renderers.encoder(choice.tokenizer)
     looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
-    source = f"All {total:,} rows" if len(made) == total else f"{len(made):,} of the first {looked:,} of {total:,} rows"
+    first = f"first {looked:,} of {total:,} rows"
+    some = f"The {first}" if len(made) == looked else f"{len(made):,} of the {first}"
+    source = f"All {total:,} rows" if len(made) == total else some
     return MadeRows(made, TokenSpelling(encoder.token_bytes), f"{source}, rendered by {choice.renderer}")
 
 

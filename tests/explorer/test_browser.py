@@ -323,6 +323,11 @@ def test_rows_as_trained_show_seams(address: str, visit: Visit) -> None:
     labels = page.locator(".training .detail .chunk.first .who").all_inner_texts()
     assert len(labels) > 1
     assert all(label.startswith("row ") for label in labels if label != "padding")
+    page.get_by_label("Block size, tokens").fill("16384")
+    page.get_by_label("Block size, tokens").press("Tab")
+    page.locator(".training .lead", has_text="16,385 tokens").wait_for()
+    cut_off = "p => p.firstChild?.nodeType === Node.TEXT_NODE && p.scrollWidth > p.clientWidth"
+    assert page.evaluate(f"[...document.querySelectorAll('.part')].filter({cut_off}).length") == 0
     page.get_by_label("Block size, tokens").fill("64")
     page.get_by_label("Block size, tokens").press("Tab")
     page.locator(".training .lead", has_text="lose").wait_for()

@@ -8,7 +8,7 @@ export class FindingsView {
     const report = session.findings;
     this.rows = session.dataset !== null;
     this.splits = session.dataset?.splits ?? [];
-    this.element = h("div", { class: "findings" }, report ? this.report(report, open) : h("p", { class: "note" }, "No report is open. Start with --findings report.json, as niels-gpt doctor --json writes it."));
+    this.element = h("div", { class: "findings" }, report ? this.report(report, open) : h("p", { class: "note" }, "No report is open. Write one with niels-gpt doctor chats.jsonl --json --out report.json, and start the explorer with --findings report.json."));
   }
 
   report(report, open) {

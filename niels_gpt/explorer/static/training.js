@@ -55,7 +55,9 @@ export class TrainingView {
     this.status.textContent = `${fitted.source}: ${number(fitted.rows)} rows of ${number(fitted.width)} tokens, ${percent(fitted.utilisation, 1)} filled, ${number(fitted.episodes)} episodes; ${lost}${out}.`;
     const bar = (row) => {
       const parts = row.parts.map((part, at) => {
-        const piece = h("span", { class: `part${at % 2 ? " odd" : ""}${part.cut ? " cut" : ""}`, title: `${part.episode}: ${number(part.length)} tokens${part.cut ? `, ${number(part.cut)} cut off` : ""}` }, String(part.episode), part.cut ? h("b", {}, `✂ ${number(part.cut)}`) : null);
+        // A bar has room for about 60 characters. A number that was cut off would be another number.
+        const fits = (String(part.episode).length + 1) * fitted.width <= 60 * part.length;
+        const piece = h("span", { class: `part${at % 2 ? " odd" : ""}${part.cut ? " cut" : ""}`, title: `${part.episode}: ${number(part.length)} tokens${part.cut ? `, ${number(part.cut)} cut off` : ""}` }, fits ? String(part.episode) : null, part.cut ? h("b", {}, `✂ ${number(part.cut)}`) : null);
         piece.style.flexGrow = part.length;
         return piece;
       });
