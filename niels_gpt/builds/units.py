@@ -424,7 +424,7 @@ class _Rows:
 
     def __init__(self, folder: Path, weights_dtype: str, files: ExitStack) -> None:
         self._ids, self._weights, self._lengths = (
-            _mapped(folder / f"{name}.bin", dtype)
+            map_regular(folder / f"{name}.bin", dtype)
             for name, dtype in (("ids", "<u4"), ("weights", weights_dtype), ("lengths", "<i8"))
         )
         self._metadata = _json_lines(folder / METADATA_NAME, files)
@@ -440,10 +440,6 @@ class _Rows:
             token, self._token = self._token, end
             yield Chunk(self._ids[token:end], lengths, self._weights[token:end], groups, metadata)
         self._row += n
-
-
-def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
-    return map_regular(path, dtype)
 
 
 def _json_lines(path: Path, files: ExitStack) -> Iterator[bytes]:

@@ -411,7 +411,7 @@ def to_json(value: Any, where: str = "a tool") -> str:
     if text is not None:
         return text
     try:
-        text = _encode_json(value)
+        text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageError(
             "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"
@@ -425,18 +425,4 @@ def to_json(value: Any, where: str = "a tool") -> str:
 
 def sorted_json(value: Any) -> str:
     """JSON without blanks, its keys sorted at every level; `value` is one that `to_json` takes."""
-    return _encode_sorted(value)
-
-
-def _json_encoder(item: str = ", ", key: str = ": ", *, sort_keys: bool = False) -> Callable[[Any], str]:
-    """`JSONEncoder.encode` with its C encoder made once; `encode` makes one per value, most of its time here."""
-    encoder = json.JSONEncoder(ensure_ascii=False, separators=(item, key), sort_keys=sort_keys)
-    make: Any = getattr(json.encoder, "c_make_encoder", None)  # absent on Pythons other than CPython
-    if make is None:
-        return encoder.encode
-    encode = make(None, encoder.default, json.encoder.encode_basestring, None, key, item, sort_keys, False, True)
-    return lambda value: "".join(encode(value, 0))
-
-
-_encode_json = _json_encoder()
-_encode_sorted = _json_encoder(",", ":", sort_keys=True)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
