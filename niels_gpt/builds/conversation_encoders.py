@@ -8,11 +8,12 @@ from typing import Any, get_args
 from niels_gpt.builds.build import CacheTokenizer
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
 from niels_gpt.builds.images import ImageFolder
-from niels_gpt.builds.renderer_encoder import KnownRenderer, Renderer, RendererEncoder, RenderingPolicy
+from niels_gpt.builds.renderer_encoder import KnownRenderer, RendererEncoder, RenderingPolicy
 from niels_gpt.builds.sample_encoder import SampleEncoder, Samples
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.masks import Renders
 
 
 def as_encoder(
@@ -49,7 +50,7 @@ def as_encoder(
     on, policy = on or LossOn(), policy or RenderingPolicy()
     if isinstance(encoder, KnownRenderer):
         known: dict[str, Any] = {"vocab_size": encoder.vocab_size, "fingerprints": encoder.fingerprints}
-    elif isinstance(encoder, Renderer):
+    elif isinstance(encoder, Renders):
         known = {}
     else:
         raise UsageError(

@@ -17,7 +17,7 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.loss import LossOn, check_full
-from niels_gpt.renderers.masks import batch_weights, stops_of, trained_turns
+from niels_gpt.renderers.masks import Renders, batch_weights, stops_of, trained_turns
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.renderers.unsupported import UnsupportedField, UnsupportedFields
 from niels_gpt.sources.files.inputs import Rejected
@@ -31,31 +31,15 @@ NO_IMAGES = (
 OnUnsupported = Literal["drop", "error"]
 
 
-class Rendered(Protocol):
-    """What `Renderer.render` returns: lists with one entry per token, see docs/attribution.md."""
-
-    token_ids: Sequence[int]
-    message_indices: Sequence[int]
-    sampled_mask: Sequence[bool]
-    is_content: Sequence[bool]
-
-
 @runtime_checkable
-class Renderer(Protocol):
-    """Renders a conversation. The renderers of this package and those of others fit."""
-
-    def render(self, messages: Any, *, tools: Any = None) -> Rendered: ...
-
-
-@runtime_checkable
-class BatchRenderer(Renderer, Protocol):
+class BatchRenderer(Renders, Protocol):
     """A renderer that also renders many conversations in one call, each as `render` does."""
 
     def render_many(self, conversations: Sequence[Any], *, tools: Sequence[Any] | None = None) -> RenderedBatch: ...
 
 
 @runtime_checkable
-class KnownRenderer(Renderer, Protocol):
+class KnownRenderer(Renders, Protocol):
     """A renderer that names its vocabulary size and the hashes of what decides its ids."""
 
     @property
@@ -122,7 +106,7 @@ class RendererEncoder:
         images: the folder of the images in conversations; `None`: conversations with images are rejected.
     """
 
-    renderer: Renderer
+    renderer: Renders
     vocab_size: int | None = None
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
     on: LossOn = field(default_factory=LossOn)
@@ -257,7 +241,7 @@ class RendererEncoder:
         return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
 
     def _weights(
-        self, rendered: Rendered, messages: Sequence[Message], images: Sequence[PlacedImage] = ()
+        self, rendered: Any, messages: Sequence[Message], images: Sequence[PlacedImage] = ()
     ) -> npt.NDArray[np.float32]:
         facts = (rendered.message_indices, rendered.sampled_mask, rendered.is_content)
         indices, sampled, content = (np.asarray(fact) for fact in facts)

@@ -41,7 +41,7 @@ from niels_gpt.builds.documents import (
     with_split,
 )
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
-from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
+from niels_gpt.builds.renderer_encoder import KnownRenderer, OnUnsupported, RenderingPolicy
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
@@ -370,14 +370,8 @@ def _refuse_empty(out: Path, rows: int, what: str, build: Build) -> None:
 
 
 @runtime_checkable
-class IdentifiedRenderer(Protocol):
-    """The part of a renderer that a cache records."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def fingerprints(self) -> Mapping[str, str | None]: ...
+class IdentifiedRenderer(KnownRenderer, Protocol):
+    """A renderer of which a cache records the tokenizer, and the stop that readers pad with."""
 
     def get_stop_token_ids(self) -> list[int]: ...
 

@@ -195,8 +195,9 @@ def build_training_samples(
     return [(ids.tolist(), (weights > 0).tolist()) for ids, weights in samples]
 
 
+@runtime_checkable
 class Renders(Protocol):
-    """The part of a renderer that masks need."""
+    """The part of a renderer that masks and builds need. Renderers of other packages fit, too."""
 
     def render(self, messages: Any, *, tools: Any = None) -> Any:
         """Ids with attribution, as `RenderedTokens` has them."""

@@ -11,12 +11,13 @@ short conversations that differ in one field only. Equal ids mean that the field
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message, reasoning_of, with_reasoning_field
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.masks import Renders
 
 # ---- fields that a grammar refuses
 
@@ -148,10 +149,6 @@ def refuse_control_tokens(out: Emitter, controls: Mapping[str, int]) -> None:
 # ---- fields that a renderer leaves out
 
 
-class _Renderer(Protocol):
-    def render(self, messages: Any, *, tools: Any = None) -> Any: ...
-
-
 class UnsupportedField(NamedTuple):
     """A field that a renderer does not write: its name, and the index of its message (-1 for `tools`)."""
 
@@ -180,7 +177,7 @@ class UnsupportedFields:
     find fields that the renderer refuses: rendering the conversation raises that error.
     """
 
-    def __init__(self, renderer: _Renderer) -> None:
+    def __init__(self, renderer: Renders) -> None:
         self._renderer = renderer
         self._is_written: dict[_Case, bool] = {}
 
