@@ -19,7 +19,7 @@ from niels_gpt.messages import (
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.rejections import Rejections
 
-BATCH_CHARACTERS = 1_000_000
+BATCH_CHARACTERS = 1_000_000  # occupies all threads of an encoder, and needs little memory
 BATCH_ROWS = 4096
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
@@ -149,17 +149,14 @@ def characters(messages: Sequence[Message]) -> int:
     return sum(len(message["content"]) for message in messages)
 
 
-def batches(rows: Iterable[Row], size: Callable[[Row], int], *, limit: int = BATCH_CHARACTERS) -> Iterator[list[Row]]:
-    """Rows in lists of about `limit` characters (or whatever `size` counts), or at most `BATCH_ROWS` rows.
-
-    The default occupies all threads of an encoder and needs little memory.
-    """
+def batches(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Rows in lists of about `BATCH_CHARACTERS` (or whatever `size` counts), or at most `BATCH_ROWS` rows."""
     batch: list[Row] = []
     total = 0
     for row in rows:
         batch.append(row)
         total += size(row)
-        if total >= limit or len(batch) >= BATCH_ROWS:
+        if total >= BATCH_CHARACTERS or len(batch) >= BATCH_ROWS:
             yield batch
             batch, total = [], 0
     if batch:

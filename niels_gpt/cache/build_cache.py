@@ -65,6 +65,7 @@ from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.storage.manifests import tokenizer_sha256
 
+# `Message` too, because the description of the cache format names it in this module.
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
 
 

@@ -90,23 +90,18 @@ class StoredPlan(PackPlan):
         return _reopen_plan, (self.path, len(self.items), self.capacity, self.checksum)
 
 
-def packing_plan(
-    split: EpisodeSplit, width: int, *, groups: Mapping[str, IndexSet] | None = None, folder: Path | None = None
-) -> StoredPlan:
+def packing_plan(split: EpisodeSplit, width: int, *, groups: Mapping[str, IndexSet] | None = None) -> StoredPlan:
     """The plan of a split for rows of `width` tokens: loaded if it is stored, else made and stored.
 
     Items are positions (after filtering). With `groups`, no row mixes two groups, and rows come group after group.
-    Every rank may call this at once: all make the same plan, and the file appears only when it is complete. If the
-    folder cannot be written to, the log has a warning and the plan is made again next time. Memory does not depend on
-    the number of episodes.
-
-    Args:
-        folder: default `packing/` in the first dataset.
+    It is stored in `packing/` of the first dataset. Every rank may call this at once: all make the same plan, and the
+    file appears only when it is complete. If the folder cannot be written to, the log has a warning and the plan is
+    made again next time. Memory does not depend on the number of episodes.
 
     Raises:
-        StorageError: there is no room for the plan, neither in `folder` nor in the system's temporary folder.
+        StorageError: there is no room for the plan, neither there nor in the system's temporary folder.
     """
-    folder = folder or split.datasets[0] / PLANS_FOLDER
+    folder = split.datasets[0] / PLANS_FOLDER
     path = folder / f"{split.split}-{width}-{_plan_key(split, width, groups)}.npz"
     members: list[IndexSet] = [Span(0, len(split))] if groups is None else list(groups.values())
     n = sum(map(len, members))  # may be fewer than the split has: a weight of 0 leaves a group out

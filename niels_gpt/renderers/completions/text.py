@@ -16,6 +16,7 @@ from niels_gpt.forks import cached_property
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 _UNKNOWN = "\ufffd".encode()
+_TOKENS_AT_END = 16  # of a prompt: more than an opened think block takes, however it is tokenized
 
 
 class Completion:
@@ -229,7 +230,7 @@ def replace_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def text_at_end(encoder: PieceEncoder, token_ids: Sequence[int], tokens: int = 16) -> str:
-    """The text of the last ids of a prompt, of which `tokens` are read."""
-    known = [int(token) for token in token_ids[-tokens:] if 0 <= token < encoder.vocab_size]
+def text_at_end(encoder: PieceEncoder, token_ids: Sequence[int]) -> str:
+    """The text of the last ids of a prompt."""
+    known = [int(token) for token in token_ids[-_TOKENS_AT_END:] if 0 <= token < encoder.vocab_size]
     return b"".join(encoder.token_bytes(known)).decode(errors="replace")
