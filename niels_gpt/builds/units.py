@@ -87,6 +87,7 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
     identified = recipe.get("dataset_config") is not None
     digest = hashlib.sha256(json_bytes(wanted)).hexdigest() if identified else uuid.uuid4().hex
     folder = units_path(out) / digest[:16]
+    # Only one recipe's units are stored at a time: those of others are of no use, and as large as the output.
     with storage_errors("preparing the folder of units", folder):
         for other in units_path(out).iterdir() if units_path(out).is_dir() else ():
             if other != folder:

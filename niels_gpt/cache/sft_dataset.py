@@ -77,7 +77,9 @@ class SFTExampleDataset:
         dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
         tokens = map_tokens(self.tokens_path, dtype)
         self._mask = _mask_beside(self.tokens_path, meta, len(tokens), T)
+        # With a mask file the sentinels are not needed: the cache may have none.
         self.asst_id = asst_id if self._mask else _agreed("asst", asst_id, recorded, self.tokens_path)
+        # Where a turn lacks its end-of-turn, the next role's sentinel ends what is trained.
         self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
         self._index = ExampleIndex(self.idx_path, len(tokens))
         self._tokens, self._rows, self._buffers = tokens, RowReader(tokens, T + 1), Buffers()
@@ -102,6 +104,7 @@ class SFTExampleDataset:
 
         B = check_batch_size(B)
         check_generator(generator)
+        # On the generator's device, as torch requires; the examples of a seed differ between CPU and CUDA generators.
         drawn = torch.randint(len(self), (B,), generator=generator, device=generator.device)
         return self.rows(drawn.cpu().numpy())
 

@@ -122,6 +122,7 @@ def write_preferences(
     opened = PreferenceSplit([source], split, fitting)
     files = _PreferenceFiles(folder, facts, settings)
     files.columns, files.scalars = dict.fromkeys(chosen.lists, "int32"), dict(chosen.scalars)
+    # A column of margins that nobody computed would be read by TRL, and change its loss.
     if options.get("margin") == "none" or (options.get("margin") == "stored" and not _has_margins(opened, source)):
         files.scalars.pop("margin", None)
     progress.begin(f"{split} to {chosen.name}", total=len(opened), unit="groups")
@@ -190,6 +191,7 @@ def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: 
     """The completions of a group, cut as the policy says, up to their stops."""
     lengths = np.array([len(ids) for ids in group.ids])
     prompts = group.records["prompt_length"].astype(np.int64)
+    # One cut for all completions of the group: they must be compared after the same prompt.
     cut = int(opened.fitting.prompt_cut(lengths, prompts, np.array([len(lengths)]))[0])
     # A prompt that loses 3 tokens, in rows of 5: the tokens 3 to 7.
     window = slice(cut, cut + opened.fitting.width)

@@ -85,7 +85,7 @@ def export(
     place = Path(source)
     if isinstance(chosen, PreferenceFormat):
         return _export_preferences(place, chosen, Path(out), checked_split(split), how, settings, overwrite, progress)
-    # All splits are opened and checked before the first file is written.
+    # All splits are opened and checked before the first file is written: val comes last, perhaps after hours.
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}
     if not sources:
         raise CacheError(f"{place}: no split contains rows; there is nothing to export")

@@ -91,6 +91,7 @@ class StoredRows(HubSource, ABC):
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`. `Slice.before` counts the rows of earlier files too."""
         with named(self.dataset):
+            # `None` where only the library can read the files; an iterator is true even if nothing is in it.
             yield from slices_of_rows(self.dataset.files("train"), slice_bytes) or [WHOLE]
 
     def read(self, part: Slice) -> Iterator[Any]:
@@ -248,6 +249,7 @@ class FineWebEduUnits(HubSource, TextSource):
         if not files:
             raise SourceError(f"{self.dataset}: no files in its split 'train'; expected at least one")
         shuffled = [files[number] for number in seeds.order(self.seed, 0, len(files))]
+        # Each window's units have an order of their own; number 0 was the order of the files.
         for window, first in enumerate(range(0, len(files), WINDOW_FILES), start=1):
             chosen = shuffled[first : first + WINDOW_FILES]
             with named(self.dataset):
@@ -347,6 +349,8 @@ class WikiText(HubSource, TextSource):
         at = next(number for number, file in enumerate(files) if file.url == part.path)
         rows = chain(read_slice(files[at], part), _rows_after(part, files[at:]))
         number, end = part.before, part.before + _rows_in(files[at], part)
+        # Rows before the first title are the end of an article that begins in the slice before, which yields them. The
+        # first slice has no slice before it.
         begun, blank = part.before == 0, True
         with named(self.dataset):
             for number, record in enumerate(rows, start=part.before):
@@ -354,7 +358,7 @@ class WikiText(HubSource, TextSource):
                 line = record if isinstance(record, Rejected) else text_of(record.value, where)
                 is_title = isinstance(line, Document) and _TITLE.fullmatch(line.text) is not None
                 if number >= end and (is_title or not begun):
-                    break
+                    break  # what follows belongs to the next slice; without `begun`, no article begins in this one
                 begun |= is_title
                 if begun:
                     blank &= isinstance(line, Rejected) or not line.text.strip()

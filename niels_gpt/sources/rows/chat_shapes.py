@@ -46,6 +46,7 @@ _UNREAD: Final = {
     "function_call": "a list of tool_calls, which took its place",
     "refusal": "the text in 'content', as the model is to write it; or drop the row",
 }
+# A message without any of these needs no conversion, and few have one.
 _MEANING: Final = frozenset((*_FLAGS, *_UNREAD, "channel", "recipient"))
 
 Roles = Mapping[str, str]
@@ -74,6 +75,7 @@ def beside(row: Row, turns: list[Any]) -> list[Any]:
     first = turns[0] if turns and isinstance(turns[0], Mapping) else {}
     if not system or first.get("role") not in ("system", "developer"):
         return system + turns
+    # Some data sets store the system message in both places.
     if first.get("content") != system[0]["content"]:
         raise MessageError(
             "system_twice",

@@ -74,6 +74,7 @@ def _anthropic_answer(turn: Row, index: int) -> Turn:
                 "unsupported_block", f"{where} is redacted_thinking, which only the provider can read; drop the row"
             )
         elif calls:
+            # A message has its calls after its content, so this order would be lost.
             raise MessageError(
                 "text_after_call", f"{where} is {kind} after a tool_use; expected calls last. Split the message"
             )
@@ -83,6 +84,7 @@ def _anthropic_answer(turn: Row, index: int) -> Turn:
             parts.append({key: value for key, value in block.items() if key != "cache_control"})
     answer = {key: value for key, value in turn.items() if key != "content"}
     texts = [part["text"] for part in parts if part.get("type") == "text"]
+    # A single text becomes a string, as in most rows: some formats and templates take no lists of parts.
     answer["content"] = texts[0] if len(parts) == len(texts) == 1 else parts or None
     return answer | ({"tool_calls": calls} if calls else {})
 
@@ -96,7 +98,7 @@ def _anthropic_question(turn: Row, index: int) -> list[Turn]:
         if kind != "tool_result":
             parts.append({key: value for key, value in block.items() if key != "cache_control"})
             continue
-        if parts:
+        if parts:  # results become messages before the user's, so this order would be lost, too
             raise MessageError(
                 "result_after_text", f"{where} is a tool_result after other blocks; expected results first"
             )
@@ -151,7 +153,7 @@ def gemini(row: Row) -> list[Any]:
     if system:
         parts = system.get("parts") if isinstance(system, Mapping) else None
         turns.append({"role": "system", "content": system if parts is None else _gemini_texts(parts, "system")})
-    calls = 0
+    calls = 0  # over all messages, because their numbers become ids, which must differ within a conversation
     for index, turn in enumerate(list_at(row, "contents")):
         if not isinstance(turn, Mapping) or not isinstance(turn.get("parts"), list):
             raise MessageError("missing_field", f"message {index}: expected an object with 'role' and 'parts'")
@@ -201,6 +203,7 @@ def _gemini_question(parts: list[Any], index: int, before: list[Any]) -> list[Tu
             continue
         call = _call_of(response, open_calls, f"message {index}: parts.{number}")
         value = response.get("response")
+        # Gemini's results are objects; a tool message has a text.
         content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         results.append({"role": "tool", "name": response.get("name"), "tool_call_id": call["id"], "content": content})
     return [*results, {"role": "user", "content": "".join(texts)}] if texts else results
