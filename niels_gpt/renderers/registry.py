@@ -7,7 +7,7 @@
     TEMPLATE_FAMILIES     families that are rendered through their chat template (`template/known.py`)
     create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
     automatic_renderer    what "auto" means for a tokenizer: the only place where that is decided
-    open_renderer         a renderer from the options of a command line (`RendererOptions`)
+    open_renderer         a renderer from the options of a command line (in `choice.py`, with `RendererOptions`)
 """
 
 from __future__ import annotations
