@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra
 from niels_gpt.kernel import native
@@ -33,6 +34,8 @@ _SLOW_SECONDS = 3600  # for a test that is marked as slow, on a machine that doe
 _WATCH = pytest.StashKey[memory.Watch]()
 _PEAKS = pytest.StashKey[list[int]]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+settings.register_profile("unhurried", deadline=None)  # a busy machine is slow, not wrong
+settings.load_profile("unhurried")
 IDS = {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
 
 

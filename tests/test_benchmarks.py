@@ -15,6 +15,8 @@ NAMES = sorted(found.name for found in pkgutil.iter_modules(benchmarks.__path__)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_can_be_loaded(name: str) -> None:
     pytest.importorskip("torch")
+    if name == "beside":
+        pytest.importorskip("tml_renderers")
     importlib.import_module(f"benchmarks.{name}")
 
 
