@@ -31,7 +31,8 @@ from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.storage.files import write_atomic
 from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
-from niels_gpt.storage.remote import MOST_MANIFEST_BYTES, copy_file, first_present, plain_name, read_small
+from niels_gpt.storage.remote import copy_file, plain_name
+from niels_gpt.storage.remote_manifests import find_manifest
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
@@ -95,7 +96,7 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         MissingExtra: no fsspec, or no s3fs.
     """
     url = url.rstrip("/")
-    found = first_present(url, MANIFESTS, lambda name: read_small(f"{url}/{name}", MOST_MANIFEST_BYTES, cache.retries))
+    found = find_manifest(url, MANIFESTS, cache.retries)
     if found is None:
         raise CacheError(
             f"{url}: no {MANIFEST_NAME} and no {META_NAME}, so this is neither finished episodes nor a pretraining "
@@ -111,7 +112,10 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         if not (folder / name).is_file():
             # Checked under a name of its own: a file called episodes.json would say that all indexes are here.
             write_atomic(wanted, data)
-            manifest = _checked(wanted, f"{url}/{name}")
+            try:
+                manifest = _checked(wanted, f"{url}/{name}")
+            except CacheError as error:  # it names the copy
+                raise CacheError(f"{url}/{name}, copied to {error}") from error
             if name == MANIFEST_NAME:
                 _fetch_small_files(url, folder, manifest, cache)
             # Last: what has a manifest has all indexes.

@@ -37,14 +37,8 @@ from niels_gpt.storage.manifests import (
     check_manifest_hash,
     read_manifest,
 )
-from niels_gpt.storage.remote import (
-    MOST_MANIFEST_BYTES,
-    copy_file,
-    file_system,
-    first_present,
-    plain_name,
-    read_small,
-)
+from niels_gpt.storage.remote import copy_file, file_system, plain_name
+from niels_gpt.storage.remote_manifests import find_manifest
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.staging import rename_and_delete
 
@@ -148,7 +142,7 @@ def _refuse_links(place: Path) -> None:
 
 
 def _remote_manifest(url: str) -> tuple[str, bytes]:
-    found = first_present(url, MANIFEST_NAMES, lambda name: read_small(f"{url}/{name}", MOST_MANIFEST_BYTES, Retries()))
+    found = find_manifest(url, MANIFEST_NAMES, Retries())
     if found is None:
         raise CacheError(
             f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"

@@ -201,6 +201,15 @@ def check_manifest_hash(path: Path, manifest: Manifest) -> None:
         )
 
 
+def is_whole(data: bytes) -> bool:
+    """Whether these bytes are a JSON object with the hash that it records, if it records one."""
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and manifest.get(HASH_KEY) in (None, _contents_sha256(manifest))
+
+
 def _contents_sha256(manifest: Mapping[str, Any]) -> str:
     contents = {key: value for key, value in manifest.items() if key != HASH_KEY}
     canonical = json.dumps(contents, sort_keys=True, separators=(",", ":"))

@@ -13,13 +13,13 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, TypeVar, cast
+from typing import IO, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from niels_gpt.errors import (
@@ -37,16 +37,13 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import atomic_file
 from niels_gpt.storage.regular import is_regular
-from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, is_refusal, may_pass, repeated
+from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, may_pass, repeated
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
-
-T = TypeVar("T")
 
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
 MOST_NAME = 100  # characters of a directory's name that come from a URL
-MOST_MANIFEST_BYTES = 512 << 20  # of a manifest in a store, which is read into memory before anything of it is known
 DAMAGED_READS = 3  # of a whole file; after three, the store itself must have the damaged bytes
 
 _log = logging.getLogger("niels_gpt.storage")
@@ -438,40 +435,6 @@ def read_small(url: str, most: int, retries: Retries) -> bytes | None:
     if len(found) > most:
         raise CacheError(f"{url}: more than {most:,} bytes; expected a manifest. Do not trust this dataset")
     return found
-
-
-def first_present(url: str, names: Sequence[str], look: Callable[[str], T | None]) -> tuple[str, T] | None:
-    """The first of some files below `url` that the store has, with what `look` finds there; `None` if it has none.
-
-    A bucket that may be read but not listed answers 403 for a file that does not exist, so a refusal of one name does
-    not decide before the others were asked.
-
-    Args:
-        look: is called with a name; returns `None` if there is no such file.
-
-    Raises:
-        StorageError: the store has none of them, and refused some; or an error of `look`.
-    """
-    refused: list[str] = []
-    refusal: StorageError | None = None
-    for name in names:
-        try:
-            found = look(name)
-        except StorageError as error:
-            if not is_refusal(error):
-                raise
-            refused.append(f"{url}/{name}")
-            refusal = error
-            continue
-        if found is not None:
-            return name, found
-    if refusal is None:
-        return None
-    raise StorageError(
-        f"{', '.join(refused)}: the store refuses to read them ({in_short(refusal.__cause__ or refusal)}); check the "
-        "credentials and what they allow, and the address: a bucket that may not be listed answers the same for files "
-        "that do not exist"
-    ) from refusal
 
 
 class _Missing(CacheError):

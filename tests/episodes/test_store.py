@@ -271,6 +271,30 @@ def test_damaged_indexes_and_manifests_are_refused(store: FileServer, tmp_path: 
         opened(f"{store.url}/nothing", shard_cache=cache_in(tmp_path))
 
 
+@pytest.mark.parametrize("fault", ["damage", "short", "empty"])
+def test_a_manifest_damaged_on_its_way_is_read_again(store: FileServer, tmp_path: Path, fault: str) -> None:
+    store.faults(f"chats/episodes.json {fault} 1")
+    assert rows_of(remote(store, cache_in(tmp_path)), 5) == rows_of(local(store), 5)
+
+
+def test_a_manifest_that_stays_damaged_is_named(store: FileServer, tmp_path: Path) -> None:
+    store.faults("chats/episodes.json damage")
+    with pytest.raises(CacheError, match=rf"^{store.url}/chats/episodes.json, copied to /.*: not valid JSON"):
+        remote(store, cache_in(tmp_path))
+
+
+@pytest.mark.parametrize("fault", ["damage", "short", "empty"])
+def test_a_manifest_damaged_on_its_way_is_read_again(store: FileServer, tmp_path: Path, fault: str) -> None:
+    store.faults(f"chats/episodes.json {fault} 1")
+    assert rows_of(remote(store, cache_in(tmp_path)), 5) == rows_of(local(store), 5)
+
+
+def test_a_manifest_that_stays_damaged_is_named(store: FileServer, tmp_path: Path) -> None:
+    store.faults("chats/episodes.json damage")
+    with pytest.raises(CacheError, match=rf"^{store.url}/chats/episodes.json, copied to /.*: not valid JSON"):
+        remote(store, cache_in(tmp_path))
+
+
 # ---- a cache that others use too
 
 
