@@ -114,8 +114,11 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def in_short(error: BaseException) -> str:
-    """The message of an error, on one line of at most 300 characters, without passwords."""
-    return shortened(without_passwords(" ".join(str(error).split())) or type(error).__name__, 300)
+    """The message of an error, on one line of at most 300 characters, without passwords, and the store's status."""
+    text = shortened(without_passwords(" ".join(str(error).split())) or type(error).__name__, 300)
+    status = _status(error)
+    # fsspec's error of a web server is the address alone.
+    return text if status is None or str(status) in text else f"{text} (status {status})"
 
 
 def in_time(call: Callable[[], T], seconds: float | None) -> T:
