@@ -11,6 +11,7 @@ Tokens, masks and segment ids come later, shard by shard: see `storage.shard_cac
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -33,7 +34,7 @@ from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
 from niels_gpt.storage.remote import copy_file, plain_name
 from niels_gpt.storage.remote_manifests import find_manifest
-from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
+from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache, size_of
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
 INDEX_THREADS: Final = 8
@@ -109,16 +110,15 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         folder.mkdir(parents=True, exist_ok=True)
     # The other processes of the node wait while one fetches; not for ever, as two may do it without harm.
     with locked_directory(folder, seconds=cache.retries.stall_seconds):
-        if not (folder / name).is_file():
+        if not (folder / name).is_file() or not _has_small_files(folder, json.loads(data)):
             # Checked under a name of its own: a file called episodes.json would say that all indexes are here.
             write_atomic(wanted, data)
             try:
                 manifest = _checked(wanted, f"{url}/{name}")
             except CacheError as error:  # it names the copy
                 raise CacheError(f"{url}/{name}, copied to {error}") from error
-            if name == MANIFEST_NAME:
-                _fetch_small_files(url, folder, manifest, cache)
-            # Last: what has a manifest has all indexes.
+            _fetch_small_files(url, folder, manifest, cache)
+            # Last: what has a manifest had all indexes.
             write_atomic(folder / name, data)
             wanted.unlink(missing_ok=True)
     return StreamedDataset(url, folder, cache, is_token_cache=name == META_NAME)
@@ -144,8 +144,20 @@ def _checked(path: Path, url: str) -> Manifest:
     return manifest
 
 
+def _small_files(manifest: Manifest) -> Manifest:
+    """The records of the files that are fetched when a dataset is opened."""
+    if manifest["kind"] == "pretrain":
+        return {}
+    return {name: r for name, r in manifest["files"].items() if PurePosixPath(name).name not in STREAMED}
+
+
+def _has_small_files(folder: Path, manifest: Manifest) -> bool:
+    """Whether all of them are here, in their sizes; a system that cleans /tmp deletes files one at a time."""
+    return all(size_of(folder / name) == record["bytes"] for name, record in _small_files(manifest).items())
+
+
 def _fetch_small_files(url: str, folder: Path, manifest: Manifest, cache: ShardCache) -> None:
-    small = {name: r for name, r in manifest["files"].items() if PurePosixPath(name).name not in STREAMED}
+    small = _small_files(manifest)
     with ThreadPoolExecutor(INDEX_THREADS) as threads:
         # The error of a thread is raised where its result is read.
         list(threads.map(lambda name: copy_file(f"{url}/{name}", folder / name, small[name], cache.retries), small))

@@ -8,7 +8,8 @@
     folder/lock, folder/uses                                the lock of the directory, and its count of uses
 
 A shard is named by the checksums of its files, so two datasets that contain the same one use one copy. It gets its name
-after its sha256 was compared, so a directory without `.part` is complete. Processes agree by two kinds of locks
+after its sha256 was compared, so a directory without `.part` is complete. One whose files were deleted or cut short
+since, as systems do that clean /tmp, is downloaded again. Processes agree by two kinds of locks
 (`locks.py`):
 
 * A reader of a shard holds its lock shared; a download and an eviction hold it exclusively.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import logging
 import os
 import shutil
 import time
@@ -44,6 +46,7 @@ from niels_gpt.storage.retries import Retries
 
 MAX_BYTES = 100 << 30
 COUNTER_BYTES = 8
+_log = logging.getLogger("niels_gpt.storage")
 PART = ".part"
 PATIENCE = 10  # times `stall_seconds`: the longest wait for another process that downloads the same shard
 
@@ -132,8 +135,9 @@ class ShardCache:
         object.__setattr__(self, "folder", Path(self.folder))
 
     def has(self, shard: RemoteShard) -> bool:
-        """Whether the shard is here now; it may be evicted at any time, unless it is held."""
-        return self._place(shard.key).is_dir()
+        """Whether the shard is here now, with all its files; it may be evicted at any time, unless it is held."""
+        place = self._place(shard.key)
+        return place.is_dir() and all(size_of(place / file.name) == file.bytes for file in shard.files)
 
     def hold(self, shard: RemoteShard) -> HeldShard:
         """The shard, downloaded if necessary, and held while the result exists.
@@ -149,7 +153,7 @@ class ShardCache:
                     f"{self._place(shard.key)}: another process of this machine has been downloading this shard for "
                     f"{PATIENCE * self.retries.stall_seconds:g} s; end it, or use another cache_dir"
                 )
-            time.sleep(locks.POLL_SECONDS if not self._place(shard.key).is_dir() else 0)
+            time.sleep(locks.POLL_SECONDS if not self.has(shard) else 0)
         return shard_here
 
     def fetch(self, shard: RemoteShard, *, wait: bool = True) -> bool:
@@ -171,8 +175,13 @@ class ShardCache:
         _refuse_link(part)
         with self._if_free(shard.key) as free:
             # Not free means that another process downloads it, or reads it: then it is complete.
-            if not free or place.is_dir():
-                return place.is_dir()
+            if not free or self.has(shard):
+                return self.has(shard)
+            if place.is_dir():
+                _log.warning("[Store] %s: a shard that has lost files; downloading it again", place)
+                with storage_errors("removing what is left of a shard", place):
+                    shutil.rmtree(part, ignore_errors=True)
+                    place.rename(part)  # which is deleted before the download
             if not self._make_room(shard, part, self.retries.stall_seconds if wait else 0):
                 return False
             try:
@@ -215,7 +224,7 @@ class ShardCache:
         _refuse_link(self._place(shard.key))
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
-            if locks.take(descriptor, wait=False, shared=True) and self._place(shard.key).is_dir():
+            if locks.take(descriptor, wait=False, shared=True) and self.has(shard):
                 self._record_use(shard.key)
                 # The result now owns the lock, which the `finally` below must not release.
                 held, descriptor = HeldShard(self._place(shard.key), descriptor), -1
@@ -257,7 +266,7 @@ class ShardCache:
                 return fits
 
         try:
-            with storage_errors("making room for a shard in", self.folder):
+            with storage_errors("making room for a shard", self.folder):
                 if locks.within(seconds, try_once):
                     return True
                 if seconds and refused:
@@ -334,7 +343,7 @@ class ShardCache:
 
     def _record_use(self, key: str) -> None:
         """Write the number of this use, counted over all processes, into the shard's lock file."""
-        with storage_errors("counting a use in", self.folder), self._locked(self.folder / "uses"):
+        with storage_errors("counting a use", self.folder), self._locked(self.folder / "uses"):
             uses = _number_in(self.folder / "uses") + 1
             for path in (self.folder / "uses", self._lock_path(key)):
                 # On a full disk this use is not recorded. At worst the shard is evicted too early and downloaded again.
@@ -391,6 +400,13 @@ def _bytes_of(place: Path) -> int:
     with suppress(OSError), os.scandir(place) as entries:
         return sum(entry.stat().st_size for entry in entries)
     return 0
+
+
+def size_of(path: Path) -> int | None:
+    """The size of a file in bytes; `None` if there is none."""
+    with suppress(OSError):
+        return path.stat().st_size
+    return None
 
 
 def _number_in(path: Path) -> int:

@@ -283,18 +283,6 @@ def test_a_manifest_that_stays_damaged_is_named(store: FileServer, tmp_path: Pat
         remote(store, cache_in(tmp_path))
 
 
-@pytest.mark.parametrize("fault", ["damage", "short", "empty"])
-def test_a_manifest_damaged_on_its_way_is_read_again(store: FileServer, tmp_path: Path, fault: str) -> None:
-    store.faults(f"chats/episodes.json {fault} 1")
-    assert rows_of(remote(store, cache_in(tmp_path)), 5) == rows_of(local(store), 5)
-
-
-def test_a_manifest_that_stays_damaged_is_named(store: FileServer, tmp_path: Path) -> None:
-    store.faults("chats/episodes.json damage")
-    with pytest.raises(CacheError, match=rf"^{store.url}/chats/episodes.json, copied to /.*: not valid JSON"):
-        remote(store, cache_in(tmp_path))
-
-
 # ---- a cache that others use too
 
 
@@ -351,6 +339,18 @@ def test_a_process_killed_in_a_download_leaves_nothing_half(store: FileServer, t
     while any(name.endswith(".part") for name in here(tmp_path)) and time.monotonic() < end:
         time.sleep(0.01)
     assert not any(name.endswith(".part") for name in here(tmp_path))
+
+
+@pytest.mark.parametrize("damage", ["delete", "cut"])
+def test_shards_that_lost_files_are_downloaded_again(store: FileServer, tmp_path: Path, damage: str) -> None:
+    """As where a system deletes files of /tmp that were not read for long, one at a time."""
+    rows_of(remote(store, cache_in(tmp_path, room=1 << 20)), 60)
+    masks = list((tmp_path / "cache" / "shards").glob("*/mask.bin"))
+    indexes = list((tmp_path / "cache" / "datasets").glob("*/train/*/episodes.idx"))
+    assert len(masks) == len(indexes) == SHARDS
+    for path in masks + indexes:
+        path.unlink() if damage == "delete" else os.truncate(path, 3)
+    assert rows_of(remote(store, cache_in(tmp_path, room=1 << 20)), 60) == rows_of(local(store), 60)
 
 
 def test_a_cache_full_of_held_shards_is_an_error(store: FileServer, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import fsspec
 import pytest
 
 from niels_gpt.errors import CacheError, StorageError
-from niels_gpt.scale import fetch
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
