@@ -8,7 +8,8 @@
     checksums.py      sha256 of a file, and CRCs of its blocks, which locate damage
     manifests.py      the JSON file that is written last: its fields, its own hash, and the files that it lists
 
-    remote.py         files at URLs, and downloads that continue where they broke off
+    remote.py         files at URLs, and downloads that continue where they broke off;  remote_manifests.py: which
+                      manifest a dataset in a store has
     retries.py        which requests to a store are repeated, how often, and after how long
     shard_cache.py    shards of remote datasets on this machine, bounded, shared by all processes
 """
