@@ -34,13 +34,13 @@ from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.damage import TEXTS, Ids, Stock, bytes_of, damaged, stock_of
-from tests.renderers.sweeps import families, served_and_said
+from tests.renderers.sweeps import conversations, families, served_and_said
 from tests.renderers.test_parsers import PARSER_OF, by_template
 from tests.renderers.test_template_families import TAGS, WRITTEN
 from tests.renderers.test_template_families import reader as tags_reader
 from tests.renderers.tiny_families import TOKENS, renderer_of
 
-IN_ALL = 2000  # damaged completions, over all families together
+IN_ALL = 600  # damaged completions, over all families together
 
 
 def chunks_of(rng: random.Random, ids: Ids) -> list[Ids]:
@@ -143,9 +143,10 @@ def test_streams_of_damaged_completions(family: str) -> None:
     check_streams(renderer_of(family), family, -(-IN_ALL // len(FAMILIES)), seed=5)
 
 
+@conversations(12, 300)
 @pytest.mark.parametrize("name", PARSER_OF)
-def test_streams_read_by_parsers_of_templates(name: str) -> None:
-    check_streams(by_template(name), name, 40, seed=7)
+def test_streams_read_by_parsers_of_templates(name: str, number: int) -> None:
+    check_streams(by_template(name), name, number, seed=7)
 
 
 CALLS = (
@@ -154,8 +155,9 @@ CALLS = (
 )
 
 
+@conversations(2, 60)
 @pytest.mark.parametrize("name", TOOL_PARSERS)
-def test_streams_of_all_parsers(name: str) -> None:
+def test_streams_of_all_parsers(name: str, number: int) -> None:
     """Random texts made of a dialect's tags and of calls, in tokens of another model."""
     rng = random.Random(name)
     for reasoning, kind in REASONING_PARSERS.items():
@@ -164,14 +166,15 @@ def test_streams_of_all_parsers(name: str) -> None:
         assert dialect is not None
         closing = [tag for tag in getattr(dialect, "__dict__", {}).values() if isinstance(tag, str) and tag]
         pieces = [*kind.tags, *[dialect.opening] * 3, *closing, *CALLS, *CALLS, *TEXTS]
-        for _ in range(6):
+        for _ in range(number):
             text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
             scaffold = rng.random() < 0.7  # else the tags are spelled
             check_stream(renderer, rng, renderer.encoder.encode_pieces([text], [scaffold])[0].tolist())
 
 
+@conversations(20, 600)
 @pytest.mark.parametrize("name", WRITTEN)
-def test_streams_of_damaged_completions_of_families_by_template(name: str) -> None:
+def test_streams_of_damaged_completions_of_families_by_template(name: str, number: int) -> None:
     """What these models write, damaged; the tokenizer has all their tags."""
     renderer, rng = tags_reader(name), random.Random(name)
     written = WRITTEN[name].replace('"x"', "'x\\''").replace("1", "(1, {'é': 2})")
@@ -183,15 +186,16 @@ def test_streams_of_damaged_completions_of_families_by_template(name: str) -> No
         [encode([text], [False])[0].tolist() for text in (*TEXTS, *CALLS, *TAGS)],
         len(every),
     )
-    for _ in range(60):
+    for _ in range(number):
         check_stream(renderer, rng, damaged(rng, stock))
 
 
+@conversations(12, 200)
 @families
-def test_a_growing_completion_has_the_places_of_a_whole_one(family: str) -> None:
+def test_a_growing_completion_has_the_places_of_a_whole_one(family: str, number: int) -> None:
     rng, stock, encoder = random.Random(family), stock_of(family), renderer_of(family).encoder
     stops = renderer_of(family).get_stop_token_ids()
-    for _ in range(40):
+    for _ in range(number):
         ids = damaged(rng, stock)
         whole, growing = Completion(encoder, ids, stops), GrowingCompletion(encoder, stops)
         for token in ids:
