@@ -168,7 +168,7 @@ def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_p
     assert len(list(tmp_path.iterdir())) == 3
     write_atomic(path, b"new")
     assert len(list(tmp_path.iterdir())) == 3  # the live one's, the new file and `mine`
-    live.communicate(timeout=30)
+    live.communicate(timeout=60)
     assert live.returncode == 0
     assert tree(tmp_path) == {path.name: "slow", mine.name: "a person's own"}
 

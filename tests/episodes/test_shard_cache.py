@@ -70,7 +70,7 @@ def test_a_process_forked_in_a_download_holds_no_locks(store: FileServer, tmp_pa
     while not list(tmp_path.glob("cache/shards/*.part")):
         time.sleep(0.01)
     sleepers()
-    thread.join(8)
+    thread.join(40)  # a second is enough on a free machine; the forked process sleeps for 60
     assert found, "the lock of the download has stayed with the forked process"
     sleepers()
     found.clear()
@@ -121,7 +121,7 @@ def test_windows_after_the_next_one_are_fetched_into_a_quarter_of_the_cache(
     """A cache of 8 shards: the one that is read, and two after it, a quarter; of 6: the next one in any case."""
     loader = remote(store, cache_in(tmp_path, room=room * SHARD_BYTES), shuffle_shards=1)
     loader.next_batch()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while len(here(tmp_path)) < expected and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(0.5)  # more would come now

@@ -50,7 +50,7 @@ def nothing_is_left() -> Iterator[None]:
     gc.collect()
     left = [thread for thread in threading.enumerate() if thread not in before]
     for thread in left:  # the threads of torch's queues end a moment after their processes
-        thread.join(timeout=20)
+        thread.join(timeout=60)
     assert [thread.name for thread in left if thread.is_alive()] == []
     assert multiprocessing.active_children() == []
 
@@ -364,7 +364,7 @@ def test_closing_from_another_thread_ends_the_waiting(dataset: Path) -> None:
     consumer.start()
     threading.Timer(0.3, slow.set).start()
     prefetch.close()
-    consumer.join(timeout=10)
+    consumer.join(timeout=60)
     assert ended == ["ended"]
 
 

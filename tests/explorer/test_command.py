@@ -42,7 +42,7 @@ def test_it_serves_until_interrupted() -> None:
         assert found, line
         assert httpx.get(found[0] + "api/session").json()["dataset"]["rows"] >= 0
         running.send_signal(signal.SIGINT)
-        running.wait(30)
+        running.wait(60)
         assert "Traceback" not in (running.stderr.read() if running.stderr else "")
 
 

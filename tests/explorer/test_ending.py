@@ -48,9 +48,9 @@ def unfinished(port: int) -> socket.socket:
 
 
 def ended(running: subprocess.Popen[str]) -> str:
-    """Interrupt it; what it wrote to stderr. Without an end in 20 seconds `communicate` raises."""
+    """Interrupt it; what it wrote to stderr. Without an end in 60 seconds `communicate` raises."""
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=20)
+    _, said = running.communicate(timeout=60)
     return said
 
 

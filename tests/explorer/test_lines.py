@@ -44,7 +44,7 @@ def test_rows_are_those_of_the_reader(
     if path.stat().st_size == 0:
         path.write_bytes(b"\n")
     lines = LineIndex(path)
-    assert lines.wait(10)
+    assert lines.wait(60)
     expected = [told(found) for found in read_records(path)]
     assert [told(lines.record(row)) for row in range(len(lines))] == expected
     lines.close()
@@ -61,7 +61,7 @@ def test_packed_files_are_laid_out_once(tmp_path: Path, name: str) -> None:
         text = json.dumps(rows) if ".jsonl" not in name else "\n".join(map(json.dumps, rows))
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     lines = LineIndex(path)
-    assert lines.wait(20)
+    assert lines.wait(60)
     assert not lines.problem
     assert len(lines) == 300
     assert lines.share == 1.0
@@ -74,7 +74,7 @@ def test_a_broken_file_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text('[{"a": 1}, {"a": 2}, {"a"')
     lines = LineIndex(path)
-    assert lines.wait(10)
+    assert lines.wait(60)
     assert "not valid JSON" in lines.problem
     lines.close()
 

@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for part in self.server.parts:
             if isinstance(part, threading.Event):
-                assert part.wait(10)
+                assert part.wait(60)
             else:
                 self.wfile.write(part)
                 self.wfile.flush()
@@ -521,7 +521,7 @@ def test_one_question_for_many_calls(server: Server, kind: str) -> None:
     released = threading.Event()
 
     def slow() -> Reply:
-        released.wait(10)
+        released.wait(60)
         return 200, server.card(4)
 
     server.on_models = slow
@@ -549,7 +549,7 @@ def test_who_waits_survives_who_asked(server: Server) -> None:
 
     def slow() -> Reply:
         asked.set()
-        released.wait(10)
+        released.wait(60)
         return 200, server.card(4)
 
     server.on_models = slow
@@ -557,7 +557,7 @@ def test_who_waits_survives_who_asked(server: Server) -> None:
     async def run() -> None:
         async with opened("httpx", server.url + "/v1") as client:
             first = asyncio.ensure_future(generate(**basics(server, client)))
-            await asyncio.to_thread(asked.wait, 10)
+            await asyncio.to_thread(asked.wait, 60)
             others = [asyncio.ensure_future(generate(**basics(server, client))) for _ in range(2)]
             await asyncio.sleep(0.05)
             others[0].cancel()
@@ -711,10 +711,11 @@ def test_nobody_listens(server: Server, kind: str) -> None:
 
 def test_a_client_without_patience(server: Server) -> None:
     released = threading.Event()
-    server.on_generate = lambda: (200 if released.wait(10) else 500, b"")
+    server.on_generate = lambda: (200 if released.wait(60) else 500, b"")
+    patience = httpx.Timeout(60, read=0.1)  # a busy machine may need longer to connect
 
     async def run() -> None:
-        async with httpx.AsyncClient(base_url=server.url, timeout=0.1) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=patience) as client:
             await generate(**basics(server, client), max_prompt_len=100)
 
     with pytest.raises(ServerError, match=r"no answer: .*ReadTimeout.*longer timeout"):
@@ -730,7 +731,7 @@ def test_many_calls_at_once(server: Server, kind: str) -> None:
     """The server answers nobody before all thirty-two are there."""
     together = threading.Barrier(32)
     content = server.on_generate()[1]
-    server.on_generate = lambda: (200 if together.wait(10) >= 0 else 500, content)
+    server.on_generate = lambda: (200 if together.wait(60) >= 0 else 500, content)
 
     async def run() -> list[dict[str, Any]]:
         async with opened(kind, server.url + "/v1") as client:
@@ -785,7 +786,7 @@ def test_cancelling(server: Server, kind: str) -> None:
 
     def never() -> Reply:
         posted.set()
-        released.wait(10)
+        released.wait(60)
         return 500, b""
 
     first, server.on_generate = server.on_generate, never
@@ -793,7 +794,7 @@ def test_cancelling(server: Server, kind: str) -> None:
     async def run() -> None:
         async with opened(kind, server.url + "/v1") as client:
             call = asyncio.ensure_future(generate(**basics(server, client)))
-            await asyncio.to_thread(posted.wait, 10)
+            await asyncio.to_thread(posted.wait, 60)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call

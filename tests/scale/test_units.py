@@ -45,7 +45,7 @@ class Stalling:
         rows = list(self.file.read(part))
         yield from rows[:5]
         self.reached.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(60)
         yield from rows[5:]
 
 
@@ -68,7 +68,7 @@ def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) ->
     task = EpisodeTask(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
     thread = threading.Thread(target=build_unit, args=(hung, stalling, unit_task))
     thread.start()
-    assert stalling.reached.wait(30)
+    assert stalling.reached.wait(60)
     assert len(list(unit_task.attempts_path.iterdir())) == 1
     build_unit(task, chats, unit_task.again())
     before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in unit_task.path.iterdir()}
