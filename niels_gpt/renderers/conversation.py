@@ -300,7 +300,7 @@ class Call(NamedTuple):
 
     def _parse(self, text: str) -> Any:
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise self._wrong(f"{text[:40]!r} ({error})", "JSON") from error
         if "\\u" in text:  # an escape may spell half a surrogate pair, which `to_json` refuses
@@ -311,6 +311,11 @@ class Call(NamedTuple):
         return MessageError(
             "wrong_arguments", f"{self.where}.arguments is {found}; expected {expected}. Repair the call"
         )
+
+
+def refuse_constant(constant: str) -> Any:
+    """For `parse_constant` of Python's decoder, which otherwise takes NaN and Infinity. Raises `ValueError`."""
+    raise ValueError(f"{constant} is not JSON")
 
 
 # ---- tools
@@ -404,14 +409,15 @@ def to_json(value: Any, where: str = "a tool") -> str:
     """JSON as the `tojson` filter of chat templates writes it in Transformers: not escaped, keys in their order.
 
     Raises:
-        MessageError: naming `where`: not JSON, or a text that UTF-8 cannot encode.
+        MessageError: naming `where`: not JSON, which NaN and infinite numbers are not, or a text that UTF-8 cannot
+            encode.
     """
     kernel = native()
     text: str | None = None if kernel is None else kernel.json_text(value)
     if text is not None:
         return text
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageError(
             "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"

@@ -12,23 +12,19 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.partial_json import JSONReader
 from niels_gpt.renderers.completions.text import Completion, replace_surrogates
 from niels_gpt.renderers.completions.windows import Steps, Window
-from niels_gpt.renderers.conversation import as_mapping, to_json
+from niels_gpt.renderers.conversation import as_mapping, refuse_constant, to_json
 from niels_gpt.sources.arrow_nulls import referred_schema
 
 _DEEPEST = 8  # references and branches within each other, in the schema of one argument
 
 
-def _refuse_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _finite(number: str) -> float:
     value = float(number)
-    return value if math.isfinite(value) else _refuse_constant(number)
+    return value if math.isfinite(value) else refuse_constant(number)
 
 
 # Python's own decoder takes NaN, Infinity and 1e999, which no other JSON reader accepts back.
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite)
 
 
 _BEGINNINGS = tuple('{["-0123456789tfnNI')  # of JSON values, and of the constants that the decoder refuses

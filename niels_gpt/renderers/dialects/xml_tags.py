@@ -145,7 +145,8 @@ class FunctionTags(CallDialect):
         out.model_markup(f"{write_arguments(call, out, msg, markup, self._spell)}</function>\n{self.closing}", msg)
 
     def _spell(self, value: Any, where: str) -> str:
-        return str(value) if self.python and isinstance(value, int | float | None) else text_or_json(value, where)
+        json_text = text_or_json(value, where)  # refuses NaN and infinite numbers, which Python would print
+        return str(value) if self.python and isinstance(value, int | float | None) else json_text
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
         """See `CallReader`. A call ends at its closing tag, else at the next call or with the completion."""
