@@ -72,6 +72,12 @@ READ: dict[str, tuple[str, str, tml.Read, tml.Read | None]] = {
         tml.Read("y", "r", []),
         tml.Read("\n\ny", "r\n", []),
     ),
+    "quotation marks around a text of GLM": (
+        "glm-5.2",
+        '</think><tool_call>get<arg_key>a</arg_key><arg_value>"x"</arg_value></tool_call><|observation|>',
+        tml.Read("", "", [("get", {"a": '"x"'})]),  # what its template writes of this text
+        tml.Read("", "", [("get", {"a": "x"})]),
+    ),
     "spaces around reasoning": (
         "glm-5.2",
         " r\t</think>y<|user|>",
@@ -108,6 +114,8 @@ def said_in(rng: random.Random, name: str) -> tuple[Messages, Any, list[int]]:
         arguments = [value for each in last.get("tool_calls") or [] for value in each["function"]["arguments"].values()]
         literal = any(isinstance(value, bool) or value is None for value in arguments)
         if not all(map(str.strip, holds)) or (literal and tml.JUDGED[name].family == "qwen3.5"):
+            continue
+        if name.startswith("glm") and '"x"' in arguments:
             continue
         turn = tml.turns_of(tml.our_samples(name, messages, tools))[-1]
         return messages, tools, [*turn.ids[turn.start :]]
