@@ -1,4 +1,4 @@
-"""Every family beside tml-renderers and Transformers' template: conversations per second, and equal ids.
+"""Every family beside its encoder alone, tml-renderers and others: conversations per second, and equal ids.
 
 `python -m benchmarks.beside [FAMILY...]` writes docs/families_beside.json, of the families named, the others stay (the
 table then says when and at which load those were measured); from it `python -m docs.families` makes its table. The
@@ -6,6 +6,8 @@ table then says when and at which load those were measured); from it `python -m 
 Chats without tools, real texts that no way has met, processor time on one core, the median of some blocks. Ours are ids
 and mask of batches (`render_many`); tml-renderers' are `render_for_sft` with the conversion from OpenAI's messages;
 those of the `renderers` package are `render`; Transformers' are the ids of `apply_chat_template`, without a mask.
+"encoder" is the share of our time that the engine which ours uses takes for the finished texts. `--encoder` measures
+this share alone, for all families in the file: two ways in turns, so that a machine that does other work will do.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.corpus import Corpus
-from benchmarks.families import _blocks, model_of
-from benchmarks.fresh import Block, Way, take_turns
+from benchmarks.families import _blocks, alone, model_of
+from benchmarks.fresh import Block, Way, ratios, take_turns
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers import tml
@@ -43,7 +45,7 @@ def measured(name: str, corpus: Corpus) -> dict[str, Any]:
     model, kind = model_of(name)
     day = {"conversation_start_date": datetime.now(UTC).strftime("%Y-%m-%d")} if name == "gpt-oss" else {}
     renderer = FAMILIES[name](model, **day)  # gpt-oss' template always writes the day
-    ways = {"ours": Way(lambda block: renderer.render_many(block.chats).sampled)}
+    ways = {"ours": _ours(renderer), "encoder": alone(renderer)}
     judged = next((label for label, case in tml.JUDGED.items() if case.family == name), None)
     if judged is not None:
         ways["tml-renderers"] = Way(_theirs(judged))
@@ -62,15 +64,31 @@ def measured(name: str, corpus: Corpus) -> dict[str, Any]:
     made = [rendered.token_ids for block in blocks for rendered in renderer.render_many(block.chats)]
     listed = [is_listed(renderer, chat) for chat in chats]
     same = {way: list(map(operator.eq, made, chain.from_iterable(map(each, blocks)))) for way, each in others.items()}
+    share = ratios(times.pop("encoder").fresh, times["ours"].fresh)[0]
     return {
         "tokenizer": kind,
         "rates": {way: round(SIZE / median(taken.fresh.values())) for way, taken in times.items()},
+        "encoder": round(share, 2),
         "equal": {way: sum(equal) for way, equal in same.items()},
         "listed": {
             way: sum(not e and each for e, each in zip(equal, listed, strict=True)) for way, equal in same.items()
         },
         "tml": None if judged is None else tml.JUDGED[judged].kind,
     }
+
+
+def encoder_share(name: str, corpus: Corpus) -> float:
+    """The share of a family's time that its encoder takes."""
+    renderer = FAMILIES[name](model_of(name)[0])
+    ways = {"ours": _ours(renderer), "encoder": alone(renderer)}
+    for way in ways.values():
+        way.run(way.ready(next(_blocks(renderer, corpus, 1, 0.0, size=4))))
+    times = take_turns(ways, _blocks(renderer, corpus, BLOCKS, 0.0, size=SIZE))
+    return round(ratios(times["encoder"].fresh, times["ours"].fresh)[0], 2)
+
+
+def _ours(renderer: Family) -> Way:
+    return Way(lambda block: renderer.render_many(block.chats).sampled)
 
 
 def is_listed(renderer: Family, chat: Messages) -> bool:
@@ -118,6 +136,12 @@ def main() -> None:
     corpus = Corpus()
     known = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {"families": {}}
     rows, chosen = known["families"], sys.argv[1:]
+    if chosen == ["--encoder"]:
+        for name, row in rows.items():
+            row["encoder"] = encoder_share(name, corpus)
+            print(name, row["encoder"], flush=True)
+            _write(known["about"] | {"encoder_load": _about()["load"]}, rows)
+        return
     about = known["about"] if chosen else _about()
     for name in chosen or FAMILIES:
         rows[name] = measured(name, corpus)

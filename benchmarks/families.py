@@ -48,7 +48,7 @@ def _measured(name: str, corpus: Corpus) -> tuple[str, dict[str, dict[str, Times
     cases = {"texts": 0.0} | ({"tools": 1.0} if renderer.calls is not None else {})
     made = {}
     for what, share in cases.items():
-        ways = {ALONE: _alone(renderer), OURS: Way(lambda block: renderer.render_many(block.chats, tools=block.tools))}
+        ways = {ALONE: alone(renderer), OURS: Way(lambda block: renderer.render_many(block.chats, tools=block.tools))}
         for way in ways.values():
             way.run(way.ready(next(_blocks(renderer, corpus, 1, 0.0, size=4))))
         made[what] = take_turns(ways, _blocks(renderer, corpus, BLOCKS, share))
@@ -73,7 +73,7 @@ def model_of(name: str) -> tuple[Path, str]:
     return folder_of(name), "tiny"
 
 
-def _alone(renderer: Family) -> Way:
+def alone(renderer: Family) -> Way:
     """The engine that the family's encoder uses, on whole texts and without anything of ours."""
     encoder = renderer.encoder
     if not isinstance(encoder, TokenizerAdapter):
