@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.errors import UsageError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.values import check_keywords
+from niels_gpt.values import check_keywords, check_names
 
 if TYPE_CHECKING:
     from niels_gpt.builds.sample_encoder import Samples
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Message
     from niels_gpt.renderers.family import Family
-    from niels_gpt.renderers.loss import LossOn
+    from niels_gpt.renderers.loss import LossOn, Preset
     from niels_gpt.renderers.template.renderer import DefaultRenderer
     from niels_gpt.renderers.types import RenderedTokens
     from niels_gpt.sources.mapping import RowMapping
 
     AnyRenderer = Family | DefaultRenderer
 
+# Parameters of `build_episodes` and `build_preferences` that `build` sets itself.
+_SET_BY_BUILD = {"conversations", "preferences", "out_dir", "encoder", "source_name", "source_config", "executor"}
 # Parameters of the loaders' classes for which `loader` has a parameter of its own.
 _LOADER_NAMES = {
     "dataset_dir": "path",
@@ -299,7 +302,7 @@ def build(
     *,
     renderer_name: str = "auto",
     renderer_options: Mapping[str, Any] | None = None,
-    loss_on: LossOn | None = None,
+    loss_on: LossOn | Preset | None = None,
     samples: Samples = "per-conversation",
     images: str | Path | None = None,
     format: str | None = None,
@@ -316,7 +319,8 @@ def build(
         inputs: JSON lines, JSON, parquet; files, URLs or patterns.
         out: the directory to create.
         tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too.
-        loss_on: which tokens are trained; default everything that the model itself emits.
+        loss_on: which tokens are trained: a `LossOn`, or the name of its preset; default everything that the model
+            itself emits.
         samples: how many samples a conversation makes: "per-conversation", "per-turn", or "auto": as many as train
             every turn on the ids with which it was produced.
         images: the folder of the images in conversations; the renderer needs a processor, which is loaded from where
@@ -333,6 +337,7 @@ def build(
 
     More: `niels_gpt.episodes.build_episodes`.
     """
+    from niels_gpt.builds.build import BuildFields
     from niels_gpt.builds.conversation_encoders import as_encoder
     from niels_gpt.builds.renderer_encoder import RenderingPolicy
     from niels_gpt.episodes import build_episodes
@@ -342,6 +347,8 @@ def build(
     from niels_gpt.sources.mapping import NO_MAPPING
     from niels_gpt.sources.preference_files import preference_source
 
+    if not inputs:
+        raise UsageError(f"inputs is {inputs!r}; expected a file of conversations, or a list of files")
     # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     preferences = None if mapping else preference_source(paths, format)
@@ -352,6 +359,7 @@ def build(
             "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
             "trained"
         )
+    check_names(options, {*signature(write).parameters, *BuildFields.__annotations__} - _SET_BY_BUILD, "ng.build")
     policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
     config = source.config(progress)
     chosen = _renderer_of(tokenizer, renderer_name, _with_processor(renderer_options or {}, tokenizer, images))
@@ -382,7 +390,7 @@ def tokenize(
     *,
     name: str = "auto",
     renderer_options: Mapping[str, Any] | None = None,
-    loss_on: LossOn | None = None,
+    loss_on: LossOn | Preset | None = None,
     pack: int | None = None,
     **options: Any,
 ) -> Tokenize:
@@ -392,7 +400,8 @@ def tokenize(
 
     Args:
         tokenizer, name, renderer_options: as for `renderer`; a renderer itself is taken too.
-        loss_on: which tokens are trained; default everything that the model itself emits.
+        loss_on: which tokens are trained: a `LossOn`, or the name of its preset; default everything that the model
+            itself emits.
         pack: put whole conversations of a batch into rows of at most so many tokens.
         options: of `niels_gpt.export.tokenize.Tokenize`: max_length, too_long, on_bad_rows, assistant_masks, ...
 
@@ -407,11 +416,9 @@ def tokenize(
     from niels_gpt.renderers.loss import LossOn
 
     known = [item.name for item in fields(Tokenize) if item.init and item.name not in ("renderer", "loss_on", "pack")]
-    for option in options:
-        if option not in known:
-            raise UsageError(f"{option!r} is not an option of tokenize{did_you_mean(option, known)}")
+    check_names(options, known, "ng.tokenize")
     chosen = _renderer_of(tokenizer, name, renderer_options or {})
-    return Tokenize(chosen, LossOn() if loss_on is None else loss_on, pack, **options)
+    return Tokenize(chosen, LossOn.of(loss_on), pack, **options)
 
 
 def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
@@ -428,6 +435,7 @@ def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
     """
     from niels_gpt.doctor.run import diagnose as run
 
+    check_keywords(run, options)
     return run(source, other, **options)
 
 

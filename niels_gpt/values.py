@@ -41,24 +41,30 @@ def merged(defaults: Options, options: Options | None, keywords: Mapping[str, An
         UsageError: one is set by keyword and in `options`, or the dataclass has no such field. Also what the dataclass
             itself refuses.
     """
+    kind = type(defaults)
+    if options is not None and not isinstance(options, kind):
+        raise UsageError(f"options is {options!r}; expected {kind.__name__}(...), or each option as a keyword")
     known = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
-    for name in keywords:
-        if name not in known:
-            raise UsageError(f"{name!r} is not one of the options{did_you_mean(name, known)}")
+    check_names(keywords, known, kind.__name__)
     passed = {name: value for name, value in keywords.items() if _differs(value, getattr(defaults, name))}
     for name in passed if options is not None else ():
         if getattr(options, name) != getattr(defaults, name):
-            raise UsageError(f"{name} is passed as a keyword and in {type(defaults).__name__}; pass it in one place")
+            raise UsageError(f"{name} is passed as a keyword and in {kind.__name__}; pass it in one place")
     # All at once: a dataclass may refuse one option without another, such as packing without a length.
     return replace(defaults if options is None else options, **passed)  # type: ignore[type-var]
 
 
 def check_keywords(target: Callable[..., Any], passed: Iterable[str]) -> None:
     """Raise `UsageError` unless a function or class has all these parameters; the message has the nearest name."""
-    known = [name for name in inspect.signature(target).parameters if name != "self"]
+    check_names(passed, [name for name in inspect.signature(target).parameters if name != "self"], target.__name__)
+
+
+def check_names(passed: Iterable[str], known: Iterable[str], owner: str) -> None:
+    """Raise `UsageError` for a name that `owner` does not have as an option; the message has the nearest name."""
+    options = list(known)
     for name in passed:
-        if name not in known:
-            raise UsageError(f"{name!r} is not an option of {target.__name__}{did_you_mean(name, known)}")
+        if name not in options:
+            raise UsageError(f"{name!r} is not an option of {owner}{did_you_mean(name, options)}")
 
 
 VALUE_HELP: Final = "VALUE is read as JSON or TOML, such as true, 8, null or [1, 2]; anything else is a text"

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,3 +163,40 @@ def test_everything_that_is_returned_shows_itself_in_a_line_or_two(episodes: Pat
     assert repr(batch).startswith("<EpisodeBatch: 4 x 63, ")
     shown = [repr(ng.open(episodes)), repr(batch), repr(report), repr(made)]
     assert all(len(text) < 400 and text.count("\n") < 2 for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"val_fraq": 0.1}, "'val_fraq' is not an option of ng.build; did you mean 'val_frac'"),
+        ({"encoder": 1}, "'encoder' is not an option of ng.build"),
+        ({"options": 3}, "options is 3; expected BuildOptions"),
+        ({"loss_on": "last"}, "the loss preset is 'last'; expected one of"),
+        ({"inputs": []}, "inputs is .*; expected a file of conversations"),
+    ],
+)
+def test_wrong_arguments_of_build_are_named(
+    chats: Path, tokenizer: Path, tmp_path: Path, options: dict[str, Any], expected: str
+) -> None:
+    right: dict[str, Any] = {"inputs": chats, "out": tmp_path / "out", "tokenizer": tokenizer, "renderer_name": "qwen3"}
+    with pytest.raises(UsageError, match=expected):
+        ng.build(**right | options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_preset_of_the_loss_may_be_named_everywhere(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    renderer = ng.renderer(tokenizer, "qwen3")
+    rows = {"messages": [[*CHATS[0], *CHATS[1]]]}
+    named, value, default = (
+        [labels.tolist() for labels in ng.tokenize(renderer, loss_on=on)(rows)["labels"]]
+        for on in ("last_message", ng.LossOn("last_message"), None)
+    )
+    assert named == value != default
+    built = ng.build(chats, tmp_path / "out", renderer, val_frac=0.0, loss_on="last_message")
+    assert built.manifest["loss_on"]["preset"] == "last_message"
+    with pytest.raises(UsageError, match="the loss preset is 'last'"):
+        ng.tokenize(renderer, loss_on="last")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the loss preset is 5"):
+        ng.diagnose(chats, renderer=renderer, loss_on=5)
+    with pytest.raises(UsageError, match="'sampel' is not an option of diagnose; did you mean 'sample'"):
+        ng.diagnose(chats, renderer=renderer, sampel=5)

@@ -12,13 +12,13 @@ from niels_gpt.builds.renderer_encoder import KnownRenderer, RendererEncoder, Re
 from niels_gpt.builds.sample_encoder import SampleEncoder, Samples
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.renderers.masks import Renders
 
 
 def as_encoder(
     encoder: Any,
-    on: LossOn | None = None,
+    on: LossOn | Preset | None = None,
     policy: RenderingPolicy | None = None,
     samples: Samples = "per-conversation",
     images: str | Path | None = None,
@@ -26,7 +26,7 @@ def as_encoder(
     """An encoder from an encoder, a renderer, or a tokenizer with the four sentinels.
 
     Args:
-        on: for renderers: which tokens are trained.
+        on: for renderers: which tokens are trained: a `LossOn`, or the name of its preset.
         policy: for renderers: whether conversations are used whose rendering is incomplete.
         samples: for renderers: how many samples a conversation makes.
         images: for renderers with a processor: the folder of the images in conversations.
@@ -47,7 +47,7 @@ def as_encoder(
         if samples == "per-turn":  # "auto" is one: the sentinel format never rewrites history
             raise UsageError("samples are per-turn, and our own sentinels make one a conversation; pass a renderer")
         return SentinelEncoder(encoder)
-    on, policy = on or LossOn(), policy or RenderingPolicy()
+    on, policy = LossOn.of(on), policy or RenderingPolicy()
     if isinstance(encoder, KnownRenderer):
         known: dict[str, Any] = {"vocab_size": encoder.vocab_size, "fingerprints": encoder.fingerprints}
     elif isinstance(encoder, Renders):

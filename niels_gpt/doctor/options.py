@@ -11,7 +11,7 @@ from niels_gpt import ranges
 from niels_gpt.doctor.rules import rule_of
 from niels_gpt.errors import UsageError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.loss import LossOn, Preset
 
 EVIDENCE: Final = 5
 SEED: Final = 0
@@ -22,7 +22,7 @@ class DiagnoseOptions:
     """Which rows are examined, how, and what is reported; the same for every kind of input.
 
     Attributes:
-        loss_on: which tokens of conversations are trained.
+        loss_on: which tokens of conversations are trained: a `LossOn`, or the name of its preset.
         split: of a hub dataset (default train), or of a dataset of ours (default all).
         form: the dialect of conversations; by default the first rows decide.
         sample: read only so many rows, drawn with `seed`.
@@ -36,7 +36,7 @@ class DiagnoseOptions:
         progress: receives progress.
     """
 
-    loss_on: LossOn | None = None
+    loss_on: LossOn | Preset | None = None
     split: str | None = None
     form: str | None = None
     sample: int | None = None

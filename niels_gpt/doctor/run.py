@@ -24,7 +24,7 @@ from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.values import merged
 
@@ -42,7 +42,7 @@ def diagnose(
     renderer: Any = None,
     date: str | None = None,
     options: DiagnoseOptions | None = None,
-    loss_on: LossOn | None = None,
+    loss_on: LossOn | Preset | None = None,
     split: str | None = None,
     form: str | None = None,
     sample: int | None = None,
@@ -129,7 +129,7 @@ def _ends(tokenizer: Any, renderer: Any) -> tuple[int, ...]:
 
 def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judged:
     """Judge conversations or rows of ids, slice by slice, and then what only the whole input shows."""
-    examination = context.examination(opened, how.loss_on or LossOn(), how.max_length, how.evidence)
+    examination = context.examination(opened, LossOn.of(how.loss_on), how.max_length, how.evidence)
     counters = Counters(examination.max_evidence)
     # Documents of plain text are not compared across splits.
     splits = {} if opened.form == "documents" else opened.splits

@@ -101,6 +101,7 @@ class Tokenize:
         if self.format is not None and self.format not in DIALECTS:
             near = did_you_mean(self.format, DIALECTS)
             raise UsageError(f"format is {self.format!r}; expected one of {', '.join(DIALECTS)}{near}")
+        object.__setattr__(self, "loss_on", LossOn.of(self.loss_on))
         policy = RenderingPolicy(self.allow_partial, self.on_unsupported)
         object.__setattr__(self, "_encoder", as_encoder(self.renderer, on=self.loss_on, policy=policy))
 

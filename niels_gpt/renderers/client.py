@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import partial
-from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from niels_gpt.errors import DataError, UsageError
@@ -28,6 +27,7 @@ from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.server_answers import Completed, ServerError, StreamedCompletion, completed, excerpt
 from niels_gpt.renderers.types import RenderedTokens, Renderer, supports_tools
+from niels_gpt.tokenizer.pieces import token_id_list
 
 if TYPE_CHECKING:
     import httpx
@@ -230,10 +230,7 @@ def _prepared(
 
 
 def _checked_ids(prompt_ids: Sequence[int], attribution: RenderedTokens | None) -> list[int]:
-    try:
-        ids = [index(token) for token in prompt_ids]  # numpy's integers become Python's, which JSON can write
-    except TypeError as error:
-        raise UsageError(f"prompt_ids must be integers ({error}); expected token ids") from error
+    ids = token_id_list(prompt_ids, "prompt_ids")
     if attribution is not None and list(attribution.token_ids) != ids:
         raise UsageError(
             f"prompt_attribution is of {len(attribution.token_ids)} tokens that differ from the {len(ids)} of "

@@ -36,7 +36,7 @@ from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.renderers.unsupported import refuse_control_tokens
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
-from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
 
 
 class Family(BaseRenderer):
@@ -231,7 +231,9 @@ class Family(BaseRenderer):
         empty, if an assistant is among the new messages, if the completion continues after its last stop, or if that
         stop opens another turn than the one that follows.
         """
-        return self._bridge(previous_prompt_ids, previous_completion_ids, new_messages, tools)
+        prompt = token_id_list(previous_prompt_ids, "previous_prompt_ids")
+        completion = token_id_list(previous_completion_ids, "previous_completion_ids")
+        return self._bridge(prompt, completion, new_messages, tools)
 
     def _bridge(
         self,

@@ -24,6 +24,7 @@ from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, MultiModal
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.tokenizer.pieces import token_id_list
 
 
 class TakesImages(Family):
@@ -80,11 +81,13 @@ class TakesImages(Family):
             `None` also where the placeholders in the previous ids are not those of `previous_multi_modal_data`, token
             by token: a model would get placeholders without their images.
         """
+        prompt = token_id_list(previous_prompt_ids, "previous_prompt_ids")
+        completion = token_id_list(previous_completion_ids, "previous_completion_ids")
         earlier = previous_multi_modal_data or MultiModalData()
-        if not self._has_placeholders_of(earlier, [*previous_prompt_ids, *previous_completion_ids]):
+        if not self._has_placeholders_of(earlier, prompt + completion):
             return None
         image_count = len(earlier.mm_placeholders.get("image", ()))
-        bridge = self._bridge(previous_prompt_ids, previous_completion_ids, new_messages, tools, image_count)
+        bridge = self._bridge(prompt, completion, new_messages, tools, image_count)
         if bridge is None or earlier.is_empty():
             return bridge
         later = bridge.multi_modal_data

@@ -53,6 +53,15 @@ class LossOn:
                 raise UsageError(f"{field} is the text {names!r}; expected a set of names: {{{names!r}}}")
             object.__setattr__(self, field, frozenset(names))
 
+    @classmethod
+    def of(cls, value: LossOn | Preset | None) -> LossOn:
+        """A `LossOn` from itself, from the name of its preset, or the default from `None`.
+
+        Raises:
+            UsageError: no such preset, or a value of another type.
+        """
+        return value if isinstance(value, LossOn) else cls("all_assistant_turns" if value is None else value)
+
     def messages(self, messages: Sequence[Message]) -> list[bool]:
         """For each message whether the tokens that the model emits there count."""
         roles = [message["role"] for message in messages]

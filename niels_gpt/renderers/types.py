@@ -160,7 +160,7 @@ class RenderedTokens:
             raise UsageError(
                 f"the rendering has messages of roles {self.message_roles}; expected those of the messages: {roles}"
             )
-        on = loss_on if isinstance(loss_on, LossOn) else LossOn(loss_on)
+        on = LossOn.of(loss_on)
         indices = as_array(self.message_indices, np.int64)
         return on.weights(indices, self._fact(self.sampled_mask), self._fact(self.is_content), rendered_messages)
 

@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import NamedTuple, Protocol, runtime_checkable
+from operator import index
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.errors import TokenizerError, UsageError, shortened
 from niels_gpt.tokenizer.description import Description
 
 Ids = npt.NDArray[np.int32]
@@ -30,6 +31,30 @@ SCAFFOLD = 4
 
 _CACHED_BYTES = 1024  # longer scaffold, such as tool schemas, seldom occurs twice
 _CACHED_TEXTS = 65_536
+
+
+def token_id_list(values: Any, name: str) -> list[int]:
+    """Token ids from a list, or from an array or a tensor of one dimension, as Python's integers.
+
+    Scalars of torch are never found in a set of integers, and JSON writes those of neither torch nor numpy.
+
+    Args:
+        name: of the argument, for the error.
+
+    Raises:
+        UsageError: a text, a batch of rows, or what is no whole number.
+    """
+    shape = tuple(getattr(values, "shape", ()))
+    try:
+        if len(shape) < 2:
+            return list(map(index, values.tolist() if shape else values))
+    except TypeError:
+        pass
+    found = f"a {type(values).__name__} of shape {shape}" if shape else shortened(repr(values), 60)
+    raise UsageError(
+        f"{name} is {found}; expected token ids: a list, or an array or a tensor of one dimension. Of a batch pass one "
+        "row, of a text the ids that it was decoded from"
+    )
 
 
 class Encoded(NamedTuple):

@@ -142,7 +142,7 @@ def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"packk": 9}, "'packk' is not an option of tokenize"),
+        ({"packk": 9}, "'packk' is not an option of ng.tokenize"),
         ({"max_lenght": 9}, "did you mean 'max_length'"),
         ({"pack": 9, "max_length": 9}, "expected one of them"),
         ({"pack": 0}, "pack is 0"),

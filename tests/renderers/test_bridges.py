@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import MessageError
+from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.renderers.family import Family
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS, Messages
+from tests.renderers.small import CHATML
 from tests.renderers.sweeps import (
     Options,
     answered,
@@ -179,3 +182,34 @@ def test_bridges_refuse_what_they_cannot_take(family: str, options: Options) -> 
         assert renderer.bridge_to_next_turn(prompt, [*said, openers["<|observation|>"]], new) is None
         assert renderer.bridge_to_next_turn(prompt, [*said, openers["<|user|>"]], tool) is None
         assert renderer.bridge_to_next_turn(prompt, [*said, openers["<|user|>"]], new) is not None
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-vl", "template"])
+def test_ids_may_be_arrays_and_tensors_but_not_batches(name: str) -> None:
+    """What `model.generate` returns is a tensor, whose elements are in no set of integers: the stop was not seen."""
+    torch = pytest.importorskip("torch")
+    renderer = renderer_of("qwen3" if name == "template" else name)
+    if name == "template":
+        renderer = TemplateRenderer(renderer.encoder, template=CHATML)
+    question, more = {"role": "user", "content": "hi"}, [{"role": "user", "content": "more"}]
+    prompt = renderer.render_ids([question], add_generation_prompt=True)
+    stop = renderer.get_stop_token_ids()[0]
+    answered = renderer.render_ids([question, {"role": "assistant", "content": "yes"}])[len(prompt) :]
+    completion = answered[: answered.index(stop) + 1]
+    expected = renderer.bridge_to_next_turn(prompt, completion, more)
+    assert expected is not None
+    for array in (np.array, torch.tensor):
+        found = renderer.bridge_to_next_turn(array(prompt), array(completion), more)
+        assert found == expected
+        assert {type(token) for token in found.token_ids} == {int}
+        assert renderer.parse_response(array(completion)) == renderer.parse_response(completion)
+        one, other = renderer.stream(array(prompt)), renderer.stream(prompt)
+        assert one.feed(array(completion)) == other.feed(completion)
+        for call in (renderer.parse_response, renderer.stream().feed, renderer.stream):
+            with pytest.raises(UsageError, match=r"of shape \(1, \d+\); expected token ids"):
+                call(array([completion]))
+        with pytest.raises(UsageError, match=r"previous_completion_ids is .*; expected token ids"):
+            renderer.bridge_to_next_turn(prompt, array([completion]), more)
+    for wrong in ("text", [1.5], [None]):
+        with pytest.raises(UsageError, match="expected token ids"):
+            renderer.parse_response(wrong)  # type: ignore[arg-type]

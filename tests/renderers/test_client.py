@@ -466,7 +466,7 @@ IMAGES = MultiModalData({"image": ["h"]}, {"image": [PlaceholderRange(0, 1)]}, {
         ({"prompt_ids": [1, 2], "prompt_attribution": RenderedTokens([1, 3])}, "differ"),
         ({"prompt_attribution": RenderedTokens([1, 3])}, "expected prompt_ids with them"),
         ({"multi_modal_data": MultiModalData()}, "expected prompt_ids with them"),
-        ({"prompt_ids": [1.5]}, "prompt_ids must be integers"),
+        ({"prompt_ids": [1.5]}, "prompt_ids is .*; expected token ids"),
         ({"prompt_ids": [1], "multi_modal_data": IMAGES}, "has image data; expected text only"),
         (
             {"prompt_ids": [1], "prompt_attribution": RenderedTokens([1], multi_modal_data=IMAGES)},

@@ -9,6 +9,7 @@ from niels_gpt.renderers.completions.builder import CallInProgress, ResponseBuil
 from niels_gpt.renderers.completions.parsed import Event, ParsedResponse, Stopped
 from niels_gpt.renderers.completions.text import GrowingCompletion
 from niels_gpt.renderers.completions.windows import Steps
+from niels_gpt.tokenizer.pieces import token_id_list
 
 
 class ResponseParser:
@@ -28,7 +29,7 @@ class ResponseParser:
             raise UsageError("feed was called after finish or result; expected all ids before. Make a new parser")
         if self._completion.ended:
             return []
-        for token in map(int, token_ids):
+        for token in token_id_list(token_ids, "token_ids"):
             if not self._completion.append(token):
                 self._advance()
                 return [*self._builder.take(), Stopped(token)]

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from niels_gpt.forks import cached_property
-from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
 
 _UNKNOWN = "\ufffd".encode()
 _TOKENS_AT_END = 16  # of a prompt: more than an opened think block takes, however it is tokenized
@@ -35,7 +35,7 @@ class Completion:
     ended = True
 
     def __init__(self, encoder: PieceEncoder, token_ids: Sequence[int], stop_ids: Collection[int]) -> None:
-        ids = list(map(int, token_ids))
+        ids = token_id_list(token_ids, "token_ids")
         end = min((ids.index(stop) for stop in stop_ids if stop in ids), default=len(ids))
         self.stopped = end < len(ids)
         self.ids = ids[:end]
@@ -232,5 +232,6 @@ def replace_surrogates(text: str) -> str:
 
 def text_at_end(encoder: PieceEncoder, token_ids: Sequence[int]) -> str:
     """The text of the last ids of a prompt."""
-    known = [int(token) for token in token_ids[-_TOKENS_AT_END:] if 0 <= token < encoder.vocab_size]
+    last = token_id_list(token_ids[-_TOKENS_AT_END:], "prompt_ids")
+    known = [token for token in last if 0 <= token < encoder.vocab_size]
     return b"".join(encoder.token_bytes(known)).decode(errors="replace")

@@ -25,6 +25,7 @@ from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one
 from niels_gpt.renderers.types import Piece, RenderedTokens
+from niels_gpt.tokenizer.pieces import token_id_list
 
 # Two conversations with nothing in common, so that text which depends on the conversation differs between them.
 _PASTS: tuple[list[dict[str, str]], ...] = (
@@ -62,9 +63,10 @@ def bridge_by_rendering(
     messages = messages_to_bridge(previous_prompt_ids, new_messages)
     if messages is None:
         return None
-    completion = Completion(renderer.encoder, previous_completion_ids, renderer.get_stop_token_ids())
+    sampled = token_id_list(previous_completion_ids, "previous_completion_ids")
+    completion = Completion(renderer.encoder, sampled, renderer.get_stop_token_ids())
     # Sampling went on after the stop, so what the next prompt should follow is not defined.
-    if len(completion.ids) + completion.stopped < len(previous_completion_ids):
+    if len(completion.ids) + completion.stopped < len(sampled):
         return None
     text = completion.decoded()
     for reply in _as_messages(text):
@@ -74,7 +76,7 @@ def bridge_by_rendering(
             continue
         if found[0] is not None and found[0] == found[1]:
             stop, pieces = found[0]
-            before = [*previous_prompt_ids, *previous_completion_ids]
+            before = token_id_list(previous_prompt_ids, "previous_prompt_ids") + sampled
             added = encode_one(renderer.encoder, Emitter.from_pieces(pieces, messages))
             return _append(renderer, before, completion.stopped, stop, added)
     return None
