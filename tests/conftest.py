@@ -380,6 +380,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             found = of_folder.match(nodeid)
+            if nodeid.partition("::")[0].rpartition("/")[2] in memory.VOCABULARIES_OF_TML:
+                return "tml-renderers"
             return f"folder {found[1]}" if found else str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)

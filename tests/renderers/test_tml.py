@@ -701,7 +701,7 @@ def random_chat(rng: random.Random, name: str) -> Chat:
     return (messages, tools) if messages else random_chat(rng, name)
 
 
-@pytest.mark.parametrize("number", [25, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [10, pytest.param(250, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", tml.JUDGED)
 def test_all_else_is_equal(name: str, number: int) -> None:
     """Ids, what is trained of them, and prompts; the samples are as many, or fewer where turns share one."""

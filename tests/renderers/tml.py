@@ -194,6 +194,7 @@ def _kind(name: str) -> Any:
     return KINDS.get(name) or getattr(renderers, name)
 
 
+@shared
 def encoder_of(kind: str) -> PieceEncoder:
     """The vocabulary of a class of tml-renderers, opened for us."""
     return _encoder_of(type(_kind(kind)().tokenizer))
@@ -205,8 +206,9 @@ def _encoder_of(tokenizer: type) -> PieceEncoder:
     return open_encoder(tokenizer())
 
 
+@shared
 def ours(name: str) -> Family:
-    """Our family over the same vocabulary."""
+    """Our family over the same vocabulary; one for all tests, because tests ask for it with each conversation."""
     case = JUDGED[name]
     return FAMILIES[case.family](encoder_of(case.kind), config_of({"name": case.family, **case.options}))  # type: ignore[arg-type]
 
