@@ -512,7 +512,7 @@ BESIDE = (
 
 
 @needs_assets
-@pytest.mark.parametrize("number", [12, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [5, pytest.param(40, marks=pytest.mark.slow)])
 @pairs
 def test_texts_beside_whatever_is_written_around_them(folder: Path, family: str, number: int) -> None:
     """Texts that are encoded alone: what the official tokenizer makes of the whole."""

@@ -34,7 +34,7 @@ from tests.tokenizer.tiny import END
 # ---- ids
 
 
-@conversations(12, 25)
+@conversations(6, 25)
 @cases_and_cuts
 def test_ids_are_those_of_the_text(family: str, options: Options, split: bool, number: int) -> None:
     renderer = renderer_of(family, *options, split=split)
