@@ -6,7 +6,7 @@
     labels                                     trained where not -100
     assistant_masks, completion_mask, ...      trained where all of them are 1, as in TRL; not used beside labels
     attention_mask                             0 is padding; numbers above 1 count the texts of a packed row
-    position_ids, seq_lengths                  where the texts of a packed row begin
+    position_ids, seq_lengths, seq_start_id    where the texts of a packed row begin
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ IDS: Final = ("input_ids", "tokens")
 TRAINED: Final = ("labels", *MASK_COLUMNS)  # any of them says what is trained
 ALIGNED: Final = ("labels", "attention_mask", "position_ids", *MASK_COLUMNS)
 LENGTHS: Final = "seq_lengths"
-KNOWN: Final = (*IDS, *ALIGNED, LENGTHS)
+STARTS: Final = (
+    "seq_start_id"  # of Megatron-Bridge, whose masks belong to the targets: the mask of a token is one earlier
+)
+KNOWN: Final = (*IDS, *ALIGNED, LENGTHS, STARTS)
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,9 @@ def token_rows(
     # Rows of 3 and 2 ids start at 0 and 3; the last entry is the end, 5.
     starts = np.concatenate(([0], np.cumsum(ids.lengths[usable])))
     labels, trained, origin = _trained(values)
+    if STARTS in values and labels is None and trained is not None and len(trained):
+        trained = np.concatenate(([False], trained[:-1]))
+        trained[starts[:-1]] = False
     attended = values["attention_mask"] > 0 if "attention_mask" in values else None
     chosen = np.flatnonzero(usable)
     documents, misfits = _documents(values, columns, usable, starts, attended)
@@ -226,7 +232,14 @@ def _documents(
     n, lengths = int(starts[-1]), np.diff(starts)
     if LENGTHS in values and n:
         counts = columns[LENGTHS].lengths[usable]
-        return _by_lengths(values[LENGTHS].astype(np.int64), counts, lengths, starts)
+        documents, notes = _by_lengths(values[LENGTHS].astype(np.int64), counts, lengths, starts)
+        if "position_ids" in values:
+            known = {row for row, _ in notes}
+            positions = values["position_ids"].astype(np.int64)
+            notes += [misfit for misfit in _restarts(positions, documents, starts, attended) if misfit[0] not in known]
+        return documents, notes
+    if STARTS in values and n:
+        return _by_starts(values[STARTS].astype(np.int64), columns[STARTS].lengths[usable], starts)
     if "position_ids" in values and n:
         return _by_positions(values["position_ids"].astype(np.int64), starts, attended)
     if "attention_mask" in values and n and int(values["attention_mask"].max()) > 1:
@@ -262,6 +275,27 @@ def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -
     fine = ~wrong[owner]
     first[(starts[:-1][owner] + inside - base[owner])[fine]] = 1
     return np.cumsum(first), notes
+
+
+def _by_starts(flat: Int64s, counts: Int64s, starts: Int64s) -> tuple[Int64s, list[tuple[int, str]]]:
+    """Numbers of texts from where they begin in their rows: 0 2 | 0 of rows of 3 and 3 are documents 1 1 2 3 3 3."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    fine = (flat >= 0) & (flat < np.diff(starts)[owner])
+    first = np.zeros(int(starts[-1]), dtype=np.int64)
+    first[starts[:-1]] = 1
+    first[(starts[:-1][owner] + flat)[fine]] = 1
+    rows = np.unique(owner[~fine]).tolist()
+    return np.cumsum(first), [(row, "seq_start_id holds a place outside of the row") for row in rows]
+
+
+def _restarts(positions: Int64s, documents: Int64s, starts: Int64s, attended: Bools | None) -> list[tuple[int, str]]:
+    """Rows whose positions do not restart at 0 exactly where their lengths say that a text begins."""
+    begins = np.concatenate(([True], documents[1:] != documents[:-1]))
+    wrong = begins != (positions == 0)
+    if attended is not None:  # positions of padding are not used
+        wrong &= attended
+    rows = np.unique(np.searchsorted(starts, np.flatnonzero(wrong), side="right") - 1)
+    return [(int(row), "position_ids do not restart at 0 where seq_lengths begin a text") for row in rows]
 
 
 def _by_positions(positions: Int64s, starts: Int64s, attended: Bools | None) -> tuple[Int64s, list[tuple[int, str]]]:

@@ -162,6 +162,7 @@ class Context:
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)
         shares.finish(counters)
+        contents.finish(counters)
         data.duplicates(counters, opened.name)
         if opened.holds_rollouts:
             # A group samples one prompt several times, and the answers in a prompt were not sampled.

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.doctor.columns import IDS, columns_of, token_rows
+from niels_gpt.doctor.columns import IDS, STARTS, columns_of, token_rows
 from niels_gpt.doctor.context import Context
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
@@ -31,7 +31,7 @@ from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.report import Report
 from niels_gpt.doctor.rows import Bools, ChatRow, covered
 from niels_gpt.doctor.rules.chats import hash_of
-from niels_gpt.doctor.rules.contents import DAMAGED
+from niels_gpt.doctor.rules.contents import DAMAGED, damage_in
 from niels_gpt.doctor.rules.tokenizers import served_and_missing
 from niels_gpt.doctor.slices import decoded
 from niels_gpt.doctor.view import Scope, TurnMasks, View, without_empty_thoughts
@@ -296,7 +296,7 @@ def _repair_texts(value: Any) -> Any:
 def _is_damaged(value: Any) -> bool:
     """Whether a text of the value was decoded wrongly."""
     if isinstance(value, str):
-        return not value.isascii() and DAMAGED.search(value) is not None
+        return damage_in(value) is not None
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return any(map(_is_damaged, inner))
 
@@ -366,7 +366,8 @@ def _expected(view: View, *, with_empty_thoughts: bool) -> Bools | None:
 def _with_mask(row: Mapping[str, Any], ids: np.ndarray[Any, Any], expected: Bools) -> dict[str, Any]:
     """The row with its labels and masks; with labels where it has neither."""
     masks = [name for name in MASK_COLUMNS if name in row]
-    repaired = dict(row) | {name: expected.astype(np.int64).tolist() for name in masks}
+    of_targets = np.append(expected[1:], False) if STARTS in row and "labels" not in row else expected
+    repaired = dict(row) | {name: of_targets.astype(np.int64).tolist() for name in masks}
     if "labels" in row or not masks:
         repaired["labels"] = np.where(expected, ids, IGNORE_INDEX).tolist()
     return repaired

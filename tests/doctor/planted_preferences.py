@@ -134,7 +134,7 @@ def edit(folder: Path, rule: str, every: int) -> None:
     for number, (start, length) in enumerate(index.tolist()):
         own, trained = tokens[start : start + length].copy(), mask[start : start + length]
         if (number // 2) % every == 0 and rule == "prompt-mismatch" and number % 2:
-            own[records["prompt_length"][number] - 6] += 1  # inside the question
+            own[records["prompt_length"][number] - 7] += 1  # inside the question
         if (number // 2) % every == 0 and rule == "chosen-shorter-than-prompt":
             at = int(records["prompt_length"][number]) - 6
             own = np.concatenate([own[:at], np.repeat(own[at : at + 1], 410), own[at + 1 :]])

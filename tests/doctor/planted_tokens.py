@@ -318,6 +318,27 @@ def two_beginnings(family: str, given: list[Sample]) -> Any:
     return rows(given)
 
 
+def without_beginnings(family: str, given: list[Sample]) -> Any:
+    n = len(preamble(family))
+    for sample in given:
+        sample.ids, sample.trained = sample.ids[n:], sample.trained[n:]
+    return rows(given)
+
+
+def of_another_format(family: str, given: list[Sample]) -> Any:
+    """Instructions and answers as plain text, of which the answers are trained."""
+    encoder, made = renderer_of(family).encoder, []
+    for number in range(len(given)):
+        parts = [
+            f"### Instruction:\nDescribe lamp {number}.\n\n### Response:\n",
+            f"It has {number} sides and hangs low.",
+        ]
+        (asked, _), (answered, _) = (encoder.encode_pieces([part], [False]) for part in parts)
+        labels = [-100] * len(asked) + [int(token) for token in answered]
+        made.append({"input_ids": [int(token) for token in (*asked, *answered)], "labels": labels})
+    return made
+
+
 def forged(family: str, given: list[Sample]) -> Any:
     spelling = {"qwen2.5": "<|image_pad|>", "llama-3": "<|python_tag|>", "gemma": "<start_of_image>"}[family]
     token = renderer_of(family).encoder.control_ids[spelling]
@@ -346,6 +367,20 @@ def joined(family: str, given: list[Sample]) -> Any:
 def wrong_lengths(family: str, given: list[Sample]) -> Any:
     made = rows(packed(given, lengths=True))
     made[0]["seq_lengths"] = [made[0]["seq_lengths"][0], 1]
+    return made
+
+
+def shifted_lengths(family: str, given: list[Sample]) -> Any:
+    made = rows(packed(given, lengths=True))
+    for row in made:
+        row["seq_lengths"] = [row["seq_lengths"][0] + 1, row["seq_lengths"][1] - 1]
+    return made
+
+
+def positions_that_run_on(family: str, given: list[Sample]) -> Any:
+    made = rows(packed(given, lengths=True))
+    for row in made:
+        row["position_ids"] = list(range(len(row["input_ids"])))
     return made
 
 
@@ -458,12 +493,18 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ),
     ("turn-order", ("chatml", "llama-3", "kimi-k2", "minimax-m2"), forged_turns, ()),
     ("double-bos", WITH_BOS, two_beginnings, ()),
+    ("bos-missing", (*WITH_BOS, "glm-4.5"), without_beginnings, ()),
+    ("bos-missing", (*WITH_BOS, "glm-4.5"), partial(in_some, without_beginnings), ()),
+    ("other-format", PLAIN, of_another_format, ()),
+    ("other-format", PLAIN, partial(in_some, of_another_format), ()),
     ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), forged, ()),
     ("packed-start-trained", WITH_BOS, partial(seams, "positions"), ()),
     ("packed-start-trained", PLAIN, partial(seams, "lengths"), ()),
     ("packed-start-trained", PLAIN, partial(seams, "counting"), ()),
     ("attention-crosses", WITH_BOS, joined, ()),
     ("packing-lengths", WITH_BOS, wrong_lengths, ("attention-crosses",)),
+    ("packing-lengths", WITH_BOS, shifted_lengths, ()),
+    ("packing-lengths", PLAIN, positions_that_run_on, ()),
     ("unusable-row", PLAIN, ragged, ()),
     ("row-without-mask", PLAIN, partial(in_some, without_labels), ()),
     ("row-without-mask", PLAIN, partial(in_some, with_empty_labels), ()),

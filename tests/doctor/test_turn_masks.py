@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,3 +111,34 @@ def test_a_generation_prompt_after_the_last_answer_is_named(family: str) -> None
 def test_two_parts_of_one_answer_are_in_order_in_gpt_oss() -> None:
     answer = assistant("The fox jumps", reasoning_content="you return the fox")
     assert found(report_on("gpt-oss", rows(samples("gpt-oss", [[user(f"hello {n}"), answer] for n in range(4)])))) == {}
+
+
+@pytest.mark.parametrize(("family", "end"), [("llama-3", "<|end_of_text|>"), ("gemma", "<eos>")])
+def test_an_end_of_text_inside_a_message_is_reported_and_one_after_the_last_answer_is_not(
+    family: str, end: str
+) -> None:
+    token = renderer_of(family).encoder.control_ids[end]
+    inside, after = samples(family), samples(family)
+    for sample in inside[:1]:
+        at = sample.users[0][0] + 1
+        sample.ids.insert(at, token)
+        sample.trained.insert(at, False)
+    for sample in after:
+        sample.ids.append(token)
+        sample.trained.append(False)
+    assert found(report_on(family, rows(inside))) == {"special-tokens-in-content": 1}
+    assert found(report_on(family, rows(after))) == {}
+
+
+def test_masks_of_megatron_bridge_belong_to_the_targets(tmp_path: Path) -> None:
+    good, bad = [], []
+    for sample in packed(samples("qwen2.5"), lengths=True):
+        of_tokens = [int(trained) for trained in sample.trained]
+        row = {"input_ids": sample.ids, "seq_start_id": [0, sample.more["seq_lengths"][0]]}
+        good.append(row | {"loss_mask": [*of_tokens[1:], 0]})
+        bad.append(row | {"loss_mask": of_tokens})
+    assert found(report_on("qwen2.5", good)) == {}
+    assert found(report_on("qwen2.5", bad)) == {"mask-shifted": len(bad)}
+    fixed = tmp_path / "fixed.jsonl"
+    diagnose(bad, renderer=renderer_of("qwen2.5"), fix=fixed)
+    assert [json.loads(line) for line in fixed.read_text().splitlines()] == good

@@ -60,6 +60,12 @@ def test_reasoning_of_other_formats_is_reported(text: str) -> None:
         ("an AWS secret key", 'aws_secret_access_key = "' + "aB3/E5gH7j" * 4 + '"'),
         ("a password in an address", "postgres://admin:tr0ub4dor9@db.example.com:5432/app"),
         ("a Groq key", "gsk_" + "aB3dE5gH7jKlM" * 4),
+        ("a password", "password=Tr0ub4dorZ9"),
+        ("a password", '"DB_PASSWORD": "Tr0ub4dorZ9"'),
+        ("a password", "my password is Tr0ub4dorZ9"),
+        ("a bearer token", "Authorization: Bearer aB3dE5gH7jKlMnOpQr8sT9uV"),
+        ("a key or token", 'api_key = "' + "0a1b2c3d" * 4 + '"'),
+        ("a key or token", "X-API-Key: aB3dE5gH7jKlMnOpQr8sT9uV"),
     ],
 )
 def test_keys_are_found_and_shown_with_four_characters(kind: str, text: str) -> None:
@@ -78,6 +84,13 @@ def test_keys_are_found_and_shown_with_four_characters(kind: str, text: str) -> 
         "https://example.com:8080/a@b",
         "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
         "hf_transfer_is_a_library_for_faster_downloads",
+        "password=getPassword1(user)",
+        "password = your_Password1",
+        "PASSWORD=${DB_Password1}",
+        "the password is case sensitive",
+        "Authorization: Bearer YOUR_ACCESS_TOKEN_1a",
+        "Bearer eyJhbGciOi...",
+        "api_key = os.environ['KEY_1a']",
         "npm_config_registry",
     ],
 )
@@ -108,6 +121,11 @@ def test_lines_that_differ_in_their_numbers_only_are_a_loop() -> None:
     assert rules(with_answer(table)) == []
 
 
+def test_exclamation_marks_without_end_are_a_loop() -> None:
+    assert rules(with_answer("!" * 400)) == ["endless-repetition"]
+    assert rules(with_answer("\n" + "-" * 400)) == rules(with_answer("\n" + "=" * 400)) == []
+
+
 @pytest.mark.parametrize("text", ["Привет, как дела", "“Да” — сказал он"])
 def test_cyrillic_that_was_read_as_windows_1251_is_damaged(text: str) -> None:
     assert rules(with_answer(" " + text.encode().decode("cp1251", errors="replace").replace("\ufffd", ""))) == [
@@ -122,6 +140,84 @@ def test_sound_cyrillic_is_not_damaged(text: str) -> None:
     made = conversations(1)
     made[0]["messages"] = [user(text), assistant(text)]
     assert rules(made) == []
+
+
+RUSSIAN = "В этом году весна пришла поздно, и река ещё долго стояла подо льдом; лодки лежали на берегу."
+
+
+@pytest.mark.parametrize(
+    ("written_in", "read_as"),
+    [
+        *(("koi8-r", "cp1251"), ("cp1251", "koi8-r"), ("cp1251", "cp866"), ("cp866", "cp1251"), ("koi8-r", "cp866")),
+        *(
+            ("cp1251", "latin-1"),
+            ("koi8-r", "cp1252"),
+            ("iso8859-5", "cp1251"),
+            ("utf-8", "koi8-r"),
+            ("utf-8", "cp866"),
+        ),
+    ],
+)
+def test_text_that_was_read_in_another_cyrillic_code_page_is_damaged(written_in: str, read_as: str) -> None:
+    for text in (RUSSIAN, RUSSIAN.upper()):
+        assert rules(with_answer(" " + text)) == []
+    damaged = RUSSIAN.encode(written_in, "ignore").decode(read_as, "ignore")
+    assert rules(with_answer(" " + damaged)) == ["text-damaged"]
+
+
+@pytest.mark.parametrize("page", ["cp1250", "cp437", "cp850", "mac_roman", "cp1254"])
+def test_utf_8_that_was_read_in_another_code_page_is_damaged(page: str) -> None:
+    assert rules(with_answer(" " + "Après le déjeuner, ça va déjà.".encode().decode(page))) == ["text-damaged"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ÀÁÂÃ ÄÅÆÇ ÈÉÊË ÌÍÎÏ ÐÑÒÓ ÔÕÖØ ÙÚÛÜ are the letters of Latin-1.",
+        "┌──────────────┐\n│ Имя   │ Дата │\n├───────┼──────┤\n│ Ольга │ 1991 │\n└───────┴──────┘",
+        "Öööö, das wäre schön: äöü, ÄÖÜ, ß, åäö und éèê.",
+    ],
+)
+def test_letters_and_tables_are_not_damaged(text: str) -> None:
+    assert rules(with_answer(text)) == []
+
+
+def test_a_nul_is_damage() -> None:
+    assert rules(with_answer(" One\0two.")) == ["text-damaged"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " Smith &amp; Sons.",
+        " It doesn&#39;t matter.",
+        " The caf&eacute; is closed.",
+        " So x &lt; 5.",
+        " Ben &amp;amp; Co.",
+    ],
+)
+def test_html_entities_in_prose_are_reported(text: str) -> None:
+    rows = conversations(40)
+    for row in rows[:2]:
+        answer(row)["content"] += text
+    assert rules(rows) == ["html-entities"]
+    assert rules(rows[1:]) == []  # one alone may be meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " In HTML, write &lt; for <.",
+        " Write `&amp;` there.",
+        "\n```\ncopy &nbsp; text\n```",
+        " <p>Smith &amp; Sons</p>",
+    ],
+)
+def test_html_entities_in_code_and_in_texts_about_markup_are_in_order(text: str) -> None:
+    rows = conversations(40)
+    for row in rows:
+        answer(row)["content"] += text
+    assert "html-entities" not in rules(rows)
 
 
 def test_an_answer_that_tells_its_instructions_is_a_leak() -> None:

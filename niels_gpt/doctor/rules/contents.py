@@ -13,12 +13,17 @@ from typing import Any, Final
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout_inference import AnyRenderer, assistant, user
 from niels_gpt.doctor.rows import ChatRow, texts_of
+from niels_gpt.doctor.rules.code_pages import misread
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.rules.secrets import may_hold_secret, redacted, secret_in
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise, reasoning_of
 
 SHOWN: Final = 30  # characters of a message on each side of what was found
+ENTITIES: Final = "html-entities"
+MESSAGES: Final = "texts of users and assistants"
+# Of these texts: the share that is a remark, and a warning; one alone is neither.
+FEWEST_ENTITIES, REMARK, WARNING = 2, 0.001, 0.005
 Fault = Callable[[Message, str], str | None]  # the first fault of a text of a message, in words
 
 
@@ -58,11 +63,41 @@ DAMAGED: Final = re.compile(
 )
 
 
+def damage_in(text: str) -> str | None:
+    """What shows that a text was decoded wrongly; `None` where nothing does."""
+    if "\0" in text:
+        return f"a character NUL in {_around(text, text.index(chr(0)), text.index(chr(0)) + 1)}"
+    if text.isascii():  # most texts are, which is known without a search
+        return None
+    found = DAMAGED.search(text) if _BEGINS.search(text) else None
+    return f"{found.group()!r} in {_around(text, *found.span())}" if found else misread(text)
+
+
 def _damaged(_: Message, text: str) -> str | None:
-    # Most texts are ASCII, which is known without a search.
-    sound = text.isascii() or not _BEGINS.search(text)
-    found = None if sound else DAMAGED.search(text)
-    return f"{found.group()!r} in {_around(text, *found.span())}" if found else None
+    return damage_in(text)
+
+
+# ---- HTML that was not decoded
+
+_ENTITY: Final = re.compile(
+    r"&(?:amp|lt|gt|quot|apos|nbsp|hellip|[mn]dash|[lr][sd]quo|[A-Za-z](?:acute|grave|circ|uml|tilde|cedil|ring)"
+    r"|#x?[0-9A-Fa-f]{2,5});"
+)
+# Where a text is about markup or addresses, or holds markup or code, entities are a part of it.
+_MARKUP: Final = re.compile(
+    r"html|xml|svg|sgml|entit|escap|encod|markup|markdown|docbook|doxygen|javadoc|jsx|href|ampersand|wiki|\b(?:ur[il]|css"
+    r"|rss)\b|</?[a-z]|/>|=[\"']|&&",
+    re.I,
+)
+_CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.S)
+
+
+def _entity(message: Message, text: str) -> str | None:
+    if message["role"] not in ("user", "assistant") or "&" not in text or _MARKUP.search(text):
+        return None
+    prose = _CODE.sub(" ", text)
+    found = _ENTITY.search(prose)
+    return f"{found.group()!r} in {_around(prose, *found.span())}" if found else None
 
 
 # ---- repetition
@@ -93,9 +128,9 @@ def repeated(text: str) -> str | None:
         period = start - before
         piece = text[before:start]
         times = max(REPEATS, -(-REPEATED_CHARACTERS // period))
-        # Rules of tables and rows of digits are repeated on purpose.
+        # Rules of tables and digits are repeated on purpose; exclamation marks by models whose numbers overflow.
         if (
-            any(map(str.isalpha, piece))
+            any(character.isalpha() or character == "!" for character in piece)
             and piece * times in text[max(0, start - times * period) : start + times * period]
         ):
             return piece
@@ -213,7 +248,8 @@ def _faults(unread: Collection[str]) -> Iterator[tuple[str, Callable[[str], obje
     Searching some hundred conversations at once costs a small part of searching each of their messages, and most hold
     none of these.
     """
-    yield "text-damaged", lambda texts: not texts.isascii() and _BEGINS.search(texts), _damaged
+    yield "text-damaged", lambda texts: not texts.isascii() or "\0" in texts, _damaged
+    yield ENTITIES, _ENTITY.search, _entity
     yield "endless-repetition", lambda _: True, _loops
     yield "think-tags-in-content", THINK.search, partial(_tag_fault, unread=unread)
     yield "secrets-in-content", may_hold_secret, lambda _, text: secret_in(text)
@@ -241,11 +277,23 @@ def check(chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] 
         ]
         places = {(chat.number, index): chat.evidence(index, note) for chat, index, note in reversed(found)}
         counters.add(rule, [places[place] for place in sorted(places)])
+    counters.sums[MESSAGES] += sum(message["role"] in ("user", "assistant") for _, _, message, _ in spoken)
     for chat in chats:
         leak = _own_prompt(chat)
         if leak is not None:
             evidence = chat.evidence(leak, "the answer repeats the system message word for word")
             counters.add("system-prompt-leaked", [evidence])
+
+
+def finish(counters: Counters) -> None:
+    """Keep entities where they are frequent: a few may be meant. Called after the last row."""
+    hits, total = counters.hits.get(ENTITIES), counters.sums[MESSAGES]
+    if hits is None:
+        return
+    if hits.count < max(FEWEST_ENTITIES, REMARK * total):
+        counters.drop(ENTITIES)
+    elif hits.count < WARNING * total:
+        counters.remarks.add(ENTITIES)
 
 
 def _rule(name: str, title: str, meaning: str, cause: str, fix: str) -> Rule:
@@ -259,6 +307,13 @@ RULES: Final = (
         "The model learns to write character salad (Ã©, â€™) or U+FFFD; both cost several tokens for each letter.",
         "UTF-8 that was read as Latin-1 or Windows-1252, or bytes that were cut in the middle of a character.",
         "Read the source again as UTF-8; the library ftfy repairs most texts whose bytes are all there.",
+    ),
+    _rule(
+        ENTITIES,
+        "texts hold HTML entities",
+        "The model learns to write &amp; and &#39; instead of & and '.",
+        "Texts were taken from web pages or feeds without decoding them, or were escaped before they were stored.",
+        "Decode them: html.unescape(text), twice where &amp;amp; is left.",
     ),
     _rule(
         "endless-repetition",

@@ -55,8 +55,17 @@ def check(view: View) -> None:
     recorded[rows.starts[:-1]] = False
     beginnings = _visible_beginnings(view)
     unrecorded = beginnings[~rows.first_of_document[beginnings]]
-    note = "another text begins here, and no column records it"
-    view.hit("attention-crosses", rows.row_of[unrecorded], unrecorded, note)
+    # A row with some boundaries has a column that records them, at other places than the ids show.
+    misplaced = rows.per_row(recorded)[rows.row_of[unrecorded]] > 0
+    for rule, places, note in (
+        ("attention-crosses", unrecorded[~misplaced], "another text begins here, and no column records it"),
+        (
+            "packing-lengths",
+            unrecorded[misplaced],
+            "another text begins here; seq_lengths or position_ids say otherwise",
+        ),
+    ):
+        view.hit(rule, rows.row_of[places], places, note)
     if rows.trained is None:
         return
     for places in (np.flatnonzero(recorded & view.trained & ~view.padding), unrecorded[view.trained[unrecorded]]):

@@ -5,6 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
+# What is written where a password or key would be, and strings whose letters are in order: they are no secrets.
+_NO_SECRET: Final = (
+    r"(?![^\s\"']*(?i:example|your|insert|change|replace|placeholder|redacted|dummy|sample|fake|test|demo|secret|passw"
+    r"|token|todo|1234|abcd|qwert|xxx|\.\.\.|\*\*))"
+)
+# Small and capital letters and digits: no word, name, number or hash of documentation has all three.
+_MIXED: Final = r"(?=[^\s\"']*[0-9])(?=[^\s\"']*[A-Z])(?=[^\s\"']*[a-z])"
+_HEX: Final = r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{32,64}(?![\w-])"
+
 # Kind -> what its pattern needs, which is faster to look for than the pattern itself; and the pattern.
 SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
     kind: (hints, re.compile(pattern))
@@ -46,6 +55,28 @@ SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
             r"\b[a-z][a-z0-9+.-]{2,20}://[^\s:/@\"'<>{}$]{1,60}:"
             r"(?![^\s@]*(?i:pass|secret|your|example|xxx|1234|changeme))"
             r"(?=[^\s:/@]*\d)(?=[^\s:/@]*[A-Za-z])[^\s:/@\"'<>{}$]{8,100}@[A-Za-z0-9]",
+        ),
+        ("a Google client secret", ("GOCSPX-",), r"\bGOCSPX-[A-Za-z0-9_-]{28}(?![A-Za-z0-9_-])"),
+        ("a Slack webhook", ("hooks.slack.com",), r"\bhooks\.slack\.com/services/T\w{8,}/B\w{8,}/\w{24}\b"),
+        ("a Telegram bot token", (":AA",), r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9_-])"),
+        ("an xAI key", ("xai-",), r"\bxai-[A-Za-z0-9]{80}\b"),
+        (
+            "a bearer token",
+            ("earer ",),
+            rf"\b[Bb]earer {_NO_SECRET}(?:{_MIXED}[A-Za-z0-9._~+/-]{{24,}}=*|{_HEX})",
+        ),
+        (
+            "a password",
+            ("assw", "ASSW", "wd", "WD"),
+            r"(?i:(?<![A-Za-z])(?:[a-z0-9]+[_-])*(?:password|passwd|pwd|passwort))[\"']?(?: ?[:=] ?| is )[\"']?"
+            rf"(?![A-Za-z_.]+\(){_NO_SECRET}{_MIXED}[A-Za-z0-9!@#$%^&*+/_-]{{8,64}}(?![\w.()\[{{:/-])",
+        ),
+        (
+            "a key or token",
+            ("ey", "EY", "oken", "OKEN", "ecret", "ECRET"),
+            r"(?i:(?<![A-Za-z])(?:[a-z0-9]+[_-])*(?:api[_-]?key|access[_-]?token|auth[_-]?token|client[_-]?secret"
+            r"|secret[_-]?key|refresh[_-]?token))[\"']?(?: ?[:=] ?)[\"']?"
+            rf"(?![A-Za-z_.]+\(){_NO_SECRET}(?:{_MIXED}[A-Za-z0-9+/_-]{{24,}}(?![\w.()\[:])|{_HEX})",
         ),
     )
 }

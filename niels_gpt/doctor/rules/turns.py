@@ -23,13 +23,7 @@ class _DoubleBos(Rule):
         layout, rows = view.scope.layout, view.rows
         if layout is None:
             return
-        # Texts begin with rows and documents, and after padding on the left.
-        padded = covered(rows.starts[:-1], rows.starts[1:], len(rows.ids)) & view.padding
-        first = rows.first_of_document & ~padded
-        # The first real token after padding.
-        left = np.flatnonzero(padded[:-1] & ~padded[1:]) + 1
-        # Only where the row begins with padding: padding between texts is not a beginning of its own.
-        places = np.union1d(np.flatnonzero(first), left[padded[rows.starts[rows.row_of[left]]]])
+        places = _beginnings(view)
         # The template's whole preamble, its first token (often a bos), and the tokenizer's bos.
         runs = {layout.preamble, layout.preamble[:1], () if layout.bos is None else (layout.bos,)} - {()}
         twice = np.unique(np.concatenate([np.zeros(0, np.int64), *(occurrences(rows.ids, run + run) for run in runs)]))
@@ -37,6 +31,36 @@ class _DoubleBos(Rule):
         # The second one must be in the same row.
         found = found[found + 1 < rows.starts[rows.row_of[found] + 1]]
         view.hit(self.id, rows.row_of[found], found, "the text begins twice")
+
+
+class _BosMissing(Rule):
+    """Texts that begin with a turn, where every text of the format begins with other control tokens."""
+
+    def check_rows(self, view: View) -> None:
+        layout, turns = view.scope.layout, view.turns
+        if layout is None or turns is None or view.rendered_turns is not None or not layout.preamble:
+            return
+        if layout.first_ids != {layout.preamble[0]}:  # some texts of the format begin without them
+            return
+        places, ids = _beginnings(view), view.rows.ids
+        without = np.isin(places, turns.start) | np.isin(ids[places], layout.preamble[1:])
+        # Where a column places the text one token too late, its beginning is before it.
+        late = ~np.isin(places, view.rows.starts) & np.isin(ids[places - 1], layout.preamble)
+        places = places[without & ~late & (ids[places] != layout.preamble[0])]
+        note = f"the text begins here; the format begins texts with {view.scope.decode_id(layout.preamble[0])!r}"
+        view.hit(self.id, view.rows.row_of[places], places, note)
+
+
+def _beginnings(view: View) -> Int64s:
+    """Where texts begin: with rows and documents, and after padding on the left."""
+    rows = view.rows
+    padded = covered(rows.starts[:-1], rows.starts[1:], len(rows.ids)) & view.padding
+    first = rows.first_of_document & ~padded
+    # The first real token after padding.
+    left = np.flatnonzero(padded[:-1] & ~padded[1:]) + 1
+    # Only where the row begins with padding: padding between texts is not a beginning of its own.
+    found: Int64s = np.union1d(np.flatnonzero(first), left[padded[rows.starts[rows.row_of[left]]]])
+    return found
 
 
 class _TurnOrder(Rule):
@@ -162,6 +186,16 @@ RULES = (
         "Encode rendered text with add_special_tokens=False.",
         ("huggingface/trl#1114", "huggingface/open-r1#462", "MakazhanAlpamys/Soup#781"),
         needs=("beginnings",),
+    ),
+    _BosMissing(
+        "bos-missing",
+        "warning",
+        "texts begin without the format's beginning-of-text token",
+        "Serving writes it before the first turn, so the model answers after a token that it was never trained with.",
+        "bos was stripped from the rendered text, which was then encoded with add_special_tokens=False.",
+        "Write bos once: render with tokenize=True, or keep it in the text and encode with add_special_tokens=False.",
+        applies=("tokens",),
+        needs=("turns",),
     ),
     Rule(
         "special-tokens-in-content",
@@ -356,9 +390,14 @@ def _check_contents(view: View, layout: Layout, turns: Turns) -> None:
     open_ends = np.where(turns.role == ASSISTANT, _last_text(view, layout, turns, text_end), turns.end)
     ends = np.where((turns.role == ASSISTANT) & (turns.stop >= 0), turns.stop, open_ends)
     body: Bools = covered(turns.body, ends, n)
+    wrong = np.isin(ids, list(foreign)) & body & ~view.padding
+    # Ends of text are in order after a message, where tools put them between texts. Inside of one more text follows.
+    ends_of_text = list(layout.serving_stops - layout.template_ids)
+    follows = np.append(body[1:] & ~view.padding[1:] & ~np.isin(ids[1:], list(layout.controls)), False)
+    others = covered(turns.body, np.where(turns.role == ASSISTANT, turns.body, ends), n)
     view.hit_tokens(
         "special-tokens-in-content",
-        np.isin(ids, list(foreign)) & body & ~view.padding,
+        wrong | (np.isin(ids, ends_of_text) & others & follows & ~view.padding),
         lambda _, place: f"the control token {view.scope.decode_id(int(ids[place]))!r} inside a message",
     )
 

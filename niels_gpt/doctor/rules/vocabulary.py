@@ -1,5 +1,7 @@
 """Rules on ids that belong to another vocabulary: rows of another tokenizer, and ids that were stored in 16 bits.
 
+Rows of this tokenizer without any turn of the format were written in another one.
+
 `check` looks for rows that train a part of their tokens and hold no turn of the format. `finish` asks the tokenizer:
 ids that it has made itself come out the same when their text is encoded again, ids of another one do not::
 
@@ -35,6 +37,7 @@ from niels_gpt.samples import notes_dir
 from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
+OTHER_FORMAT: Final = "other-format"
 RULES: Final = (
     Rule(
         "wrong-tokenizer",
@@ -43,6 +46,18 @@ RULES: Final = (
         "The model reads and learns other texts than those in the source. The loss starts high and still falls.",
         "Rows were tokenised for another model, or the tokenizer was replaced afterwards.",
         "Tokenise the source again with the tokenizer that trains, or pass the one that made the rows.",
+        applies=("tokens",),
+        needs=("turns",),
+    ),
+    Rule(
+        OTHER_FORMAT,
+        "error",
+        "rows hold no turn of this format",
+        "The model is trained on turns that serving never writes, and serving stops at an end that it has not seen.",
+        "The rows were rendered with the chat template of another model, or joined from plain texts.",
+        "Render the source again with the template that will serve; or name what wrote the rows (--renderer, "
+        "--template).",
+        ("ollama/ollama#6823", "hiyouga/LlamaFactory#3426"),
         applies=("tokens",),
         needs=("turns",),
     ),
@@ -185,7 +200,7 @@ def _sample(view: View, chosen: Bools, rule: str, note: str) -> None:
 
 def all_wrong(counters: Counters) -> bool:
     """Whether every row is of another vocabulary, so that rules on turns have found nothing real."""
-    names = ("wrong-tokenizer", "ids-wrapped")
+    names = ("wrong-tokenizer", OTHER_FORMAT, "ids-wrapped")
     return 0 < counters.sums["rows"] <= sum(counters.hits[name].rows for name in names if name in counters.hits)
 
 
@@ -199,7 +214,7 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
     if encoder is not None and layout is not None:
         found = counters.hits.get("wrong-tokenizer")
         if found is not None and _are_its_own(found.evidence, encoder, layout):
-            counters.drop("wrong-tokenizer")
+            counters.move("wrong-tokenizer", OTHER_FORMAT)
         elif found is None and "ids-wrapped" not in counters.hits:
             _find_wrapped(sample, counters, encoder, layout)
         if "wrong-tokenizer" in counters.hits:
@@ -213,7 +228,8 @@ def _drop_consequences(counters: Counters) -> None:
 
     Such ids look like the rest of a turn or the beginning of a text by accident.
     """
-    wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
+    names = ("wrong-tokenizer", OTHER_FORMAT, "ids-wrapped")
+    wrong = sum(counters.hits[rule].rows for rule in names if rule in counters.hits)
     for rule in ("begins-mid-turn", "packed-start-trained", "attention-crosses"):
         hits = counters.hits.get(rule)
         if hits is not None and hits.rows <= wrong:
