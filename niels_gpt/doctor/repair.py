@@ -29,7 +29,7 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.report import Report
-from niels_gpt.doctor.rows import Bools, ChatRow, covered
+from niels_gpt.doctor.rows import Bools, ChatRow, covered, rule_of
 from niels_gpt.doctor.rules.chats import hash_of
 from niels_gpt.doctor.rules.contents import DAMAGED, damage_in
 from niels_gpt.doctor.rules.tokenizers import served_and_missing
@@ -159,10 +159,12 @@ def _chats(opened: Opened, done: Repaired) -> Iterator[Any]:
     seen: set[int] = set()
     for _, payload in opened.slices():
         for record in decoded(payload):
-            read = record if isinstance(record, Rejected) else record_to_conversation(record, opened.dialect)
-            if isinstance(read, Rejected) or isinstance(record, Rejected):
-                reason = read.reason if isinstance(read, Rejected) else ""
-                done.left_out["empty-row" if reason == "no_messages" else "unusable-row"] += 1
+            if isinstance(record, Rejected):
+                done.left_out["unusable-row"] += 1
+                continue
+            read = record_to_conversation(record, opened.dialect)
+            if isinstance(read, Rejected):
+                done.left_out[rule_of(record, read, opened.dialect)] += 1
                 continue
             digest = hash_of(ChatRow(0, read.where, read.messages, read.tools))
             if digest in seen:

@@ -23,6 +23,7 @@ from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, ToolSpec
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.rows.chat_shapes import DIALECTS
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -234,12 +235,21 @@ def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: st
     for number, record in zip(numbers.tolist(), records, strict=True):
         read = record if isinstance(record, Rejected) else record_to_conversation(record, dialect)
         if isinstance(read, Rejected):
-            rule = "empty-row" if read.reason == "no_messages" else "unusable-row"
-            counters.add(rule, [Evidence(row=number, where=read.where, note=read.why)])
+            counters.add(rule_of(record, read, dialect), [Evidence(row=number, where=read.where, note=read.why)])
         else:
             arrow = isinstance(record, Record) and record.arrow
             usable.append(ChatRow(number, read.where, read.messages, read.tools, arrow))
     return usable
+
+
+def rule_of(record: Record | Rejected, read: Rejected, dialect: str) -> str:
+    """The rule that a row without a conversation breaks: `empty-row` if it has the columns, with nothing in them.
+
+    Otherwise it is `unusable-row`: the rows of a file with other columns are not empty, they cannot be read.
+    """
+    row = record.value if isinstance(record, Record) else None
+    has_columns = isinstance(row, dict) and all(key in row for key in DIALECTS[dialect][0])
+    return "empty-row" if has_columns and read.reason == "no_messages" else "unusable-row"
 
 
 def texts_of(message: Message) -> Sequence[str]:

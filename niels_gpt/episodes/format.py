@@ -138,7 +138,7 @@ def require_episodes(dataset: Path) -> None:
     if not is_episode_indexed_dataset(dataset):
         raise CacheError(
             f"{dataset}: no episodes: expected train/{TOKENS_NAME} and train/{INDEX_NAME}. "
-            "Build them with: niels-gpt episodes build; or use GPTDataLoader for a token stream"
+            "Check the path, or run the build (`niels-gpt episodes build` for chats; a token stream is a cache)"
         )
 
 

@@ -285,3 +285,14 @@ def test_our_own_exports_are_read_where_they_lie(to: str, tmp_path: Path, tokeni
     report = diagnose(tmp_path / "out", workers=1)
     assert report.rows == 100
     assert not report.failed("error")
+
+
+def test_rows_with_other_columns_are_not_taken_for_empty(tmp_path: Path) -> None:
+    """A file whose conversations have another name was a warning, and the command ended with 0."""
+    path = tmp_path / "chats.jsonl"
+    path.write_text('{"dialog": [{"role": "user", "content": "hi"}]}\n{"messages": []}\n')
+    report = diagnose(path)
+    assert report.rules("error") == ["unusable-row"]
+    empty = report.finding("empty-row")
+    assert empty is not None
+    assert [evidence.row for evidence in empty.evidence] == [1]
