@@ -49,6 +49,18 @@ class Opened:
         pass
 
 
+class Bucket(Store):
+    """One that gives ranges by single requests, as s3fs does; nothing else is asked of it."""
+
+    async_impl = True
+
+    def cat_file(self, path: str, *, start: int, end: int) -> bytes:
+        return ANSWERS[next(self.answers, "right")](self, self.data[start:end])
+
+    def open(self, path: str, mode: str, **options: Any) -> Opened:
+        raise AssertionError("its size is known")
+
+
 def replace(store: Store, body: bytes) -> bytes:
     """Another file comes while the request is under way, which fails for that."""
     store.data, store.version = bytes(reversed(store.data)), store.version + 1
@@ -67,7 +79,8 @@ WRONG = st.sampled_from(["right", "right", "page", "half", "nothing", "everythin
 
 
 def read(store: Store, *, most: int, patience: Retries | None) -> bytes:
-    with PatientFile(store, "f", "s3://b/f", patience) as file:
+    size = len(DATA) if isinstance(store, Bucket) else None
+    with PatientFile(store, "f", "s3://b/f", patience, size=size) as file:
         return b"".join(iter(lambda: file.read_some(most), b""))
 
 
@@ -77,14 +90,17 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@example(["page", "right", "page"], 700, False)  # the second page comes where a request could be for its 36 bytes
-@given(st.lists(WRONG, max_size=30), st.sampled_from([30, 700, 10_000]), st.booleans())
-def test_what_is_read_is_the_file_or_nothing(answers: list[str], most: int, patient: bool) -> None:
+@example(
+    ["page", "right", "page"], 700, False, False
+)  # the second page: where a request could be for its 36 bytes
+@given(st.lists(WRONG, max_size=30), st.sampled_from([30, 700, 10_000]), st.booleans(), st.booleans())
+def test_what_is_read_is_the_file_or_nothing(answers: list[str], most: int, patient: bool, ranges: bool) -> None:
+    store = Bucket(answers) if ranges else Store(answers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retries.time, "sleep", lambda seconds: None)
         found: bytes | str
         try:
-            found = read(Store(answers), most=most, patience=Retries(stall_seconds=5) if patient else None)
+            found = read(store, most=most, patience=Retries(stall_seconds=5) if patient else None)
         except StorageError as error:
             found = str(error)
     if isinstance(found, str):
@@ -117,9 +133,10 @@ def test_two_files_are_not_mixed() -> None:
         read(Store(["right", "replaced"]), most=100, patience=None)
 
 
-def test_a_download_begins_anew_where_the_file_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Store, Bucket])
+def test_a_download_begins_anew_where_the_file_was_replaced(kind: type[Store], monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest says which of the two it must be."""
-    new, store = bytes(reversed(DATA)), Store(["right", "replaced"])
+    new, store = bytes(reversed(DATA)), kind(["right", "replaced"])
     monkeypatch.setattr(remote, "READ_BYTES", 100)
     monkeypatch.setattr(remote, "file_system", lambda url: (store, "f"))
     got = bytearray(len(new))

@@ -140,12 +140,17 @@ class PatientFile(io.RawIOBase):
         fs, path: see `file_system`.
         url: for messages.
         retries: `None` means the default number of attempts, and no limit of our own for a read that stalls.
+        size: of the file, if it is known and what is read will be compared with a hash. Then buckets and web servers
+            are not asked for size and version, which takes as long as a small read, and a file that is replaced
+            meanwhile is not noticed here.
 
     Raises:
         Exception: the error of the store's library, see `repeated`; from reads a `StorageError`.
     """
 
-    def __init__(self, fs: Any, path: str, url: str, retries: Retries | None = None) -> None:
+    def __init__(
+        self, fs: Any, path: str, url: str, retries: Retries | None = None, *, size: int | None = None
+    ) -> None:
         super().__init__()
         self._fs, self._path, self._url, self._at = fs, path, url, 0
         self._attempts = retries.attempts if retries else ATTEMPTS
@@ -153,7 +158,11 @@ class PatientFile(io.RawIOBase):
         self._file: Any = None
         self._most = READ_BYTES  # bytes of the next request, less after a body that was too short
         self._refused: set[int] = set()  # the lengths of bodies that were refused
-        self._size, self._version = self._repeated(self._open_to_ask)
+        self._size, self._version = size or 0, None
+        # Other file systems of fsspec open the file for a range, too, and then read more of it than was asked for.
+        self._by_ranges = size is not None and getattr(fs, "async_impl", False)
+        if not self._by_ranges:
+            self._size, self._version = self._repeated(self._open_to_ask)
 
     def readable(self) -> bool:
         return True
@@ -210,7 +219,10 @@ class PatientFile(io.RawIOBase):
             wanted = min(wanted, self._most)
         while wanted > 1 and wanted in self._refused:
             wanted -= 1
-        read = partial(_read_at, self._file, self._fs, self._path, self._at, wanted)
+        if self._by_ranges:
+            read = partial(_read_range, self._fs, self._path, self._at, wanted)
+        else:
+            read = partial(_read_at, self._file, self._fs, self._path, self._at, wanted)
         # After a timeout the stalled call may still use the file object in its thread. So `_forget` drops that object,
         # and the next attempt opens another.
         self._file, version, data = in_time(read, self._stall_seconds)
@@ -275,6 +287,11 @@ def _read_at(file: Any, fs: Any, path: str, at: int, wanted: int) -> tuple[Any, 
     file, version = _open_version(fs, path) if file is None else (file, None)
     file.seek(at)
     return file, version, bytes(file.read(wanted))
+
+
+def _read_range(fs: Any, path: str, at: int, wanted: int) -> tuple[Any, str | None, bytes]:
+    """As `_read_at`, by one request: no file, no version, and the bytes."""
+    return None, None, bytes(fs.cat_file(path, start=at, end=at + wanted))
 
 
 AnyFile = Path | RemoteFile
@@ -380,7 +397,7 @@ def download(url: str, size: int, digest: str, sink: Callable[[int, bytes], None
     for _ in range(DAMAGED_READS):
         seen, at = sha256(), 0
         with suppress(ChangedWhileRead):  # its beginning is another one now, which the next turn reads
-            for data in _chunks(url, size, retries):
+            for data in _chunks(url, size, retries, is_hashed=True):
                 sink(at, data)
                 seen.update(data)
                 at += len(data)
@@ -441,8 +458,11 @@ class _Missing(CacheError):
     """The store has no such file."""
 
 
-def _chunks(url: str, size: int, retries: Retries) -> Iterator[bytes]:
+def _chunks(url: str, size: int, retries: Retries, *, is_hashed: bool = False) -> Iterator[bytes]:
     """The first `size` bytes of a file, in chunks.
+
+    Args:
+        is_hashed: the file has `size` bytes, which the caller compares with a hash.
 
     Raises:
         _Missing: there is no such file. StorageError: it could not be read.
@@ -450,7 +470,7 @@ def _chunks(url: str, size: int, retries: Retries) -> Iterator[bytes]:
     at = 0
     fs, path = file_system(url)
     try:
-        with PatientFile(fs, path, url, retries) as file:
+        with PatientFile(fs, path, url, retries, size=size if is_hashed else None) as file:
             while at < size and (data := file.read_some(min(READ_BYTES, size - at))):
                 at += len(data)
                 yield data
