@@ -90,9 +90,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@example(
-    ["page", "right", "page"], 700, False, False
-)  # the second page: where a request could be for its 36 bytes
+@example(["page", "right", "page"], 700, False, False)  # the second page: where a request could be for its 36 bytes
 @given(st.lists(WRONG, max_size=30), st.sampled_from([30, 700, 10_000]), st.booleans(), st.booleans())
 def test_what_is_read_is_the_file_or_nothing(answers: list[str], most: int, patient: bool, ranges: bool) -> None:
     store = Bucket(answers) if ranges else Store(answers)

@@ -43,8 +43,17 @@ class WindowLoader(GPTEpisodeDataLoader):
     """Batches of shape `(batch_size, block_size)` from pretraining caches, as `niels-gpt cache build-pretrain` makes.
 
     It has the methods and states of `GPTEpisodeDataLoader`: `next_batch`, `prefetch`, `as_dataloader`, `state_dict`.
-    In an `EpisodeBatch` the numbers in `episodes` are those of windows. Only the last window of a shard may be shorter
-    than a row; what fills it is not trained.
+    In a batch the numbers in `episodes` are those of windows. Only the last window of a shard may be shorter than a
+    row; what fills it is not trained.
+
+    Documents are not separated: a window is one text, without `segment_ids`, and attention sees across the separators.
+    Where it must not, the separators say where documents begin; their ids are in `separator_ids` of `meta.json`, the
+    `after` each document (eos) and the `before` (bos)::
+
+        ends = torch.isin(batch.x, torch.tensor(meta["separator_ids"]["after"]))
+        document = ends.cumsum(1) - ends.int()      # x  a b E c d E    document  0 0 0 1 1 1
+
+    The first token of a document is then a target that its own document does not predict, which `mask` keeps.
 
     Args:
         config: a mapping or any object with `batch_size`, `block_size` and `device`.
