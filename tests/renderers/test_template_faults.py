@@ -59,8 +59,8 @@ def test_a_stop_that_the_next_turn_writes_is_of_its_own_message() -> None:
     assert alone == [
         ("<|im_start|>system\n", 0, False, False),
         ("be brief", 0, False, True),
-        ("<|im_end|>", 0, False, False),
-        ("\n<|im_start|>user\n", 1, False, False),
+        ("<|im_end|>\n", 0, False, False),
+        ("<|im_start|>user\n", 1, False, False),
         ("who?", 1, False, True),
         ("<|im_end|>", 1, False, False),
     ]

@@ -96,6 +96,10 @@ class ControlTokens:
             pass
         return last.group() if last is not None and last.end() == len(text) else ""
 
+    def removed(self, text: str) -> str:
+        """A text without its control tokens."""
+        return self._any.sub("", text)
+
     def is_stop(self, spelling: str) -> bool:
         """Whether this control token ends a turn."""
         return spelling in self._stops

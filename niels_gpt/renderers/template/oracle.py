@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, Final, cast
 
 import numpy as np
@@ -152,6 +152,8 @@ class _Turns(Stops):
                 stop += len(self.real[stop:]) - len(self.real[stop:].lstrip())
             owner[max(ends[span.message], span.start) : stop] = span.message
         self._give_contents(owner, roles, sampled)
+        self._check_moved(ends)
+        self._settle_spaces(owner, sampled)
         letters = self.whole.substitutes >= 0
         own, added = self._own_characters(), self._added(owner)
         return Proof(self.real, self.content, letters, own, owner, sampled, added, self.problems, self.added_stops)
@@ -194,6 +196,43 @@ class _Turns(Stops):
             given[span.start : span.stop] = False
         owner[given] = self.content[given]
 
+    def _settle_spaces(self, owner: Ints, sampled: list[SampledSpan]) -> None:
+        """Give white space after the end of a turn to that turn, as `proof.settle_spaces` does in pieces."""
+        is_open = self.content < 0
+        for span in sampled:
+            is_open[span.start : span.stop] = False
+        for place in np.flatnonzero(np.diff(owner, prepend=owner[:1])).tolist():
+            stop = place
+            while (
+                stop < len(owner) and owner[stop] == owner[place] >= 0 and is_open[stop] and self.real[stop].isspace()
+            ):
+                stop += 1
+            if stop > place and self.controls.at_end(self.whole.text[:place].rstrip()):
+                owner[place:stop] = owner[place - 1]
+
+    def _check_moved(self, ends: list[int]) -> None:
+        """Add a problem for each system message that the template writes before an earlier message, with markup.
+
+        The markup is in the turn of that message, and nothing shows which part of it is the system message's::
+
+            written     <s>Be brief.<e><u>Hi<e>       of user "Hi", system "Be brief."
+            without it  <u>Hi<e>                      so that <s> and <e> are of the system message
+        """
+        for index, message in enumerate(self.messages):
+            places = np.flatnonzero(self.own == index)
+            if not index or message["role"] not in ("system", "developer") or not len(places):
+                continue
+            if places[0] >= ends[index - 1]:
+                continue
+            try:
+                without = self.render([*self.made.messages[:index], *self.made.messages[index + 1 :]], self.gen)
+            except MessageError:
+                without = ""
+            removed = len("".join(self.real.split())) - len("".join(without.split()))
+            visible = sum(not self.real[at].isspace() for at in np.flatnonzero(self.content == index).tolist())
+            if removed != visible:
+                self.problems.append(f"message {index} is written before an earlier one, with markup of its own")
+
     def ends(self) -> list[int]:
         """For each message the position after its turn, in characters of the whole rendering.
 
@@ -221,7 +260,11 @@ class _Turns(Stops):
         part = self.rendering(index + 1, False) or (self.whole if index + 1 == len(self.messages) else None)
         if part is None:  # the template refuses the shorter conversation: the turn ends with its stop, or its content
             end = max(least, self._data_end(index))
-            return end + self._after_first_stop(self.real[end : self._next_data(end)])
+            gap = self.real[end : self._next_data(end)]
+            after = self._after_first_stop(gap)
+            if not after and self._words(gap) != gap.strip() and index + 1 < len(self.messages):
+                after = self._header_start(gap, self.messages[index + 1]["role"]) or 0
+            return end + after
         aligned = self._aligned(part)
         if aligned is None:  # the template drops all of this message later on, such as a turn of only reasoning
             return least + self._after_first_stop(self.real[least : self._next_data(least)])
@@ -232,7 +275,8 @@ class _Turns(Stops):
         limit = self._next_data(place)
         tail, text = part.text[at:], self.real[place:limit]
         served = self.rendering(index + 1, True)
-        if served is not None and served.text == part.text:
+        last_stop = self.controls.last_stop(tail)
+        if (served is not None and served.text == part.text) or (last_stop and tail[last_stop:].strip()):
             tail = self._without_prompt(index, part.text[:at], tail)
         spaced = end_of_same(tail, text) if tail else 0
         if spaced is not None:
@@ -275,15 +319,19 @@ class _Turns(Stops):
         Args:
             before: the rendering up to the tail.
         """
+        probe: Any = {"role": "user", "content": PROBE}
+        try:
+            longer = self.render([*self.made.messages[: index + 1], probe], False)
+        except MessageError:
+            longer = ""
+        letters = np.flatnonzero(self.made.find(before) >= 0)
+        end = before[int(letters[-1]) :] if len(letters) else before  # history may be written otherwise before it
+        if end + tail in longer:  # it stays where a question follows, so that it is no prompt
+            return tail
         stop = self.controls.last_stop(tail)
         if not stop and self.messages[index]["role"] == "assistant":
             stop = max((end for _, end in self.controls.places(tail)), default=len(tail))
         elif not stop:
-            probe: Any = {"role": "user", "content": PROBE}
-            try:
-                longer = self.render([*self.made.messages[: index + 1], probe], False)
-            except MessageError:
-                return tail
             if not longer.startswith(before):
                 return tail
             return tail[: self.controls.before_split_token(tail, common_prefix(tail, longer[len(before) :]))]
@@ -301,12 +349,20 @@ class _Turns(Stops):
         if nothing is not None and self.real[: min(end, self._next_data(0))].startswith(nothing.text):
             least = len(nothing.text)
         lead = self._lead()
-        stops = [stop for start, stop in self.controls.places(lead) if self.controls.is_stop(lead[start:stop])]
-        # A stop right before the content is an opener (GLM's `<|user|>`).
-        stop = max((stop for stop in stops if lead[stop:].strip()), default=0)
-        if not stop and not least:
+        # A stop right before the content is an opener (GLM's `<|user|>`), and one before any words ends nothing.
+        stops = [
+            stop
+            for start, stop in self.controls.places(lead)
+            if self.controls.is_stop(lead[start:stop]) and lead[stop:].strip() and self._words(lead[:start])
+        ]
+        if not stops and not least:
             return self._added_block(lead)
+        stop = max(stops, default=0)
         return max(least, stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0)
+
+    def _words(self, text: str) -> str:
+        """A text without its control tokens and the white space around it."""
+        return self.controls.removed(text).strip()
 
     def _added_block(self, lead: str) -> int:
         """How much of the text before the first content is a block that the template adds, where no stop ends it.
@@ -315,23 +371,44 @@ class _Turns(Stops):
 
             lead    <s>[SYSTEM]Be kind.[/SYSTEM][INST]
             later   ...four</s>[INST]                       the header is [INST]
+            lead    <s>Be kind.\n\nUSER:
+            later   ...four</s>\nUSER:                      the header is \nUSER:
         """
         role = self.messages[0]["role"]
-        places = list(self.controls.places(lead))
-        if role in ("system", "developer") or not any(lead[a[1] : b[0]].strip() for a, b in pairwise(places)):
+        if role in ("system", "developer") or not self._words(lead):
             return 0
+        start = self._header_start(lead, role)
+        return start if start is not None and self._words(lead[:start]) else 0
+
+    def _header_start(self, text: str, role: str) -> int | None:
+        """Where the header of a message of this role starts in the text before its content; `None` if nothing shows it.
+
+        The header is what a message of this role has elsewhere, too.
+        """
+        usual = self._usual_prompt() if role == "assistant" else ""
+        if usual.strip() and usual in text:  # without the markup of reasoning, which the probe does not have
+            text = text[: text.rindex(usual) + len(usual)]
+        places = list(self.controls.places(text))
         for before in ("user", "assistant"), ("user",):
             probe: Any = [{"role": one, "content": f"{PROBE} {n}"} for n, one in enumerate([*before, role])]
             try:
-                text = self.render(probe, False)
+                rendered = self.render(probe, False)
             except MessageError:
                 continue
-            gap = text.partition(f"{PROBE} {len(before) - 1}")[2].partition(f"{PROBE} {len(before)}")[0]
-            start = len(lead) - common_prefix(lead[::-1], gap[::-1])
+            gap = rendered.partition(f"{PROBE} {len(before) - 1}")[2].partition(f"{PROBE} {len(before)}")[0]
+            if usual.strip() and usual in gap:
+                gap = gap[: gap.rindex(usual) + len(usual)]
+            start = len(text) - common_prefix(text[::-1], gap[::-1])
             start = max([start, *(stop for begin, stop in places if begin < start < stop)])
-            is_header = self.controls.first(lead[start:]) and len(lead) - start < len(gap)
-            return start if is_header and self.controls.at_end(lead[:start].rstrip()) else 0
-        return 0
+            end = self._usual_end(before[-1])  # of the message before, and not of the header
+            if end and self.controls.first_at_start(text[start:]) == end:
+                start = text.index(end, start) + len(end)
+            header = text[start:]
+            # Not within a word: "[Round 1]" and "[Round 2]" have "]" in common.
+            tokens = self.controls.at_end(text[:start]) or self.controls.first_at_start(header)
+            is_whole = bool(tokens) or header[:1].isspace() or text[:start][-1:].isspace() or not start
+            return start if header.strip() and is_whole else None
+        return None
 
     def _lead(self) -> str:
         """The text before the first message's content; for an empty message, the text before a probe in its place."""
@@ -360,15 +437,16 @@ class _Turns(Stops):
         last = self._after_content(int(own[-1]) + 1) if len(own) else begin
         contents = begin + np.flatnonzero(self.content[begin:end] == index)
         first = int(contents[0]) if len(contents) else end
-        if not len(contents) and self.controls.final_stop:
-            first = self._place_of_nothing(index, begin, end)
+        if not len(own) and (place := self._place_of_nothing(index, begin, end)) is not None:
+            last = place
+            first = place if self.controls.final_stop else first
         start, rule = self._start(index, begin, first, end, least)
         if start < least:
             self.problems.append(f"message {index} begins before the answer before it ends")
-        others = np.flatnonzero((self.own >= 0) & (self.own != index))
+        others = np.flatnonzero((self.content >= 0) & (self.content != index))
         inside = others[(others >= start) & (others < end)]
         if len(inside):
-            self.problems.append(f"message {index} holds data of message {int(self.own[inside[-1]])}")
+            self.problems.append(f"message {index} holds data of message {int(self.content[inside[-1]])}")
             start = max([start, *(inside[inside < last] + 1).tolist()])
         after = others[others >= max(start, last)]
         limit = int(after[0]) if len(after) else len(self.real)
@@ -392,10 +470,13 @@ class _Turns(Stops):
             least: where the answer before ends; its stop may be in this turn, and the prompt may hold it or not.
         """
         later = self._prompts(index, least) if least > begin else ()
+        # White space before the first letter of a content is not certainly the content's.
+        letters = first + np.flatnonzero(self.own[first:end] == index)
+        letter = int(letters[0]) if len(letters) and self.real[first : int(letters[0])].isspace() else first
         for place, prompt, rule in chain(self._prompts(index, begin), later):
             if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= end:
                 return place + len(prompt), rule
-            stop = end_of_same(prompt, self.real[place:first]) if prompt.strip() else None
+            stop = end_of_same(prompt, self.real[place:letter]) if prompt.strip() else None
             if stop is not None:
                 return place + stop, SPACES
             shared = self._shared(prompt, self.real[place:end])

@@ -36,6 +36,7 @@ HEADER: Final = "the turn begins as the generation prompt does, without the word
 WITHOUT: Final = "the content follows at once, where the generation prompt would begin"
 
 _WITHOUT_LABELS = frozenset({"content", "role", "tool_calls", "train", "weight", *REASONING_FIELDS})
+_LONGEST_CONTROL: Final = 64  # characters in which the end of a control token is searched for
 _CONTENT_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 # The words of the chat format itself. They are in every conversation and spell no control token, so that they must not
 # keep a template from writing tokens such as <|text|>.
@@ -131,6 +132,40 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     out.facts = facts[starts].tolist()
     out.attribution = f"partial: {proof.problems[0]}" if proof.problems else "full"
     return out
+
+
+def settle_spaces(out: Emitter, controls: ControlTokens) -> None:
+    """Give white space after a control token at the end of a turn to that turn, wherever the template writes it.
+
+    Templates write it after each turn, before each but the first, or after each but the last. Content and sampled text
+    stay where they are, and so does the generation prompt at the end, which belongs to no message.
+    """
+    texts: list[str] = []
+    facts: list[int] = []
+    for text, fact in zip(out.texts, out.facts, strict=True):
+        before = facts[-1] >> 3 if facts else fact >> 3
+        is_scaffold = not fact & (SAMPLED | CONTENT)
+        if before != fact >> 3 >= 0 and text[:1].isspace() and is_scaffold and _ends_in_control(texts, facts, controls):
+            rest = text.lstrip()
+            texts.append(text[: len(text) - len(rest)])
+            facts.append(before << 3 | fact & SCAFFOLD)
+            text = rest
+        if text:
+            texts.append(text)
+            facts.append(fact)
+    out.texts, out.facts = texts, facts
+
+
+def _ends_in_control(texts: Sequence[str], facts: Sequence[int], controls: ControlTokens) -> bool:
+    """Whether these pieces end in a control token of the template's, apart from white space."""
+    end = ""
+    for text, fact in zip(reversed(texts), reversed(facts), strict=True):
+        if not fact & SCAFFOLD:
+            break
+        end = text + end
+        if end.strip() and (len(end) > _LONGEST_CONTROL or controls.at_end(end.rstrip())):
+            break
+    return bool(controls.at_end(end.rstrip()))
 
 
 def with_final_stops(out: Emitter, proof: Proof, final_stop: str) -> Emitter:

@@ -141,15 +141,15 @@ class Renderings:
         # Or the template strips it, or does as if it were empty.
         return "".join(around) == whole or self._with_text(index, key, number, "") == whole
 
-    def _place_of_nothing(self, index: int, begin: int, end: int) -> int:
-        """Where a message without content would have it, by a letter in its place; `end` if that shows no place.
+    def _place_of_nothing(self, index: int, begin: int, end: int) -> int | None:
+        """Where a message without content would have it, by a letter in its place; `None` if that shows no place.
 
         Args:
             begin, end: the message's turn.
         """
         around = self._with_text(index, "content", 0, self.made.spare).split(self.made.spare)
         place = len(around[0])
-        return place if "".join(around) == self.whole.text and begin <= place <= end and len(around) == 2 else end
+        return place if "".join(around) == self.whole.text and begin <= place <= end and len(around) == 2 else None
 
     def _with_text(self, index: int, key: str, number: int, text: str) -> str:
         """The output with this text in the place of another, or of one part; "" if the template refuses."""

@@ -112,10 +112,11 @@ def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str
 def end_of_same(expected: str, text: str) -> int | None:
     """The length of the beginning of `text` that equals `expected` apart from white space; `None` if there is none.
 
-    White space after it is included if the expected text ends in white space::
+    White space after it is included if the expected text ends in white space, and no more than that if it is the same::
 
-        expected  "\\nASSISTANT:\\n"     text  "\\n    ASSISTANT: Hi"     ends before "Hi"
-        expected  "\\nASSISTANT:"       text  "\\n    ASSISTANT: Hi"     ends before " Hi"
+        expected  "\\nASSISTANT:\\n"     text  "\\n    ASSISTANT: Hi"       ends before "Hi"
+        expected  "\\nASSISTANT:"       text  "\\n    ASSISTANT: Hi"       ends before " Hi"
+        expected  "ASSISTANT:\\n"       text  "\\nASSISTANT:\\n Hi"       ends before " Hi"
     """
     at = 0
     for character in "".join(expected.split()):
@@ -124,7 +125,8 @@ def end_of_same(expected: str, text: str) -> int | None:
         if at == len(text) or text[at] != character:
             return None
         at += 1
-    return at + len(text[at:]) - len(text[at:].lstrip()) if expected[-1].isspace() else at
+    spaces = expected[len(expected.rstrip()) :]
+    return at + (len(spaces) if text.startswith(spaces, at) else len(text[at:]) - len(text[at:].lstrip()))
 
 
 def history_opening(prompt: str, controls: ControlTokens) -> str:

@@ -38,7 +38,8 @@ class Stops(Renderings):
         end = min(end, limit)
         stop = self.controls.stop_after(self.real[:end], last, at_once=plain) if last <= end else None
         if stop is not None:
-            if plain or self.controls.is_stop(self.controls.at_end(self.real[last:stop])):
+            token = self.controls.at_end(self.real[last:stop])
+            if plain or self.controls.is_stop(token) or token == self._usual_end():
                 return stop
             # Without content the header's last token was found (gpt-oss: `<|message|>`); the stop may follow it.
             following = self._next_texts(index, stop)
@@ -48,7 +49,7 @@ class Stops(Renderings):
             goes_on = following and all(
                 text.strip() and not self.controls.first_at_start(text) for text in following.values()
             )
-            if goes_on and not (self.own == index).any():  # no letter shows what of its markup is the end
+            if (goes_on or not found) and not (self.own == index).any():  # no letter shows what markup is the end
                 self.problems.append(f"{NO_STOP} {index}")
             return stop + spaces + len(token) if found else stop
         return self._stop_in_next_turn(index, last, max(last, end), limit)
@@ -74,20 +75,27 @@ class Stops(Renderings):
             return end + len(text) - len(text.lstrip()) + len(stop)
         if stop or last:
             return self._without_stop(index, end, f"message {index} ends without its stop {stop or last!r}")
-        if not (footer := self.real[begin:end].rstrip()):
-            problem = "" if tokens.get("user") or tokens.get("tool") else f"{NO_STOP} {index}"
+        footer = self.real[begin:end].rstrip()
+        is_footer = not footer or self._is_footer(index, begin, footer)
+        opener = tokens.get("tool" if "tool_calls" in self.messages[index] else "user", "") or tokens.get("user", "")
+        opener = opener if "user" in following else opener or self._usual_opener()  # reasoning is dropped before a user
+        if self.controls.is_stop(opener) and is_footer:
+            # White space before the opener is emitted, too: the model stops at the opener.
+            before = len(text) - len(text.lstrip()) if self.controls.first_at_start(text) == opener else 0
+            return self._without_stop(index, end + before, "")
+        problem = f"{NO_STOP} {index}" + (f"; {opener!r}, which opens the next turn, is none" if opener else "")
+        if not footer:
             return self._without_stop(index, begin if self.controls.final_stop else end, problem)
-        if not self._is_footer(index, begin, footer):
-            self.problems.append(f"{NO_STOP} {index}")
+        if not is_footer:
+            self.problems.append(problem)
             return begin
         # Ordinary text ends an answer only in formats without a stop. Elsewhere it is something else, such as the end
         # of a question, in a template that takes every second message for one. Calls may end in their markup.
-        if following.get("user") and "tool_calls" not in self.messages[index] and (usual := self._usual_stop()):
+        usual = self._usual_stop()
+        if usual and following.get("user") and "tool_calls" not in self.messages[index]:
             self.problems.append(f"message {index} ends without its stop {usual!r}")
             return begin + len(footer)
-        # No text after a user probe: it made the template drop the reasoning. Another conversation shows the stop.
-        usual = "" if following.get("user") else self._usual_stop()
-        problem = f"message {index} ends without its stop {usual!r}" if usual else ""
+        problem = f"message {index} ends without its stop {usual!r}" if usual else problem
         return self._without_stop(index, begin + len(footer), problem)
 
     def _without_stop(self, index: int, end: int, problem: str) -> int:
@@ -125,7 +133,7 @@ class Stops(Renderings):
     def _same_next(self, tokens: dict[str, str]) -> str:
         """The control token that follows whatever the next role is; "" if there is none or it opens model turns."""
         same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
-        opens = not self.controls.is_stop(same) and same == self.controls.first(self._usual_prompt())
+        opens = not self.controls.is_stop(same) and same == (self.controls.first(self._usual_prompt()) or same)
         return "" if opens and same in self._first_header() else same
 
     def _first_header(self) -> str:
@@ -171,16 +179,30 @@ class Stops(Renderings):
 
     def _usual_stop(self, role: str = "assistant") -> str:
         """The stop token directly after an answer that a question follows, or after a question; "" if there is none."""
+        token = self._usual_end(role)
+        return token if self.controls.is_stop(token) else ""
+
+    def _usual_end(self, role: str = "assistant") -> str:
+        """The control token there, whether it is a stop or not; "" for an opener of questions (GLM's `<|user|>`)."""
+        token, is_opener = self._usual_next(role)
+        return "" if is_opener else token
+
+    def _usual_opener(self) -> str:
+        """The control token there, if it opens the next question; else ""."""
+        token, is_opener = self._usual_next("assistant")
+        return token if is_opener else ""
+
+    def _usual_next(self, role: str) -> tuple[str, bool]:
+        """The control token after a message of this role, which others follow, and whether it opens questions."""
         probe: Any = [{"role": one, "content": f"{PROBE} {one}"} for one in ("user", "assistant", "user")]
         try:
             text = self.render(probe, False)
         except MessageError:
-            return ""
+            return "", False
         opening = text.partition(f"{PROBE} user")[0]
         after = text.partition(f"{PROBE} {role}")[2]
         token = self.controls.first_at_start(after)
-        is_opener = token == self.controls.at_end(opening.rstrip())  # of questions (GLM's `<|user|>`)
-        return token if self.controls.is_stop(token) and not is_opener else ""
+        return token, token == self.controls.at_end(opening.rstrip())
 
 
 def check_final_stop(final_stop: str, encoder: PieceEncoder) -> None:

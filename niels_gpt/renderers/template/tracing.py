@@ -27,6 +27,7 @@ from niels_gpt.renderers.template.attribution import (
     without_message,
 )
 from niels_gpt.renderers.template.jinja import Chunk
+from niels_gpt.renderers.template.proof import settle_spaces
 from niels_gpt.renderers.template.provenance import LITERAL, NO_MESSAGE
 from niels_gpt.renderers.template.sampled_span import added_prompt, history_opening, sampled_span
 from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
@@ -80,6 +81,7 @@ class Tracing:
                 for span in turn:
                     bits = CONTENT if span.origin >= 0 else SCAFFOLD if span.origin == LITERAL else 0
                     out.piece(span.text, index, bits)
+        settle_spaces(out, self.controls)
         out.attribution = f"partial: {problem}" if problem else "full"
         return out
 
