@@ -222,10 +222,12 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
                 f"tracing gives the header that ends in {_shown(proof.text, max(0, at - 8))} to message {owner[at]}; "
                 f"it is of message {proof.owner[at]}"
             )
-    # White space between two messages too, so that it has one owner in all conversations. Bos may be of none.
-    is_inside = np.maximum.accumulate(np.maximum(proof.content, owner)) >= 0
-    is_inside &= np.array([not one.isspace() for one in proof.text], np.bool_)
-    wrong = (proof.content < 0) & (proof.owner >= 0) & (owner != proof.owner) & (is_inside | (owner >= 0))
+    # White space too, so that it has one owner in all conversations. Text outside of loops may be of none, but not the
+    # end of a turn.
+    is_end = np.zeros(len(proof.text), np.bool_)
+    is_end[_footers(proof)] = True
+    is_end |= ~np.isin(proof.owner, proof.content) & (np.maximum.accumulate(owner) >= 0)
+    wrong = (proof.content < 0) & (proof.owner >= 0) & (owner != proof.owner) & (is_end | (owner >= 0))
     if wrong.any():
         at = int(np.argmax(wrong))
         return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
@@ -251,6 +253,16 @@ def _headers(proof: Proof) -> list[int]:
     starts += [span.start for span in proof.sampled]
     before = [len(proof.text[:start].rstrip()) - 1 for start in starts]
     return [at for at in before if at >= 0 and proof.content[at] < 0]
+
+
+def _footers(proof: Proof) -> list[int]:
+    """The position of the first visible character after each content, if that is scaffold: a stop, for example.
+
+    Some templates write it in the iteration of the next message.
+    """
+    ends = (np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, append=-1) != 0)) + 1).tolist()
+    after = [end + len(proof.text[end:]) - len(proof.text[end:].lstrip()) for end in ends]
+    return [at for at in after if at < len(proof.text) and proof.content[at] < 0]
 
 
 def _shown(text: str, at: int) -> str:

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.template.attribution import ControlTokens
+from niels_gpt.renderers.template.headers import Headers
 from niels_gpt.renderers.template.proof import (
     HEADER,
     PREFIX,
@@ -44,7 +45,6 @@ from niels_gpt.renderers.template.proof import (
 )
 from niels_gpt.renderers.template.renderings import Render
 from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
-from niels_gpt.renderers.template.stops import PROBE, Stops
 from niels_gpt.renderers.template.substitution import (
     NONE,
     Substituted,
@@ -108,7 +108,7 @@ class Oracle:
         raise Unproven("the template changes the contents: with other letters it writes another text")
 
 
-class _Turns(Stops):
+class _Turns(Headers):
     """One conversation: where its turns end, and what the model emits of them."""
 
     def __init__(
@@ -230,7 +230,9 @@ class _Turns(Stops):
                 without = ""
             removed = len("".join(self.real.split())) - len("".join(without.split()))
             visible = sum(not self.real[at].isspace() for at in np.flatnonzero(self.content == index).tolist())
-            if removed != visible:
+            seen = {*self.made.message_of(self.made.find(without)).tolist()}
+            takes_a_place = bool(seen - {*self.own.tolist()})  # of an earlier one, whose markup it has
+            if removed != visible and not takes_a_place:
                 self.problems.append(f"message {index} is written before an earlier one, with markup of its own")
 
     def ends(self) -> list[int]:
@@ -276,7 +278,8 @@ class _Turns(Stops):
         tail, text = part.text[at:], self.real[place:limit]
         served = self.rendering(index + 1, True)
         last_stop = self.controls.last_stop(tail)
-        if (served is not None and served.text == part.text) or (last_stop and tail[last_stop:].strip()):
+        more = tail[last_stop:].strip() if last_stop or self.messages[index]["role"] != "assistant" else ""
+        if more or (served is not None and served.text == part.text):
             tail = self._without_prompt(index, part.text[:at], tail)
         spaced = end_of_same(tail, text) if tail else 0
         if spaced is not None:
@@ -309,118 +312,6 @@ class _Turns(Stops):
     def _before_split_token(self, one: str, other: str, end: int) -> int:
         """`end`, moved back to where it cuts no control token of either text in two."""
         return min(self.controls.before_split_token(one, end), self.controls.before_split_token(other, end))
-
-    def _without_prompt(self, index: int, before: str, tail: str) -> str:
-        """`tail` without the generation prompt, which some templates write even if it is not requested.
-
-        What remains ends with the last stop token. If there is none, an assistant turn ends with the last control
-        token, and the turn of another role where the output of a conversation that goes on begins to differ.
-
-        Args:
-            before: the rendering up to the tail.
-        """
-        probe: Any = {"role": "user", "content": PROBE}
-        try:
-            longer = self.render([*self.made.messages[: index + 1], probe], False)
-        except MessageError:
-            longer = ""
-        letters = np.flatnonzero(self.made.find(before) >= 0)
-        end = before[int(letters[-1]) :] if len(letters) else before  # history may be written otherwise before it
-        if end + tail in longer:  # it stays where a question follows, so that it is no prompt
-            return tail
-        stop = self.controls.last_stop(tail)
-        if not stop and self.messages[index]["role"] == "assistant":
-            stop = max((end for _, end in self.controls.places(tail)), default=len(tail))
-        elif not stop:
-            if not longer.startswith(before):
-                return tail
-            return tail[: self.controls.before_split_token(tail, common_prefix(tail, longer[len(before) :]))]
-        return tail[: stop + len(tail[stop:]) - len(tail[stop:].lstrip())]
-
-    def _after_first_stop(self, text: str) -> int:
-        """The position after the first stop token of `text` and the white space after it; 0 if there is none."""
-        stop = next((end for start, end in self.controls.places(text) if self.controls.is_stop(text[start:end])), 0)
-        return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
-
-    def _first_turn(self, end: int) -> int:
-        """Where the first message's turn starts: after any turn the template adds, such as a default system turn."""
-        nothing = self.rendering(0, False)
-        least = 0
-        if nothing is not None and self.real[: min(end, self._next_data(0))].startswith(nothing.text):
-            least = len(nothing.text)
-        lead = self._lead()
-        # A stop right before the content is an opener (GLM's `<|user|>`), and one before any words ends nothing.
-        stops = [
-            stop
-            for start, stop in self.controls.places(lead)
-            if self.controls.is_stop(lead[start:stop]) and lead[stop:].strip() and self._words(lead[:start])
-        ]
-        if not stops and not least:
-            return self._added_block(lead)
-        stop = max(stops, default=0)
-        return max(least, stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0)
-
-    def _words(self, text: str) -> str:
-        """A text without its control tokens and the white space around it."""
-        return self.controls.removed(text).strip()
-
-    def _added_block(self, lead: str) -> int:
-        """How much of the text before the first content is a block that the template adds, where no stop ends it.
-
-        It is what a later message of this role does not have before its content::
-
-            lead    <s>[SYSTEM]Be kind.[/SYSTEM][INST]
-            later   ...four</s>[INST]                       the header is [INST]
-            lead    <s>Be kind.\n\nUSER:
-            later   ...four</s>\nUSER:                      the header is \nUSER:
-        """
-        role = self.messages[0]["role"]
-        if role in ("system", "developer") or not self._words(lead):
-            return 0
-        start = self._header_start(lead, role)
-        return start if start is not None and self._words(lead[:start]) else 0
-
-    def _header_start(self, text: str, role: str) -> int | None:
-        """Where the header of a message of this role starts in the text before its content; `None` if nothing shows it.
-
-        The header is what a message of this role has elsewhere, too.
-        """
-        usual = self._usual_prompt() if role == "assistant" else ""
-        if usual.strip() and usual in text:  # without the markup of reasoning, which the probe does not have
-            text = text[: text.rindex(usual) + len(usual)]
-        places = list(self.controls.places(text))
-        for before in ("user", "assistant"), ("user",):
-            probe: Any = [{"role": one, "content": f"{PROBE} {n}"} for n, one in enumerate([*before, role])]
-            try:
-                rendered = self.render(probe, False)
-            except MessageError:
-                continue
-            gap = rendered.partition(f"{PROBE} {len(before) - 1}")[2].partition(f"{PROBE} {len(before)}")[0]
-            if usual.strip() and usual in gap:
-                gap = gap[: gap.rindex(usual) + len(usual)]
-            start = len(text) - common_prefix(text[::-1], gap[::-1])
-            start = max([start, *(stop for begin, stop in places if begin < start < stop)])
-            end = self._usual_end(before[-1])  # of the message before, and not of the header
-            if end and self.controls.first_at_start(text[start:]) == end:
-                start = text.index(end, start) + len(end)
-            header = text[start:]
-            # Not within a word: "[Round 1]" and "[Round 2]" have "]" in common.
-            tokens = self.controls.at_end(text[:start]) or self.controls.first_at_start(header)
-            is_whole = bool(tokens) or header[:1].isspace() or text[:start][-1:].isspace() or not start
-            return start if header.strip() and is_whole else None
-        return None
-
-    def _lead(self) -> str:
-        """The text before the first message's content; for an empty message, the text before a probe in its place."""
-        if not len(self.whole.known) or self.own[self.whole.known[0]] != 0:
-            filled = cast(Message, {**self.made.messages[0], "content": PROBE})
-            try:
-                text = self.render([filled, *self.made.messages[1:]], False)
-            except MessageError:
-                return ""
-            lead = text.partition(PROBE)[0]
-            return lead if self.real.startswith(lead) else ""
-        return self.real[: self._next_data(0)]
 
     # ---- sampled spans
 

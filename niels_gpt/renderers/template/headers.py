@@ -1,0 +1,145 @@
+"""Finds where turns begin: whose the text before the first content is, and what belongs to a generation prompt.
+
+Probe conversations show what a template writes before a message of a role elsewhere. What it writes only at the start
+of a conversation is a block of its own, such as a default system text. What it writes only at the end, though no prompt
+is requested, is a generation prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Message
+from niels_gpt.renderers.template.stops import PROBE, Stops
+from niels_gpt.renderers.template.substitution import common_prefix
+
+
+class Headers(Stops):
+    """One conversation: where its turns begin."""
+
+    def _without_prompt(self, index: int, before: str, tail: str) -> str:
+        """`tail` without the generation prompt, which some templates write even if it is not requested.
+
+        What remains ends with the last stop token. If there is none, an assistant turn ends with the last control
+        token, and the turn of another role where the output of a conversation that goes on begins to differ.
+
+        Args:
+            before: the rendering up to the tail.
+        """
+        probe: Any = {"role": "user", "content": PROBE}
+        try:
+            longer = self.render([*self.made.messages[: index + 1], probe], False)
+        except MessageError:
+            longer = ""
+        letters = np.flatnonzero(self.made.find(before) >= 0)
+        end = before[int(letters[-1]) :] if len(letters) else before  # history may be written otherwise before it
+        if end + tail in longer:  # it stays where a question follows, so that it is no prompt
+            return tail
+        stop = self.controls.last_stop(tail)
+        prompt = self._unasked_prompt()
+        if not stop and prompt and tail.endswith(prompt):
+            return tail[: -len(prompt)]
+        if not stop and self.messages[index]["role"] == "assistant":
+            stop = max((end for _, end in self.controls.places(tail)), default=len(tail))
+        elif not stop:
+            if not longer.startswith(before):
+                return tail
+            return tail[: self.controls.before_split_token(tail, common_prefix(tail, longer[len(before) :]))]
+        return tail[: stop + len(tail[stop:]) - len(tail[stop:].lstrip())]
+
+    def _unasked_prompt(self) -> str:
+        """What a template writes after the stop of a question though no prompt is requested; "" for nothing."""
+        probe: Any = [{"role": "user", "content": PROBE}]
+        try:
+            after = self.render(probe, False).partition(PROBE)[2]
+        except MessageError:
+            return ""
+        return after[self.controls.last_stop(after) :].strip() if self.controls.last_stop(after) else ""
+
+    def _after_first_stop(self, text: str) -> int:
+        """The position after the first stop token of `text` and the white space after it; 0 if there is none."""
+        stop = next((end for start, end in self.controls.places(text) if self.controls.is_stop(text[start:end])), 0)
+        return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
+
+    def _first_turn(self, end: int) -> int:
+        """Where the first message's turn starts: after any turn the template adds, such as a default system turn."""
+        nothing = self.rendering(0, False)
+        least = 0
+        if nothing is not None and self.real[: min(end, self._next_data(0))].startswith(nothing.text):
+            least = len(nothing.text)
+        lead = self._lead()
+        # A stop right before the content is an opener (GLM's `<|user|>`), and one before any words ends nothing.
+        stops = [
+            stop
+            for start, stop in self.controls.places(lead)
+            if self.controls.is_stop(lead[start:stop]) and lead[stop:].strip() and self._words(lead[:start])
+        ]
+        if not stops and not least:
+            return self._added_block(lead)
+        stop = max(stops, default=0)
+        return max(least, stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0)
+
+    def _words(self, text: str) -> str:
+        """A text without its control tokens and the white space around it."""
+        return self.controls.removed(text).strip()
+
+    def _added_block(self, lead: str) -> int:
+        """How much of the text before the first content is a block that the template adds, where no stop ends it.
+
+        It is what a later message of this role does not have before its content::
+
+            lead    <s>[SYSTEM]Be kind.[/SYSTEM][INST]
+            later   ...four</s>[INST]                       the header is [INST]
+            lead    <s>Be kind.\\n\\nUSER:
+            later   ...four</s>\\nUSER:                     the header is \\nUSER:
+        """
+        role = self.messages[0]["role"]
+        if role in ("system", "developer") or not self._words(lead):
+            return 0
+        start = self._header_start(lead, role)
+        return start if start is not None and self._words(lead[:start]) else 0
+
+    def _header_start(self, text: str, role: str) -> int | None:
+        """Where the header of a message of this role starts in the text before its content; `None` if nothing shows it.
+
+        The header is what a message of this role has elsewhere, too.
+        """
+        usual = self._usual_prompt() if role == "assistant" else ""
+        if usual.strip() and usual in text:  # without the markup of reasoning, which the probe does not have
+            text = text[: text.rindex(usual) + len(usual)]
+        places = list(self.controls.places(text))
+        for before in ("user", "assistant"), ("user",):
+            probe: Any = [{"role": one, "content": f"{PROBE} {n}"} for n, one in enumerate([*before, role])]
+            try:
+                rendered = self.render(probe, False)
+            except MessageError:
+                continue
+            gap = rendered.partition(f"{PROBE} {len(before) - 1}")[2].partition(f"{PROBE} {len(before)}")[0]
+            if usual.strip() and usual in gap:
+                gap = gap[: gap.rindex(usual) + len(usual)]
+            start = len(text) - common_prefix(text[::-1], gap[::-1])
+            start = max([start, *(stop for begin, stop in places if begin < start < stop)])
+            end = self._usual_end(before[-1])  # of the message before, and not of the header
+            if end and self.controls.first_at_start(text[start:]) == end and end not in self._first_header():
+                start = text.index(end, start) + len(end)
+            header = text[start:]
+            # Not within a word: "[Round 1]" and "[Round 2]" have "]" in common.
+            tokens = self.controls.at_end(text[:start]) or self.controls.first_at_start(header)
+            is_whole = bool(tokens) or header[:1].isspace() or text[:start][-1:].isspace() or not start
+            return start if header.strip() and is_whole else None
+        return None
+
+    def _lead(self) -> str:
+        """The text before the first message's content; for an empty message, the text before a probe in its place."""
+        if not len(self.whole.known) or self.own[self.whole.known[0]] != 0:
+            filled = cast(Message, {**self.made.messages[0], "content": PROBE})
+            try:
+                text = self.render([filled, *self.made.messages[1:]], False)
+            except MessageError:
+                return ""
+            lead = text.partition(PROBE)[0]
+            return lead if self.real.startswith(lead) else ""
+        return self.real[: self._next_data(0)]
