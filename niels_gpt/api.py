@@ -13,7 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import UsageError, shown
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.values import check_keywords, check_names
 
@@ -123,13 +123,23 @@ def open(path: str | Path, *, tokenizer: Any = None) -> Dataset:
     """A dataset that this package wrote: a cache or episodes, memory-mapped.
 
     Raises:
-        CacheError: no dataset there, an unfinished or a damaged one.
+        CacheError: no dataset there, an unfinished or a damaged one. UsageError: a file, or no path.
 
     More: `niels_gpt.datasets`.
     """
     from niels_gpt.datasets import open_dataset
 
+    _check_path("path", path)
+    if Path(path).is_file():
+        raise UsageError(
+            f"{path}: a file; expected a directory that a build wrote. ng.build makes one of conversations"
+        )
     return open_dataset(path, tokenizer=tokenizer)
+
+
+def _check_path(name: str, path: object) -> None:
+    if not isinstance(path, str | Path) or not str(path):
+        raise UsageError(f"{name} is {shown(path)}; expected the path of a directory")
 
 
 def loader(
@@ -349,6 +359,7 @@ def build(
 
     if not inputs:
         raise UsageError(f"inputs is {inputs!r}; expected a file of conversations, or a list of files")
+    _check_path("out", out)
     # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     preferences = None if mapping else preference_source(paths, format)
@@ -454,6 +465,8 @@ def convert(
     Raises:
         UsageError: neither or both of `to` and `source_format`, no such format, or an option that it does not have.
     """
+    _check_path("source", source)
+    _check_path("out", out)
     if (to is None) == (source_format is None):
         raise UsageError(
             f"to is {to!r} and source_format is {source_format!r}; expected one of both: to= writes another trainer's "
