@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from niels_gpt.errors import UsageError, shown
 from niels_gpt.progress import SILENT, Progress
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from niels_gpt.renderers.types import RenderedTokens
     from niels_gpt.sources.mapping import RowMapping
 
-    AnyRenderer = Family | DefaultRenderer
+    AnyRenderer: TypeAlias = Family | DefaultRenderer
 
 # Parameters of `build_episodes` and `build_preferences` that `build` sets itself.
 _SET_BY_BUILD = {"conversations", "preferences", "out_dir", "encoder", "source_name", "source_config", "executor"}

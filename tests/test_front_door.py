@@ -217,3 +217,18 @@ def test_a_preset_of_the_loss_may_be_named_everywhere(chats: Path, tokenizer: Pa
         ng.diagnose(chats, renderer=renderer, loss_on=5)
     with pytest.raises(UsageError, match="'sampel' is not an option of diagnose; did you mean 'sample'"):
         ng.diagnose(chats, renderer=renderer, sampel=5)
+
+
+@pytest.mark.slow
+def test_a_users_strict_mypy_knows_the_types(tmp_path: Path) -> None:
+    """The type of `ng.renderer(...)` was not known: outside of the package, mypy did not take `A | B` for an alias."""
+    pytest.importorskip("mypy")
+    script = tmp_path / "script.py"
+    script.write_text(
+        'import niels_gpt as ng\n\nrenderer = ng.renderer("m")\n'
+        'ids: list[int] = renderer.render([{"role": "user", "content": "hi"}]).token_ids\n'
+        "content: str | None = renderer.parse_response(ids).content\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "mypy"), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
