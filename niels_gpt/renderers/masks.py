@@ -353,7 +353,8 @@ def build_trajectory_step(
     """Prompt and completion of one step as ids with masks.
 
     The completion starts where the ids of the whole conversation first differ from the prompt that serving would have
-    used. Its mask is True on what the model itself would emit, so tool results in it are context.
+    used. Its mask is True on what the model itself would emit in the messages of the completion, so tool results are
+    context, and so are turns of the prompt that a format rewrites (it drops their reasoning once a user speaks again).
 
     Returns:
         prompt_ids, prompt_mask, completion_ids, completion_mask, completion_logprobs (zeros), routed_experts (`None`),
@@ -370,11 +371,14 @@ def build_trajectory_step(
     pairs = zip(prompt, whole.token_ids, strict=False)
     # A format may write the prompt otherwise once the answer is there, so the common beginning is searched.
     split = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(prompt), len(whole.token_ids)))
+    # So the completion may begin within a turn of the prompt, which is not of this step.
+    of_step = (owner >= len(prompt_messages) for owner in whole.message_indices)
+    sampled = [emitted and own for emitted, own in zip(whole.sampled_mask, of_step, strict=True)]
     step: dict[str, Any] = {
         "prompt_ids": whole.token_ids[:split],
         "prompt_mask": [False] * split,
         "completion_ids": whole.token_ids[split:],
-        "completion_mask": whole.sampled_mask[split:],
+        "completion_mask": sampled[split:],
         "completion_logprobs": [0.0] * (len(whole.token_ids) - split),
         "routed_experts": None,
     }

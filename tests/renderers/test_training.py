@@ -378,10 +378,28 @@ def test_trajectory_steps(name: str) -> None:
             prefixes += 1
             assert step["prompt_ids"] == prompt
         assert step["prompt_mask"] == [False] * split
-        assert step["completion_mask"] == whole.sampled_mask[split:]
+        mask = [
+            sampled and owner >= at for sampled, owner in zip(whole.sampled_mask, whole.message_indices, strict=True)
+        ]
+        assert step["completion_mask"] == mask[split:]
         assert step["completion_logprobs"] == [0.0] * len(step["completion_ids"])
         assert step["routed_experts"] is None
     assert prefixes > 3
+
+
+def test_a_step_trains_no_turn_of_its_prompt() -> None:
+    """Once the user speaks again, Qwen3 writes the first turn without reasoning: there the ids begin to differ."""
+    renderer, call = family("qwen3"), {"id": "1", "function": {"name": "f", "arguments": {}}}
+    asks = {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [call]}
+    prompt = [user(), asks, {"role": "tool", "tool_call_id": "1", "content": "o"}]
+    completion = [assistant("first"), user(), assistant("second")]
+    step = build_trajectory_step(renderer, prompt, completion)
+    pairs = zip(step["completion_ids"], step["completion_mask"], strict=True)
+    trained = renderer.encoder.decode([token for token, mask in pairs if mask])
+    assert "<tool_call>" in renderer.encoder.decode(step["completion_ids"])
+    assert "first" in trained
+    assert "second" in trained
+    assert "<tool_call>" not in trained
 
 
 def test_a_step_without_a_completion() -> None:
