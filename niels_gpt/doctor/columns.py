@@ -65,7 +65,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
     for name in names:
         lists: list[Sequence[Any]] = []
         for number, row in enumerate(rows):
-            values = row.get(name)
+            values = _without_tensor(row.get(name))
             usable = values is None or _is_numbers(values, whole=name not in MASK_COLUMNS)
             if not usable:
                 problems.append(Problem("unusable-row", number, f"{name} is not a list of numbers"))
@@ -75,6 +75,11 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
         kind = np.float64 if name in MASK_COLUMNS else np.int64
         columns[name] = Column(np.fromiter(chain.from_iterable(lists), dtype=kind, count=int(lengths.sum())), lengths)
     return columns, problems
+
+
+def _without_tensor(values: Any) -> Any:
+    """A tensor, of any library, as a list; anything else as it is."""
+    return values.tolist() if hasattr(values, "tolist") and not isinstance(values, np.ndarray) else values
 
 
 def _is_numbers(values: Any, *, whole: bool) -> bool:

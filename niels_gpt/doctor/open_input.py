@@ -218,7 +218,11 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
 
 
 def _listed(source: Any) -> list[Any]:
-    """The rows of an iterable."""
+    """The rows of an iterable; a row that is a list of messages becomes a row with the field `messages`.
+
+    Raises:
+        UsageError: no rows, or the messages of one conversation.
+    """
     kind = type(source).__name__
     if isinstance(source, Mapping):
         names = ", ".join(shown(key, 30) for key in islice(source, 5)) or "nothing"
@@ -230,7 +234,12 @@ def _listed(source: Any) -> list[Any]:
         raise UsageError(
             f"the input is a {kind}; expected rows, a path, or a dataset's name. A tokenizer is named by its directory"
         )
-    return list(source)
+    rows = [{"messages": row} if isinstance(row, list) else row for row in source]
+    if rows and isinstance(rows[0], Mapping) and "role" in rows[0] and "content" in rows[0]:
+        raise UsageError(
+            "the input is a list of messages; expected rows. Pass a list of conversations: for one, [messages]"
+        )
+    return rows
 
 
 def is_tokenizer(path: Path) -> bool:

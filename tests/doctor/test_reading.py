@@ -82,12 +82,19 @@ def as_directory(made: list[Row], folder: Path) -> Path:
     return path
 
 
+def as_tensors(made: list[Row], _: Path) -> list[dict[str, Any]]:
+    """As a dataset with `with_format("torch")` gives them."""
+    torch = pytest.importorskip("torch")
+    return [{name: torch.tensor(values) for name, values in row.items()} for row in made]
+
+
 FORMS: tuple[Callable[[list[Row], Path], Any], ...] = (
     as_jsonl,
     as_gzip,
     as_json,
     as_parquet,
     as_saved_dataset,
+    as_tensors,
     lambda made, _: made,
 )
 
@@ -148,7 +155,9 @@ def test_rows_are_numbered_through_all_files_of_a_directory(tmp_path: Path) -> N
     assert finding.evidence[0].where.endswith("part-1.parquet row 1")
 
 
-@pytest.mark.parametrize("form", [as_jsonl, as_json, as_parquet])
+@pytest.mark.parametrize(
+    "form", [as_jsonl, as_json, as_parquet, lambda made, _: made, lambda made, _: [row["messages"] for row in made]]
+)
 def test_conversations_are_judged_alike_however_they_are_stored(form: Any, tmp_path: Path) -> None:
     made = as_rows(chats(12))
     made[4]["messages"][1]["content"] = ""
@@ -249,6 +258,7 @@ def test_a_sample_of_none_is_refused() -> None:
         ({"train": as_rows(chats(2)), "test": []}, "a dict with 'train', 'test'; expected rows"),
         (renderer_of("chatml"), "expected rows, a path"),
         (5, "the input is a int; expected rows, a path"),
+        (chats(1)[0], r"a list of messages; expected rows.*\[messages\]"),
     ],
 )
 def test_an_object_that_is_no_rows_is_refused(source: Any, says: str) -> None:
