@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
-    from niels_gpt.episodes.order.mixture import Mixture
     from niels_gpt.episodes.order.sampling import Sampling
-    from niels_gpt.episodes.split_loader import SplitLoader
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Message
     from niels_gpt.renderers.family import Family
@@ -37,16 +35,6 @@ if TYPE_CHECKING:
 
 # Parameters of `build_episodes` and `build_preferences` that `build` sets itself.
 _SET_BY_BUILD = {"conversations", "preferences", "out_dir", "encoder", "source_name", "source_config", "executor"}
-# Parameters of the loaders' classes for which `loader` has a parameter of its own.
-_LOADER_NAMES = {
-    "dataset_dir": "path",
-    "paths": "path",
-    "config": "batch_size, sequence_length and device",
-    "block_size": "sequence_length",
-    "epoch_seed": "seed",
-    "epoch_shuffle": "shuffle",
-    "shard_cache": "cache_dir and cache_bytes",
-}
 
 
 def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **options: Any) -> AnyRenderer:
@@ -191,118 +179,23 @@ def loader(
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.episodes.WindowLoader`,
     `niels_gpt.preferences.PreferenceLoader`, `niels_gpt.rollouts.RolloutLoader`.
     """
-    from niels_gpt.episodes.format import kind_of
-    from niels_gpt.episodes.order.mixture import mixture_for
+    from niels_gpt.loaders import LoaderRequest, loader_of
 
-    for name in options:
-        if name in _LOADER_NAMES:
-            raise UsageError(f"found {name}; ng.loader takes {_LOADER_NAMES[name]} in its place")
-    counted = {name: options.get(name) for name in ("too_long", "share_prefixes")}
-    mixture = mixture_for(path, sequence_length=sequence_length, packing=packing, **counted)
-    if mixture is not None:
-        sequence_length = mixture.sequence_length
-    if sequence_length is None:
-        raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
-    rows: dict[str, Any] = {"batch_size": batch_size, "device": device, "pad_token_id": pad_token_id}
-    kind = kind_of(path)
-    if kind in ("preferences", "rollouts"):
-        _refuse_options(path, kind, {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes})
-        rows |= {"sequence_length": sequence_length, "seed": 0 if seed is None else seed, "shuffle": shuffle}
-        make = _preference_loader if kind == "preferences" else _rollout_loader
-        opened = make(path, packing, rows, options)
-    else:
-        # The contract's name of the sequence length is block_size.
-        rows |= {"block_size": sequence_length} | _shard_cache(cache_dir, cache_bytes)
-        rows |= _order(mixture, sampling, seed, shuffle=shuffle)
-        opened = _episode_or_window_loader(path, mixture, packing, rows, options)
-    return opened.as_dataloader(split, epochs=epochs, num_workers=num_workers)
-
-
-def _preference_loader(
-    path: Any, packing: bool | None, rows: Mapping[str, Any], options: Mapping[str, Any]
-) -> SplitLoader[Any]:
-    """The loader of completions that are compared: `options` are the caller's keywords, `rows` those of `loader`."""
-    from niels_gpt.preferences.loader import PreferenceLoader
-
-    _refuse_options(path, "preferences", {"packing": packing or None})
-    check_keywords(PreferenceLoader, options)
-    return PreferenceLoader(path, **rows, **options)
-
-
-def _rollout_loader(
-    path: Any, packing: bool | None, rows: Mapping[str, Any], options: Mapping[str, Any]
-) -> SplitLoader[Any]:
-    """The loader of what a policy sampled; the arguments are those of `_preference_loader`."""
-    from niels_gpt.rollouts.loader import RolloutLoader
-
-    if isinstance(path, Mapping):
-        raise UsageError(f"{next(iter(path))}: rollouts are not mixed in proportions; pass a list of directories")
-    check_keywords(RolloutLoader, options)
-    return RolloutLoader(path, packing=packing or False, **rows, **options)
-
-
-def _episode_or_window_loader(
-    path: Any, mixture: Mixture | None, packing: bool | None, rows: dict[str, Any], options: Mapping[str, Any]
-) -> SplitLoader[Any]:
-    """The loader of episodes, or of the windows of pretraining caches.
-
-    Args:
-        mixture: what a recipe built, in which case it names the datasets and whether they are packed.
-        rows, options: as in `_preference_loader`.
-    """
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-    from niels_gpt.episodes.windows import WindowLoader, are_token_caches
-
-    sizes = {name: rows.pop(name) for name in ("batch_size", "block_size", "device")}
-    if mixture is None and are_token_caches(path, rows.get("shard_cache")):
-        _refuse_options(path, "windows", {"packing": packing or None})
-        return WindowLoader(sizes, dataset_dir=path, **{**options, **rows})
-    check_keywords(GPTEpisodeDataLoader, options)
-    if mixture is not None:
-        path, packing = list(mixture.folders), mixture.packing
-    return GPTEpisodeDataLoader(sizes, dataset_dir=path, packing=packing or False, **{**options, **rows})
-
-
-def _refuse_options(path: object, kind: str, options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options that are set, of which this kind of dataset has none."""
-    if given := [name for name, value in options.items() if value is not None]:
-        raise UsageError(f"{path}: a dataset of {kind}, which have no {' or '.join(given)}; leave it out")
-
-
-def _order(mixture: Mixture | None, sampling: Sampling | None, seed: int | None, *, shuffle: bool) -> dict[str, Any]:
-    """Order and proportions as options of the loader of episodes: those that are passed, else the recipe's.
-
-    Raises:
-        UsageError: `sampling` beside `seed` or `shuffle`.
-    """
-    from niels_gpt.episodes.order.sampling import Sampling
-
-    if sampling is not None and (seed is not None or not shuffle):
-        raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
-    if mixture is None:
-        return (
-            {"epoch_shuffle": shuffle, "epoch_seed": 0 if seed is None else seed}
-            if sampling is None
-            else {"sampling": sampling}
-        )
-    seed = mixture.seed if seed is None else seed
-    chosen = sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)
-    return {"sampling": chosen, "too_long": mixture.too_long, "share_prefixes": mixture.share_prefixes}
-
-
-def _shard_cache(cache_dir: str | Path | None, cache_bytes: int | None) -> dict[str, Any]:
-    """The cache of shards as an option of the loader; nothing where there is none.
-
-    Raises:
-        UsageError: the size of a cache without its directory.
-    """
-    from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
-
-    if cache_dir is not None:
-        return {"shard_cache": ShardCache(Path(cache_dir), MAX_BYTES if cache_bytes is None else cache_bytes)}
-    if cache_bytes is not None:
-        raise UsageError(f"cache_bytes is {cache_bytes!r} without a cache_dir; pass the directory of the cache")
-    return {}
+    asked = LoaderRequest(
+        path=path,
+        batch_size=batch_size,
+        sequence_length=sequence_length,
+        packing=packing,
+        seed=seed,
+        shuffle=shuffle,
+        sampling=sampling,
+        pad_token_id=pad_token_id,
+        device=device,
+        cache_dir=cache_dir,
+        cache_bytes=cache_bytes,
+        options=options,
+    )
+    return loader_of(asked).as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 
 def build(
