@@ -305,8 +305,10 @@ RULES: Final = (
         "text-damaged",
         "texts were decoded wrongly",
         "The model learns to write character salad (Ã©, â€™) or U+FFFD; both cost several tokens for each letter.",
-        "UTF-8 that was read as Latin-1 or Windows-1252, or bytes that were cut in the middle of a character.",
-        "Read the source again as UTF-8; the library ftfy repairs most texts whose bytes are all there.",
+        "Text in one encoding that was read in another (UTF-8 as Windows-1252, KOI8-R as Windows-1251), or bytes that "
+        "were cut in the middle of a character.",
+        "Read the source again in its own encoding, usually UTF-8; the library ftfy repairs most UTF-8 whose bytes are "
+        "all there.",
     ),
     _rule(
         ENTITIES,

@@ -19,6 +19,7 @@ them, those without are encoded again: of a tokenizer's own rows nearly none cha
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -71,6 +72,10 @@ RULES: Final = (
         applies=("tokens",),
         needs=("turns",),
     ),
+)
+_OTHER_TURNS: Final = re.compile(
+    r"<\|im_start\|>|<\|start_header_id\|>|<\|header_start\|>|<start_of_turn>|\[INST\]|<｜User｜>"
+    r"|<\|(?:system|user|assistant)\|>|### (?:Instruction|Response|User|Assistant)|\b(?:User|USER|Human): "
 )
 SIZE: Final = 1 << 16
 WINDOW: Final = 64  # tokens of a row that are encoded again
@@ -213,7 +218,9 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
     sample = counters.drop(SAMPLE)
     if encoder is not None and layout is not None:
         found = counters.hits.get("wrong-tokenizer")
-        if found is not None and _are_its_own(found.evidence, encoder, layout):
+        if found is not None and (
+            _are_its_own(found.evidence, encoder, layout) or _hold_other_turns(found.evidence, encoder, layout)
+        ):
             counters.move("wrong-tokenizer", OTHER_FORMAT)
         elif found is None and "ids-wrapped" not in counters.hits:
             _find_wrapped(sample, counters, encoder, layout)
@@ -310,6 +317,16 @@ def _common(first: list[int], second: list[int]) -> int:
 def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
     """Whether nearly all of these tokens are the same when their text is encoded again."""
     return _share_unchanged([[token.id for token in sample.window] for sample in samples], encoder, layout) >= SAME
+
+
+def _hold_other_turns(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
+    """Whether the text of all samples holds headers of other formats. Ids of another tokenizer have no such text.
+
+    Tools encode headers and messages separately, so these ids may not be the same when all are encoded again.
+    """
+    ids = [[token.id for token in sample.window if token.id not in layout.controls] for sample in samples]
+    texts = [encoder.decode([token for token in row if 0 <= token < encoder.vocab_size]) for row in ids]
+    return all(map(_OTHER_TURNS.search, texts))
 
 
 def _share_unchanged(rows: Iterable[list[int]], encoder: PieceEncoder, layout: Layout) -> float:
