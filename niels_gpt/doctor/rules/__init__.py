@@ -10,7 +10,7 @@
     packing.py    several texts in a row     preferences.py  chosen and rejected, labels, ranks
     contents.py   what messages say          vocabulary.py   ids of another tokenizer
     secrets.py    patterns of keys in it     cut_answers.py  answers that break off
-    shares.py     how many answers do
+    shares.py     how many answers do       code_pages.py   texts of another code page
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::

@@ -7,7 +7,7 @@ How a character of the output gets its facts, in the order in which it happens:
 2. The template runs in transformers' environment (`jinja.py`). Its string constants have origin LITERAL; string
    operations and filters (`filters.py`) keep origins. Each loop over the messages reports which message it is at.
 3. The output is cut into spans of one origin, each with the message it belongs to (`attribution.py`): scaffold
-   belongs to the message whose iteration wrote it, content to its own message.
+   belongs to the message whose iteration wrote it, content to its own message. `headers.py` finds where turns begin.
 4. In an assistant's turn, `sampled_span.py` finds what the model itself emits: everything after the generation prompt,
    up to and with the stop token. `tracing.py` puts these steps together.
 5. `certificate.py` decides whether tracing can be trusted for this kind of conversation, by comparing it on probes with
