@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.small import CHATML, assistant, user
 from tests.renderers.template_judge import Run, runs
 from tests.renderers.test_oracle import made, system
+from tests.renderers.tiny_families import Tokens, byte_level
 
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 NEWLINE_UNLESS_LAST = (
@@ -117,6 +121,34 @@ def test_the_opener_of_all_turns_is_no_stop_where_no_prompt_shows_it() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
     chat = [user("Hi"), {**assistant(""), "tool_calls": [call]}, {"role": "tool", "content": "4", "tool_call_id": "1"}]
     assert [text.strip() for text in sampled(renderer, chat)] == ["<|vision_start|>assistant\nlook<|image_pad|>"]
+
+
+def test_a_stop_of_the_generation_config_need_not_be_special(tmp_path: Path) -> None:
+    """As Laguna's `</assistant>`: a content that spells it is text."""
+    tokenizer = byte_level(Tokens(controls=("<|im_end|>",), added=("</a>",)))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    stop = tokenizer.token_to_id("</a>")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}', encoding="utf-8")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [stop]}), encoding="utf-8")
+    turn = "{{ '<u>' + m.content + '</u>' if m.role == 'user' else '<a>' + m.content + '</a>' }}"
+    source = "{% for m in messages %}" + turn + "{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+    renderer, chat = TemplateRenderer(tmp_path, template=source), [user("</a>"), assistant("Hello.")]
+    assert renderer.render(chat).attribution == "full"
+    assert sampled(renderer, chat) == ["Hello.</a>"]
+    assert renderer.render_ids(chat).count(stop) == 1
+
+
+def test_a_proof_renders_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer, seen = made("{% set all %}" + OPENERS + "{% endset %}{{ all }}"), []
+    chunks = renderer._chunks
+
+    def counting(messages: Any, tools: Any, gen: bool) -> Any:
+        seen.append(pickle.dumps((list(messages), gen)))
+        return chunks(messages, tools, gen)
+
+    monkeypatch.setattr(renderer, "_chunks", counting)
+    renderer.proof(normalise([user("Hi"), *ASSISTANT_FIRST]), None, False)
+    assert len(seen) == len(set(seen))
 
 
 # ---- where answers begin

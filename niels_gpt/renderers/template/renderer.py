@@ -122,7 +122,8 @@ class TemplateRenderer(BaseRenderer):
     ) -> None:
         self.encoder = open_encoder(tokenizer)
         if isinstance(self.encoder, TokenizerAdapter):  # so that content can never contain a stop
-            self.encoder = self.encoder.with_controls(stops)
+            named = [text for text, token in self.encoder.added_ids.items() if token in self.encoder.stop_ids]
+            self.encoder = self.encoder.with_controls([*stops, *named])  # Laguna's `</assistant>` is not special
         if final_stop:
             check_final_stop(final_stop, self.encoder)
             stops = [*stops, final_stop]
@@ -299,8 +300,7 @@ class TemplateRenderer(BaseRenderer):
             return found
 
         known = {} if rendered is None else rendered
-        render = text if rendered is None else text_once
-        oracle = Oracle(render, self._controls, self._retained, self.source)
+        oracle = Oracle(text_once, self._controls, self._retained, self.source)
         return oracle.prove(messages, add_generation_prompt=gen)
 
     def _emit_proven(
