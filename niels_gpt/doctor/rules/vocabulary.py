@@ -39,6 +39,7 @@ from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 OTHER_FORMAT: Final = "other-format"
+NO_TURN: Final = "no turn of this format is in the row"
 RULES: Final = (
     Rule(
         "wrong-tokenizer",
@@ -131,7 +132,9 @@ def check(view: View) -> View:
     foreign = _control_tokens(view, layout) & ~wrapped & ((high > 0) | (layout.vocab_size <= SIZE))
     note = f"the row holds {FOREIGN} or more control tokens that the format does not write"
     view.hit_rows(FOREIGN_ROWS, foreign, note)
-    _sample(view, no_turn & ~wrapped & ~foreign & partly, "wrong-tokenizer", "no turn of this format is in the row")
+    without = no_turn & ~wrapped & ~foreign & partly
+    view.counters.sums[NO_TURN] += int(without.sum())
+    _sample(view, without, "wrong-tokenizer", NO_TURN)
     _sample(view, foreign, "wrong-tokenizer", note)
     outside = _mostly_outside(view, layout) & ~wrapped & ~foreign
     _sample(view, outside & ~(no_turn & partly), "wrong-tokenizer", "many ids of the row are not in the vocabulary")
@@ -221,7 +224,10 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
         if found is not None and (
             _are_its_own(found.evidence, encoder, layout) or _hold_other_turns(found.evidence, encoder, layout)
         ):
-            counters.move("wrong-tokenizer", OTHER_FORMAT)
+            counters.drop("wrong-tokenizer")
+            # Rows with turns are of this format, whatever control tokens their texts hold.
+            evidence = [piece for piece in found.evidence if piece.note == NO_TURN]
+            counters.add(OTHER_FORMAT, evidence, count=counters.sums[NO_TURN], rows=counters.sums[NO_TURN])
         elif found is None and "ids-wrapped" not in counters.hits:
             _find_wrapped(sample, counters, encoder, layout)
         if "wrong-tokenizer" in counters.hits:
