@@ -16,7 +16,7 @@ from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cli.main import app
 from niels_gpt.cli.terminal import run
-from niels_gpt.errors import NielsError
+from niels_gpt.errors import NielsError, TokenizerError, UsageError
 from niels_gpt.samples import chats_file
 from tests.export.sources import sft_cache
 
@@ -142,3 +142,26 @@ def test_a_name_with_a_nul_character(opened: Callable[[str], object]) -> None:
     """Python itself raises ValueError for it, which names no path."""
     with pytest.raises(NielsError, match=r"a\\x00b"):
         opened("a\x00b")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("episodes", "build", "chats.jsonl", "--out", "", "--tokenizer", "qwen3"),
+        ("episodes", "build", "chats.jsonl", "--out=", "--tokenizer", "qwen3"),
+        ("doctor", ""),
+        ("show", "", "-1"),
+        ("render", "chats.jsonl", "--tokenizer", ""),
+    ],
+)
+def test_an_empty_argument_is_not_the_current_directory(ask: Ask, line: tuple[str, ...]) -> None:
+    """What a shell makes of `--out "$OUT"` where OUT is not set: the dataset was built in the current directory."""
+    code, said = ask(*line)
+    assert (code, "is empty; expected a value (is a shell variable unset?)" in said) == (2, True), said
+
+
+def test_an_empty_name_in_python() -> None:
+    with pytest.raises(TokenizerError, match="the tokenizer is an empty text"):
+        ng.renderer("")
+    with pytest.raises(UsageError, match="the input is an empty text"):
+        ng.diagnose("")

@@ -39,12 +39,14 @@ class HelpCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse a misspelt option also where unknown ones pass as arguments, which lets -1 be a row number.
+        """Refuse what typer lets pass: empty arguments, and misspelt options where -1 is a row number.
 
         Raises:
-            UsageError: naming the nearest option.
+            UsageError: naming the empty option, or the one that is nearest to a misspelt one.
         """
-        if ctx.ignore_unknown_options and not ctx.resilient_parsing:  # while the shell completes, nothing is refused
+        if not ctx.resilient_parsing:  # while the shell completes, nothing is refused
+            refuse_empty(args)
+        if ctx.ignore_unknown_options and not ctx.resilient_parsing:
             # Everything up to `--` may be an option; what follows it is an argument.
             known = [name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)]
             for name in (arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]):
@@ -60,6 +62,17 @@ class HelpCommand(TyperCommand):
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         super().format_help(ctx, formatter)
+
+
+def refuse_empty(args: Sequence[str]) -> None:
+    """Raise `UsageError` for an empty argument: as a path it would be the current directory.
+
+    It is what a shell makes of a variable that is not set: `--out "$OUT"` is `--out ""`.
+    """
+    for before, arg in zip(["", *args], args, strict=False):
+        if arg == "" or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1):
+            name = arg[:-1] or (before if before.startswith("-") else "an argument")
+            raise UsageError(f"{name} is empty; expected a value (is a shell variable unset?)")
 
 
 def shorten_options(command: Any, ctx: Any) -> None:

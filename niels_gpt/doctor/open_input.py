@@ -198,6 +198,8 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         # Without importing the library, which takes seconds.
         of_datasets = type(source).__module__.partition(".")[0] == "datasets"
         return _with_kind(Opened("rows", "rows", "chats", rows=_listed(source), arrow=of_datasets), form)
+    if not str(source):  # as a path it would be the current directory
+        raise UsageError("the input is an empty text; expected rows, a path, or a dataset's name")
     if "://" in str(source):
         return _with_kind(_of_url(str(source)), form)
     path = Path(source)

@@ -43,6 +43,8 @@ def open_encoder(source: Any) -> PieceEncoder:
     if isinstance(source, SentencePieceTokenizer):
         return SentencePieceEncoder(source)
     if isinstance(source, str | Path):
+        if not str(source):  # as a path it would be the current directory
+            raise TokenizerError(f"the tokenizer is an empty text; expected {_ACCEPTED}")
         return _from_path(source)
     if isinstance(source, FastTokenizer | RustTokenizer):
         return TokenizerAdapter.load(source, engine=getattr(source, ENGINE_MARK, "auto"))
