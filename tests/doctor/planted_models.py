@@ -140,7 +140,7 @@ RULES: tuple[tuple[str, tuple[str, ...], Callable[[str, bool, Path], Report], tu
     ("prefix-not-preserved", FAMILIES, partial(_template, STRIPS, CHATML), ()),
     ("template-refuses", FAMILIES, partial(_template, REFUSES, CHATML), ()),
     ("attribution-partial", FAMILIES, partial(_template, UNTRACED, CHATML), ()),
-    ("eot-missing", FAMILIES, _silent, ()),
+    ("eot-missing", FAMILIES, _silent, ("attribution-partial",)),
     ("template-drift", FAMILIES, partial(_drift, LOOSE), ("generation-prompt-drift",)),
     ("generation-prompt-drift", FAMILIES, partial(_drift, PREFILLED), ()),
     ("tokenizer-drift", FAMILIES, _other_tokenizer, ("generation-prompt-drift",)),
