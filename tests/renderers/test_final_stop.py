@@ -256,7 +256,7 @@ def check(name: str) -> None:
         assert at == len(text), (name, probe.name)
         ends = {piece.msg: piece.text for piece in out.pieces() if piece.sampled and piece.text}
         for index, end in ends.items():
-            assert out.attribution != "full" or closed._controls.at_end(end), (name, probe.name, index, end)
+            assert out.attribution != "full" or closed.controls.at_end(end), (name, probe.name, index, end)
 
 
 @needs_assets

@@ -28,6 +28,7 @@ import numpy as np
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message, normalise, reasoning_of
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.isolation import IsolationError
 from niels_gpt.renderers.template.proof import Proof, may_hold
 from niels_gpt.renderers.template.substitution import NONE, Unproven
@@ -40,7 +41,9 @@ MOST_RENDERED: Final = 300  # texts, of a few kilobytes each, that a certificate
 
 
 class Template(Protocol):
-    """The methods of `TemplateRenderer` that a certificate needs."""
+    """What a certificate needs of a `TemplateRenderer`."""
+
+    controls: ControlTokens
 
     def traced(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
         """The attribution by tracing."""
@@ -176,13 +179,13 @@ def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = 
         reason = next(iter(proof.added_stops.values()))
         return Verdict("differs", f"{reason}; final_stop writes one there", stops, rules)
     try:
-        difference = disagreement(template.traced(messages, tools, gen), proof, messages)
+        difference = disagreement(template.traced(messages, tools, gen), proof, messages, template.controls)
     except TemplateError as error:  # tracing loses the origin of a control token
         difference = str(error)
     return Verdict("differs" if difference else "agrees", difference, stops, rules)
 
 
-def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
+def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], controls: ControlTokens) -> str:
     """A description of the first character whose attribution by tracing differs from the proof; empty if none does."""
     if traced.attribution != "full":
         return traced.attribution
@@ -226,7 +229,8 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
     # end of a turn.
     is_end = np.zeros(len(proof.text), np.bool_)
     is_end[_footers(proof)] = True
-    is_end |= ~np.isin(proof.owner, proof.content) & (np.maximum.accumulate(owner) >= 0)
+    for turn in _turns_without_content(proof, controls):
+        is_end[turn] |= np.maximum.accumulate(owner)[turn] >= 0
     wrong = (proof.content < 0) & (proof.owner >= 0) & (owner != proof.owner) & (is_end | (owner >= 0))
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -263,6 +267,19 @@ def _footers(proof: Proof) -> list[int]:
     ends = (np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, append=-1) != 0)) + 1).tolist()
     after = [end + len(proof.text[end:]) - len(proof.text[end:].lstrip()) for end in ends]
     return [at for at in after if at < len(proof.text) and proof.content[at] < 0]
+
+
+def _turns_without_content(proof: Proof, controls: ControlTokens) -> Iterator[slice]:
+    """The turns of messages without content, each to its first stop: a template may close the conversation after it.
+
+    ::
+
+        text     <|user|>\n<|end|>\n<|endoftext|>      the turn of the message ""   <|user|>\n<|end|>
+    """
+    for message in np.setdiff1d(proof.owner[proof.owner >= 0], proof.content):
+        start, last = np.flatnonzero(proof.owner == message)[[0, -1]].tolist()
+        length = controls.first_stop(proof.text[start : last + 1])
+        yield slice(start, start + length if length else last + 1)
 
 
 def _shown(text: str, at: int) -> str:

@@ -100,6 +100,7 @@ class TemplateRenderer(BaseRenderer):
             other values never do.
 
     Attributes:
+        controls: the spellings of the control tokens.
         stop_tokens: the spellings that end a turn: those of eos, of the stops of generation_config.json, and `stops`.
 
     Raises:
@@ -160,7 +161,7 @@ class TemplateRenderer(BaseRenderer):
         self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
         self.stop_tokens = tuple(dict.fromkeys([*eos, *stops]))
-        self._controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens, final_stop)
+        self.controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens, final_stop)
         self.calls = None if tool_parser is None else dialect_of(tool_parser)
         self.has_reasoning = reasoning_parser is not None
         if reasoning_parser is not None:
@@ -260,14 +261,14 @@ class TemplateRenderer(BaseRenderer):
         # The certificate was found with probes; a conversation may still contain what tracing cannot follow.
         if out is None or out.attribution != "full":
             out, proof = self._emit_proven(messages, tools, gen, reads)
-        neutral = Neutral((self.source, messages, tools), self._tested, self._controls)
+        neutral = Neutral((self.source, messages, tools), self._tested, self.controls)
         check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
         return out if proof is None else with_final_stops(out, proof, self.final_stop)
 
     def _spans(self, messages: list[Message], tools: Any, gen: bool, reads: Reads | None = None) -> list[Span]:
         """The template's output as spans, each with its message as tracing knows it."""
         chunks = list(self._chunks(messages, tools, gen, reads))
-        return attribute_spans(chunks, [message["role"] for message in messages], self._controls)
+        return attribute_spans(chunks, [message["role"] for message in messages], self.controls)
 
     @property
     def certificate(self) -> Certificate:
@@ -300,7 +301,7 @@ class TemplateRenderer(BaseRenderer):
             return found
 
         known = {} if rendered is None else rendered
-        oracle = Oracle(text_once, self._controls, self._retained, self.source)
+        oracle = Oracle(text_once, self.controls, self._retained, self.source)
         return oracle.prove(messages, add_generation_prompt=gen)
 
     def _emit_proven(
@@ -314,16 +315,16 @@ class TemplateRenderer(BaseRenderer):
         try:
             proof = self.proof(messages, tools, gen)
         except Unproven as error:
-            check_controls(spans, messages, (tools, self._variables), self._controls)
+            check_controls(spans, messages, (tools, self._variables), self.controls)
             out = self._tracing(tools).emit(messages, gen, cautious=True)
             out.attribution = f"partial: {error}"
             return out, None
         if not proof.problems and (traced := self._confirmed(proof, messages, tools, gen)) is not None:
             return traced, proof
         labels = labels_of(messages, tools, self._variables)
-        labels |= compared_tokens(messages, self._retained, self._controls)
-        spans = with_proven_literals(spans, proof, labels, self._controls)
-        check_controls(spans, messages, (tools, self._variables), self._controls)
+        labels |= compared_tokens(messages, self._retained, self.controls)
+        spans = with_proven_literals(spans, proof, labels, self.controls)
+        check_controls(spans, messages, (tools, self._variables), self.controls)
         return emit_proof(proof, spans, messages), proof
 
     def _confirmed(self, proof: Proof, messages: list[Message], tools: Any, gen: bool) -> Emitter | None:
@@ -332,12 +333,12 @@ class TemplateRenderer(BaseRenderer):
             traced = self.traced(messages, tools, gen)
         except TemplateError:  # tracing loses the origin of a control token
             return None
-        return None if disagreement(traced, proof, messages) else traced
+        return None if disagreement(traced, proof, messages, self.controls) else traced
 
     def _tracing(self, tools: Any, reads: Reads | None = None) -> Tracing:
         return Tracing(
             partial(self._chunks, tools=tools, reads=reads),
-            self._controls,
+            self.controls,
             self._fixed_prompt,
             (tools, self._variables),
         )
