@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from niels_gpt.builds import rows as build_rows
 from niels_gpt.builds.documents import SEPARATORS, document_encoder
-from niels_gpt.builds.rows import batches
 from niels_gpt.cache.build_all import Settings as AllSettings
 from niels_gpt.cache.build_all import build_all
 from niels_gpt.cache.build_cache import build_pretrain_cache
@@ -110,7 +110,7 @@ def test_ids_are_those_of_each_text_alone(
     """Whatever the batches are, and control tokens that a text spells are text."""
     out = tmp_path_factory.getbasetemp() / f"property-{kind}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(batches.__kwdefaults__, "limit", batch)
+        patch.setattr(build_rows, "BATCH_CHARACTERS", batch)
         meta = build(out, texts, opened(folders[kind], separator))
     expected = by_hand(folders[kind], list(filter(str.strip, texts)), separator)
     assert stored(out) == expected

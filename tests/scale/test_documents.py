@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.builds import rows as build_rows
 from niels_gpt.builds.rows import batches, checked_documents
 from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.tasks import SERIAL
@@ -126,7 +127,7 @@ def test_units_give_the_bytes_of_one_process(
     source = write(folder / "texts", corpus)
     results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(batches.__kwdefaults__, "limit", limit)
+        patch.setattr(build_rows, "BATCH_CHARACTERS", limit)
         for name, executor in (("one", SERIAL), ("units", units(slice_bytes))):
             try:
                 build_pretrain_cache(
@@ -254,7 +255,7 @@ def test_a_file_that_cannot_be_read_matters_when_it_is_reached(
     source = TextFiles([tmp_path / "texts"])
     enough = {"max_train_tokens": 300, "max_val_tokens": 0, "val_frac": 0.0, "shuffle_buffer": None}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(batches.__kwdefaults__, "limit", 200)
+        patch.setattr(build_rows, "BATCH_CHARACTERS", 200)
         for name, executor in (("one", SERIAL), ("units", units(500))):
             build("pretrain", source, tmp_path / name, tokenizer, executor, **enough)
             with pytest.raises(InputError, match=r"b\.jsonl: the file is empty"):
