@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from niels_gpt.episodes.iterate import EpisodeWorkers
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.export.tokenize import Tokenize
-    from niels_gpt.messages import Message
+    from niels_gpt.messages import Messages
     from niels_gpt.renderers.family import Family
     from niels_gpt.renderers.loss import LossOn, Preset
     from niels_gpt.renderers.template.renderer import DefaultRenderer
@@ -62,7 +62,7 @@ def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **opt
 
 
 def render(
-    messages: Sequence[Message],
+    messages: Messages,
     tokenizer: Any,
     *,
     tools: Any = None,

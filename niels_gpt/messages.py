@@ -118,6 +118,10 @@ class Message(TypedDict, total=False):
     weight: float
 
 
+# A conversation as an argument: `Message`s, or plain dictionaries, which `normalise` checks.
+Messages = Sequence[Mapping[str, object]]
+
+
 @dataclass(frozen=True)
 class Conversation:
     """A normalised conversation with its source.

@@ -226,7 +226,8 @@ def test_a_users_strict_mypy_knows_the_types(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         'import niels_gpt as ng\n\nrenderer = ng.renderer("m")\n'
-        'ids: list[int] = renderer.render([{"role": "user", "content": "hi"}]).token_ids\n'
+        'messages = [{"role": "user", "content": "hi"}]\n'  # list[dict[str, str]]
+        "ids: list[int] = renderer.render(messages).token_ids + ng.render(messages, renderer).token_ids\n"
         "content: str | None = renderer.parse_response(ids).content\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "mypy"), str(script)]

@@ -173,7 +173,7 @@ def _read(renderer: Renderer, text: _Bytes, tools: list[Any] | None, *, think: b
             if message["role"] == "assistant":
                 message |= {"content": rest.lstrip("\n"), **({"reasoning_content": thought} if thought else {})}
     try:
-        again = renderer.render(messages, tools=tools, add_generation_prompt=prompt).token_ids  # type: ignore[arg-type]
+        again = renderer.render(messages, tools=tools, add_generation_prompt=prompt).token_ids
     except (MessageError, UsageError) as error:
         return Reading(messages, tools, prompt, parts, [], str(error))
     return Reading(messages, tools, prompt, parts, again)
@@ -257,7 +257,7 @@ def learn_between(renderer: Renderer, tools: list[Any] | None) -> dict[str, _Bet
     stops = _stops(renderer)
     for messages, prompt in product(_probes(), (False, True)):
         try:
-            rendered = renderer.render(messages, tools=tools, add_generation_prompt=prompt)  # type: ignore[arg-type]
+            rendered = renderer.render(messages, tools=tools, add_generation_prompt=prompt)
         except (MessageError, UsageError):  # a form that this format does not have
             continue
         for role, text, following in _gaps(

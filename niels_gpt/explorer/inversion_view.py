@@ -139,7 +139,7 @@ def lost(renderer: Renderer, reading: Reading) -> list[str]:
 
 def _ids(renderer: Renderer, messages: Chat, tools: Any, prompt: bool) -> list[int] | None:
     try:
-        return renderer.render(messages, tools=tools, add_generation_prompt=prompt).token_ids  # type: ignore[arg-type]
+        return renderer.render(messages, tools=tools, add_generation_prompt=prompt).token_ids
     except (MessageError, UsageError):  # a change that this format refuses is not lost
         return None
 

@@ -26,7 +26,7 @@ from html import escape
 from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import Message
+from niels_gpt.messages import Message, Messages
 from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder, Trim
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.parser import ResponseParser
@@ -111,22 +111,18 @@ class BaseRenderer(ABC):
     # ---- rendering
 
     @abstractmethod
-    def emit(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
+    def emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
         """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`."""
 
-    def pieces(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> list[Piece]:
+    def pieces(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> list[Piece]:
         """The rendering as pieces, before it is encoded."""
         return self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).pieces()
 
-    def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
+    def text(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """The rendered text."""
         return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
 
-    def render(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> RenderedTokens:
+    def render(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> RenderedTokens:
         """Ids with attribution.
 
         `RenderedTokens.attribution` is "full"; of a template also "partial: ..." with what could not be attributed.
@@ -139,9 +135,7 @@ class BaseRenderer(ABC):
         """
         return encode_one(self.encoder, self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
 
-    def render_ids(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> list[int]:
+    def render_ids(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
         """The ids without their facts."""
         out = self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
         if out.images:  # only `encode` repeats an image's placeholder
@@ -149,9 +143,7 @@ class BaseRenderer(ABC):
         ids: list[int] = self.encoder.encode_pieces(out.texts, out.is_scaffold)[0].tolist()
         return ids
 
-    def render_many(
-        self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
-    ) -> RenderedBatch:
+    def render_many(self, conversations: Sequence[Messages], *, tools: Sequence[Any] | None = None) -> RenderedBatch:
         """Many conversations at once, with the results of `render`.
 
         Args:

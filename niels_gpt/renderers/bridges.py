@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from niels_gpt.messages import Message, normalise
+from niels_gpt.messages import Message, Messages, normalise
 from niels_gpt.renderers.types import RenderedTokens
 
 
-def messages_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Sequence[Message]) -> list[Message] | None:
+def messages_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Messages) -> list[Message] | None:
     """The new messages, normalised; `None` where there is no bridge, as in the `renderers` package.
 
     That is where the prompt or the messages are empty, or an assistant is among the messages.
@@ -22,7 +22,7 @@ def messages_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Sequenc
     return None if reject_assistant_in_extension(messages) else messages
 
 
-def reject_assistant_in_extension(new_messages: Sequence[Message]) -> bool:
+def reject_assistant_in_extension(new_messages: Messages) -> bool:
     """An assistant's turn is among the new messages; a bridge is `None` then, because it was rendered, not sampled."""
     return any(message["role"] == "assistant" for message in new_messages)
 

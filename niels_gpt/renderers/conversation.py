@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
 from niels_gpt.kernel import native
-from niels_gpt.messages import Message, check_text, normalise, reasoning_of, with_reasoning_field
+from niels_gpt.messages import Message, Messages, check_text, normalise, reasoning_of, with_reasoning_field
 
 TEXT_PARTS = ("text", "input_text", "output_text")  # the types that a content's text part may have
 
@@ -43,7 +43,7 @@ class ConversationView:
 
     def __init__(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         allowed: tuple[str, ...],
         name: str,
         tools: Any = None,
@@ -55,7 +55,7 @@ class ConversationView:
         if kernel is not None and type(messages) is list:
             roles = kernel.plain_roles(messages, allowed)
         if roles is not None:  # most conversations: nothing to repair and nothing to refuse, so nothing to copy
-            self.roles, self.normalised = roles, [*messages]
+            self.roles, self.normalised = roles, cast(list[Message], [*messages])
             self.messages = self.normalised
         else:
             self.normalised = normalise(messages)

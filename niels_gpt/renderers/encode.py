@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import Message
+from niels_gpt.messages import Messages
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Emit(Protocol):
     """`emit` of a renderer: writes one conversation on an emitter."""
 
-    def __call__(self, messages: Sequence[Message], *, tools: Any = None) -> Emitter: ...
+    def __call__(self, messages: Messages, *, tools: Any = None) -> Emitter: ...
 
 
 # Conversations that are emitted and encoded together. With 256 of them their texts and ids stay in the processor's
@@ -60,7 +60,7 @@ def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
 
 
 def render_conversations(
-    encoder: PieceEncoder, emit: Emit, conversations: Sequence[Sequence[Message]], tools: Sequence[Any] | None
+    encoder: PieceEncoder, emit: Emit, conversations: Sequence[Messages], tools: Sequence[Any] | None
 ) -> RenderedBatch:
     """Many conversations at once.
 
@@ -80,9 +80,7 @@ def render_conversations(
     )
 
 
-def _emit_block(
-    emit: Emit, conversations: Sequence[Sequence[Message]], tools: Sequence[Any], numbers: range
-) -> list[Emitter]:
+def _emit_block(emit: Emit, conversations: Sequence[Messages], tools: Sequence[Any], numbers: range) -> list[Emitter]:
     emitters: list[Emitter] = []
     for number in numbers:
         try:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
-from niels_gpt.messages import Message
+from niels_gpt.messages import Message, Messages
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.bridges import append_rendering, messages_to_bridge, trim_to_turn_close
 from niels_gpt.renderers.conversation import ConversationView, should_preserve_past_thinking
@@ -140,7 +140,7 @@ class Family(BaseRenderer):
 
     # ---- rendering
 
-    def emit(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
+    def emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
         """The rendering before it becomes ids; `.pieces()` shows it.
 
         Raises:
@@ -221,7 +221,7 @@ class Family(BaseRenderer):
         self,
         previous_prompt_ids: Sequence[int],
         previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
+        new_messages: Messages,
         *,
         tools: Any = None,
     ) -> RenderedTokens | None:
@@ -239,7 +239,7 @@ class Family(BaseRenderer):
         self,
         previous_prompt_ids: Sequence[int],
         previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
+        new_messages: Messages,
         tools: Any,
         image_count: int = 0,
     ) -> RenderedTokens | None:

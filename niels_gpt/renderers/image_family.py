@@ -15,7 +15,7 @@ import numpy as np
 
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.extras import check_library
-from niels_gpt.messages import Message
+from niels_gpt.messages import Messages
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.family import Family
@@ -70,7 +70,7 @@ class TakesImages(Family):
         self,
         previous_prompt_ids: Sequence[int],
         previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
+        new_messages: Messages,
         *,
         tools: Any = None,
         previous_multi_modal_data: MultiModalData | None = None,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, normalise
+from niels_gpt.messages import Message, Messages, normalise
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.bridges import append_rendering, messages_to_bridge
 from niels_gpt.renderers.completions.reasoning import strip_think_tags
@@ -42,7 +42,7 @@ def bridge_by_rendering(
     renderer: BaseRenderer,
     previous_prompt_ids: Sequence[int],
     previous_completion_ids: Sequence[int],
-    new_messages: Sequence[Message],
+    new_messages: Messages,
     *,
     tools: Any,
 ) -> RenderedTokens | None:

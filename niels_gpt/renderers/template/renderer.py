@@ -14,7 +14,7 @@ import jinja2
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
+from niels_gpt.messages import REASONING_FIELDS, Message, Messages, NoContent, normalise, reasoning_of
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.images.loading import refuse_images
@@ -178,7 +178,7 @@ class TemplateRenderer(BaseRenderer):
             "template_variables_sha256": hashlib.sha256(variables.encode()).hexdigest(),
         }
 
-    def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
+    def text(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """The rendered text, without `final_stop` also of conversations with images, which `render` refuses."""
         if self.final_stop:
             return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
@@ -189,7 +189,7 @@ class TemplateRenderer(BaseRenderer):
         self,
         previous_prompt_ids: Sequence[int],
         previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
+        new_messages: Messages,
         *,
         tools: Any = None,
     ) -> RenderedTokens | None:
@@ -247,7 +247,7 @@ class TemplateRenderer(BaseRenderer):
 
     # ---- attribution
 
-    def emit(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
+    def emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
         """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`.
 
         Tracing attributes the conversation if the certificate trusts it for this kind; otherwise `oracle.py` does.
