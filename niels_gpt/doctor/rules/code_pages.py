@@ -34,11 +34,8 @@ _PAGES: Final = ("cp1251", "koi8-r", "koi8-u", "cp866", "iso8859-5", "mac_cyrill
 FREQUENT: Final = "оеаинтсрвлкдмпу"  # three quarters of a Cyrillic text and more
 FEWEST_LETTERS: Final = 30
 READ: Final = 2_000  # characters of a text
-SOUND, REPAIRED, BETTER = (
-    0.5,
-    0.65,
-    0.05,
-)  # shares of frequent letters: of a sound text, of a repaired one, and the gain
+# Shares of frequent letters: at least so many in a sound text, in a repaired one, and more than before the repair.
+SOUND, REPAIRED, BETTER = 0.5, 0.65, 0.05
 DIFFERENT: Final = 10  # of the frequent letters: signs of tables may look like one of them
 _BEYOND_ASCII: Final = re.compile("[^\x00-\x7f]+")
 
