@@ -255,3 +255,14 @@ def test_the_stop_of_an_empty_question_that_is_written_after_the_loop() -> None:
     source = "{% for m in messages %}{% if not loop.first %}<|im_end|>{% endif %}{{ '<|im_start|>' + m.role + '\n' }}"
     renderer = made(source + "{{ m.content }}{% endfor %}<|im_end|>" + PROMPT)
     assert runs(renderer, [user("")]) == [("<|im_start|>user\n<|im_end|>", 0, False, False)]
+
+
+def test_an_answer_is_not_begun_by_a_prompt_of_which_nothing_is_written() -> None:
+    """The prompt is `<think>` alone, history has a space in its place: is the space what the model emits?"""
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>"
+        "{% else %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}"
+    )
+    rendered = made(source).render([user("How?"), assistant("So.")])
+    assert rendered.attribution == "partial: message 1 does not begin as the generation prompt"

@@ -376,7 +376,7 @@ class _Turns(Headers):
             begins_so = prompt[:shared].strip() and place + shared > begin
             if only_tag or (begins_so and (not rest or rest.startswith("<"))):
                 return place + shared, SHORTER
-            if begin < first <= place + shared:
+            if begin < first <= place + shared and (prompt[:shared].strip() or not prompt.strip()):
                 return first, HEADER
             if not prompt and (place == first or (rule == PREFIX and self.real[place:first].isspace())):
                 return place, rule
