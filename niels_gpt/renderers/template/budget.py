@@ -46,7 +46,7 @@ SIZE_PER_INPUT: Final = 64
 NODE: Final = 64  # one node of the template's syntax tree, executed once
 CALL: Final = 2048
 ELEMENT: Final = 64  # of a list or a mapping
-ASKED_ELEMENT: Final = 512  # an element to which a filter applies a function
+ASKED_ELEMENT: Final = 1024  # an element to which a filter applies a function
 TRACKED_ELEMENT: Final = 256  # a `TrackedStr` of its own in a list, with its runs
 
 LONGEST_CHAIN: Final = 50  # generators that read generators; each level uses the C stack
