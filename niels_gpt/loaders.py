@@ -1,4 +1,4 @@
-"""`loader_of`: what `ng.loader` is asked for -> the loader of the kind of dataset that is there.
+"""`loader_of`: the arguments of `ng.loader` -> the loader for the kind of dataset that is there.
 
 ::
 
@@ -68,7 +68,7 @@ class LoaderRequest:
 
     def refuse(self, kind: str, *names: str) -> None:
         """Raise `UsageError` for an argument that is set, of which this kind of dataset has none."""
-        # packing=False asks for what such a dataset does anyway.
+        # packing=False is what such a dataset does anyway.
         if given := [name for name in names if getattr(self, name) not in (None, False)]:
             raise UsageError(f"{self.path}: a dataset of {kind}, which have no {' or '.join(given)}; leave it out")
 

@@ -146,6 +146,14 @@ class Counters:
         self.untrained_turns += later.untrained_turns
         self.untrained_kinds += later.untrained_kinds
 
+    def keep_frequent(self, rule: str, remark: float, warning: float) -> None:
+        """Drop the hits of a rule if they are fewer than `remark`; make it a remark if fewer than `warning`."""
+        hits = self.hits.get(rule)
+        if hits is not None and hits.count < remark:
+            self.drop(rule)
+        elif hits is not None and hits.count < warning:
+            self.remarks.add(rule)
+
     def drop(self, rule: str) -> Hits | None:
         """Remove the hits of a rule and return them."""
         return self.hits.pop(rule, None)

@@ -287,13 +287,8 @@ def check(chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] 
 
 def finish(counters: Counters) -> None:
     """Keep entities where they are frequent: a few may be meant. Called after the last row."""
-    hits, total = counters.hits.get(ENTITIES), counters.sums[MESSAGES]
-    if hits is None:
-        return
-    if hits.count < max(FEWEST_ENTITIES, REMARK * total):
-        counters.drop(ENTITIES)
-    elif hits.count < WARNING * total:
-        counters.remarks.add(ENTITIES)
+    total = counters.sums[MESSAGES]
+    counters.keep_frequent(ENTITIES, max(FEWEST_ENTITIES, REMARK * total), WARNING * total)
 
 
 def _rule(name: str, title: str, meaning: str, cause: str, fix: str) -> Rule:

@@ -171,13 +171,8 @@ def finish(counters: Counters) -> None:
     counters.sums["refusals"] = counters.hits["refusals"].count if "refusals" in counters.hits else 0
     cut_answers.finish(counters)
     for rule, (remark, warning) in SHARES.items():
-        hits, total = counters.hits.get(rule), counters.sums[_all_of(rule)]
-        if hits is None:
-            continue
-        if hits.count < max(FEWEST, remark * total):
-            counters.drop(rule)
-        elif hits.count < warning * total:
-            counters.remarks.add(rule)
+        total = counters.sums[_all_of(rule)]
+        counters.keep_frequent(rule, max(FEWEST, remark * total), warning * total)
 
 
 def _all_of(rule: str) -> str:

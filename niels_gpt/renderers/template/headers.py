@@ -61,7 +61,7 @@ class Headers(Stops):
 
     def _after_first_stop(self, text: str) -> int:
         """The position after the first stop token of `text` and the white space after it; 0 if there is none."""
-        stop = next((end for start, end in self.controls.places(text) if self.controls.is_stop(text[start:end])), 0)
+        stop = self.controls.first_stop(text)
         return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
 
     def _first_turn(self, end: int) -> int:
