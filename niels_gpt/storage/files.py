@@ -10,6 +10,7 @@ write, so they cost no second read.
     atomic_file        the same for a file of any size
     create_exclusive   a small file that must not exist yet: of several processes one succeeds
     HashedWriter       a large file inside a staging directory, with its `FileRecord`
+    allocate           the room of a file that is written in any order
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import errno
 import glob
 import json
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -77,6 +79,22 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Give a new file its full size, and the room on the disk for it.
+
+    A file that is only truncated to its size has no room yet. If the disk is full later, a write fails late, and a write
+    to a map of the file kills the process (SIGBUS).
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if sys.platform == "darwin":  # which has no posix_fallocate
+        for at in range(0, size, COPY_BYTES):
+            os.pwrite(descriptor, bytes(min(COPY_BYTES, size - at)), at)
+    elif size:  # 0 is refused
+        os.posix_fallocate(descriptor, 0, size)
 
 
 def write_atomic(path: Path, data: bytes) -> FileRecord:

@@ -41,6 +41,7 @@ from niels_gpt import ranges
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.forks import cached_property
 from niels_gpt.storage import locks
+from niels_gpt.storage.files import allocate
 from niels_gpt.storage.remote import download
 from niels_gpt.storage.retries import Retries
 
@@ -382,8 +383,7 @@ def _allocate(shard: RemoteShard, part: Path) -> None:
     for file in shard.files:
         descriptor = os.open(part / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            if file.bytes:
-                os.posix_fallocate(descriptor, 0, file.bytes)
+            allocate(descriptor, file.bytes)
         finally:
             os.close(descriptor)
 

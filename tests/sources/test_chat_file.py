@@ -457,6 +457,42 @@ def test_a_parquet_row_that_is_not_utf8_is_one_bad_row(tmp_path: Path) -> None:
     assert rows[2].detail.startswith(f"{path} row 2: holds a text with invalid UTF-8")
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (pyarrow.array([1, 10**18, 2], pyarrow.timestamp("us")), "'x' ('timestamp[us]') cannot be read: date value"),
+        (pyarrow.array([1, 10**8, 2], pyarrow.date32()), "'x' ('date32[day]') cannot be read: date value out of range"),
+        (
+            pyarrow.StructArray.from_arrays([pyarrow.array([1, 2, 3])] * 2, names=["a", "a"]).filter(
+                pyarrow.array([False, True, False])
+            ),
+            "'x' ('struct<a: int64, a: int64>') cannot be read",
+        ),
+    ],
+    ids=["time", "day", "keys"],
+)
+def test_a_value_that_python_cannot_hold_is_one_bad_row(
+    tmp_path: Path, suffix: str, values: pyarrow.Array, says: str
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    texts = ["text"] * len(values)
+    table = pyarrow.table({"instruction": texts, "output": texts, "x": values})
+    if suffix == "parquet":
+        parquet.write_table(table, path)
+    else:
+        with pyarrow.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+
+    rows = list(ChatFile(path).iterate())
+
+    bad = [number for number, row in enumerate(rows) if isinstance(row, Rejected)]
+    assert bad == [len(values) // 2]
+    assert isinstance(row := rows[bad[0]], Rejected)
+    assert (row.reason, row.where) == ("unreadable_value", f"{path} row {bad[0]}")
+    assert says in row.detail
+
+
 def damaged(data: bytes, seed: int) -> bytes:
     rng = random.Random(seed)
     cut = bytearray(data[: rng.randrange(1, len(data))] if rng.random() < 0.25 else data)

@@ -7,6 +7,9 @@ import json
 import pickle
 import random
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -258,6 +261,28 @@ def test_near_duplicates_against_the_true_similarity(tmp_path: Path) -> None:
         assert first not in left_out, "the first stays"
     kept = [row for row in Filtered(chat_files([str(path)]), (checks["a"],)).iterate() if isinstance(row, Conversation)]
     assert len(kept) == len(texts) - len(left_out)
+
+
+FILL = """
+import sys
+from pathlib import Path
+from niels_gpt.sources.curation.ngrams import array_in
+try:
+    array_in(Path(sys.argv[1]), 1 << 20, bool)[:] = True
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """The arrays of a search are maps of files; a write to one that has no room on the disk kills the process."""
+    mount = 'mount -t tmpfs -o size=600k tmpfs "$0" && exec "$@"'
+    small_disk = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(tmp_path)]
+    if not shutil.which("unshare") or subprocess.run([*small_disk, "true"], check=False).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    command = [*small_disk, sys.executable, "-c", FILL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("No space left on device\n", "", 0)
 
 
 def test_a_row_that_cannot_be_used_is_not_the_one_that_stays(tmp_path: Path) -> None:

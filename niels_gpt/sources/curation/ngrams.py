@@ -37,6 +37,7 @@ from niels_gpt.errors import MissingExtra, storage_errors
 from niels_gpt.messages import Message
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.curation.filters import texts_of
+from niels_gpt.storage.files import allocate
 
 # Characters of scripts without spaces: Chinese, Japanese, Korean; Thai, Lao, Burmese, Khmer.
 _SPACELESS: Final = re.compile(
@@ -309,11 +310,15 @@ class Groups:
 
 
 def array_in(folder: Path, n: int, dtype: type[Any]) -> npt.NDArray[Any]:
-    """An array of zeros in a file without a name, which is gone with the array."""
+    """An array of zeros in a file without a name, which is gone with the array.
+
+    Raises:
+        OSError: the disk is full.
+    """
     if not n:
         return np.zeros(0, dtype=dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
-        file.truncate(n * np.dtype(dtype).itemsize)
+        allocate(file.fileno(), n * np.dtype(dtype).itemsize)
         return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype=dtype)
 
 

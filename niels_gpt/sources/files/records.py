@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from niels_gpt.errors import InputError, MessageError
+from niels_gpt.errors import InputError, MessageError, shown
 from niels_gpt.extras import check_library
 from niels_gpt.sources.files.inputs import (
     MAX_LINE_BYTES,
@@ -220,19 +220,33 @@ def _check_names(path: AnyFile, names: Sequence[str]) -> None:
 
 
 def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:
-    """The rows of an Arrow record batch; `Rejected` in place of a row with a string that is not UTF-8.
+    """The rows of an Arrow record batch; `Rejected` in place of a row with a value that Python cannot hold.
 
-    Arrow converts a batch as a whole, so a batch with a bad row is halved until that row is found.
+    Such a value is a text that is not UTF-8, a date after the year 9999, or an object with a key twice. Arrow converts a
+    batch as a whole, so a batch with a bad row is halved until that row is found.
     """
     try:
         rows: list[Any] = batch.to_pylist()
-    except UnicodeDecodeError as error:
+    except (ValueError, OverflowError) as error:  # Arrow's own ArrowInvalid and UnicodeDecodeError are ValueErrors
         if batch.num_rows > 1:
             halves = ((0, batch.num_rows // 2), (batch.num_rows // 2, batch.num_rows))
             return [row for lo, hi in halves for row in batch_records(batch.slice(lo, hi - lo), wheres[lo:hi])]
-        detail = f"{wheres[0]}: holds a text with invalid UTF-8 ({error.reason}); repair it or drop the row"
-        return [Rejected(wheres[0], "invalid_utf8", detail)]
+        return [_unreadable(batch, wheres[0], error)]
     return [Record(where, row, arrow=True) for where, row in zip(wheres, rows, strict=True)]
+
+
+def _unreadable(batch: Any, where: str, error: Exception) -> Rejected:
+    """The rejection of the one row of a batch that cannot be converted."""
+    if isinstance(error, UnicodeDecodeError):
+        detail = f"{where}: holds a text with invalid UTF-8 ({error.reason}); repair it or drop the row"
+        return Rejected(where, "invalid_utf8", detail)
+    for column in batch.schema:
+        try:
+            batch.column(column.name).to_pylist()
+        except (ValueError, OverflowError) as own:
+            what = f"the value of {column.name!r} ({shown(str(column.type))}) cannot be read: {own}"
+            return Rejected(where, "unreadable_value", f"{where}: {what}; remove the column, or store it as text")
+    return Rejected(where, "unreadable_value", f"{where}: the row cannot be read: {error}")
 
 
 def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:
