@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +169,25 @@ def test_read_jsonl_says_where_and_what(tmp_path: Path, data: bytes, expected: s
     last = rows(tmp_path, data)[-1]
     assert isinstance(last, Rejected)
     assert expected in last.detail
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (gzip.compress(b"{}"), "a gzip file; name it .gz"),
+        (bz2.compress(b"{}"), "a bzip2 file; decompress it"),
+        (lzma.compress(b"{}"), "an xz file; decompress it"),
+        (b"PK\x03\x04\x14", "a zip archive; unpack it"),
+        (b"PAR1\x15", "a parquet file; name it .parquet"),
+        ("{}\n{}".encode("utf-16"), "text in UTF-16; save it as UTF-8"),
+    ],
+)
+def test_a_file_of_another_format_is_named(tmp_path: Path, data: bytes, expected: str) -> None:
+    """Its lines would all be bad rows, with advice that does not help."""
+    path = tmp_path / "chats.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=re.escape(f"{path}: expected lines of JSON, and by its first bytes")) as found:
+        list(read_jsonl(path))
+    assert expected in str(found.value)
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast, overload
+from typing import IO, Any, Final, cast, overload
 
 from niels_gpt.errors import InputError, MessageError, storage_errors
 from niels_gpt.extras import check_library
@@ -27,6 +27,19 @@ from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 MAX_LINE_BYTES = 256 * 1024 * 1024
+
+# The first bytes of files that hold no lines of text; none of them begins a line of JSON.
+_NOT_TEXT: Final = {
+    b"\x1f\x8b": "a gzip file; name it .gz, or decompress it",
+    b"\x28\xb5\x2f\xfd": "a zstd file; name it .zst, or decompress it",
+    b"BZh": "a bzip2 file; decompress it, or compress it with gzip or zstd",
+    b"\xfd7zXZ\x00": "an xz file; decompress it, or compress it with gzip or zstd",
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"PAR1": "a parquet file; name it .parquet",
+    b"ARROW1": "an Arrow file; name it .arrow",
+    b"\xff\xfe": "text in UTF-16; save it as UTF-8, for example with: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "text in UTF-16; save it as UTF-8, for example with: iconv -f UTF-16 -t UTF-8",
+}
 
 
 @dataclass(frozen=True)
@@ -322,10 +335,19 @@ def read_lines(
             while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
                 rest = file.readline(MAX_LINE_BYTES)
                 at += len(rest)
-            if number == 1:  # editors on Windows begin UTF-8 files with a byte order mark, which is not JSON
+            if number == 1:
+                _refuse_other_format(path, line)
+                # Editors on Windows begin UTF-8 files with a byte order mark, which is not JSON.
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
                 yield f"{path}:{number}", line
+
+
+def _refuse_other_format(path: AnyFile, line: bytes) -> None:
+    """Refuse a file of another format by its first line: as text, it would be thousands of bad rows."""
+    for beginning, what in _NOT_TEXT.items():
+        if line.startswith(beginning):
+            raise InputError(f"{path}: expected lines of JSON, and by its first bytes this is {what}")
 
 
 def parse_line(line: bytes, where: str) -> Record | Rejected:
