@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import StorageError
 from niels_gpt.storage import remote, retries
-from niels_gpt.storage.remote import ChangedWhileRead, PatientFile, download
+from niels_gpt.storage.remote import ChangedWhileRead, PatientFile, RemoteFile, download
 from niels_gpt.storage.retries import Retries
 from tests.conftest import run_python
 from tests.hub import Fault, Hub, Repository
@@ -163,3 +163,16 @@ def test_a_page_in_place_of_a_file_of_the_hub(tmp_path: Path) -> None:
         environment = hub.environment(tmp_path, longest_sleep=0.05)
         done = run_python("-c", SCRIPT, f"hf://datasets/o/n@{repository.shas[-1]}/a.jsonl", environment=environment)
     assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "suffix"),
+    [
+        ("https://host/data/a.parquet?download=true", "a.parquet", ".parquet"),
+        ("https://host/a.jsonl.gz?token=ab/cd#part", "a.jsonl.gz", ".gz"),
+        ("https://host/get?file=a.parquet", "get?file=a.parquet", ".parquet"),
+        ("s3://bucket/what?.jsonl", "what?.jsonl", ".jsonl"),
+    ],
+)
+def test_a_query_is_no_part_of_a_name(url: str, name: str, suffix: str) -> None:
+    assert (RemoteFile(url).name, RemoteFile(url).suffix) == (name, suffix)

@@ -61,13 +61,20 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """The last part of the URL, without passwords."""
-        return PurePosixPath(str(self)).name
+        """The last part of the URL, without passwords: `a.parquet` of `https://host/a.parquet?download=true`."""
+        url = str(self)
+        if url.startswith(("http://", "https://")):
+            # The suffix says how a file is read. Elsewhere a `?` is part of a name; in `get?file=a.parquet` the query
+            # alone has a suffix.
+            named = PurePosixPath(re.split("[?#]", url, maxsplit=1)[0]).name
+            if "." in named:
+                return named
+        return PurePosixPath(url).name
 
     @property
     def suffix(self) -> str:
-        """The last suffix, such as `.gz`."""
-        return PurePosixPath(self.url).suffix
+        """The last suffix of the name, such as `.gz`."""
+        return PurePosixPath(self.name).suffix
 
     def open(self, mode: Literal["rb"] = "rb") -> IO[bytes]:
         """Open the file.
