@@ -170,6 +170,7 @@ def test_read_jsonl_says_where_and_what(tmp_path: Path, data: bytes, expected: s
     assert isinstance(last, Rejected)
     assert expected in last.detail
 
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [

@@ -11,14 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import InputError, MessageError, UsageError, shortened
 from niels_gpt.messages import Conversation, reasoning_of
 from niels_gpt.recipes.schema import NAME
 from niels_gpt.renderers.registry import automatic_renderer, create_renderer
@@ -102,7 +102,7 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, l
         lengths: of the conversations, in tokens; empty if they were not measured.
     """
     off = "" if renderer else "# "
-    chosen = renderer or "our own sentinels, because the tokenizer is a SentencePiece model"
+    chosen = shortened(renderer or "our own sentinels, because the tokenizer is a SentencePiece model")
     length, comment = _length(lengths)
     names = _names(found)
     head = [
@@ -156,12 +156,14 @@ def _source(name: str, found: FoundFile, base: Path) -> list[str]:
     lines = ["[[sources]]", f"name = {_text(name)}", f"files = [{_text(_relative(str(found.file.path), base))}]"]
     looked = f"the first {found.rows:,} rows" if found.rows == SAMPLED else f"its {found.rows:,} rows"
     lines.append(
-        f"# {looked}: messages of {roles or 'none'}; {found.with_tools:,} with tools, "
-        f"{found.with_reasoning:,} with reasoning"
+        _comment(
+            f"{looked}: messages of {roles or 'none'}; {found.with_tools:,} with tools, "
+            f"{found.with_reasoning:,} with reasoning"
+        )
     )
     if found.unusable:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in found.unusable.most_common())
-        lines += [f"# unusable: {reasons}", f"# the first: {' '.join(found.example.split())[:160]}"]
+        lines += [_comment(f"unusable: {reasons}"), _comment(f"the first: {' '.join(found.example.split())[:160]}")]
     lines += [f"format = {_text(found.file.detected_dialect() or 'messages')}", ""]
     return lines
 
@@ -171,8 +173,8 @@ def _names(found: Sequence[FoundFile]) -> list[str]:
     names: list[str] = []
     for each in found:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", each.file.name).strip("-._")[:48] or "source"
-        taken = sum(other == name or other.startswith(f"{name}-") for other in names)
-        names.append(f"{name}-{taken + 1}" if name in names else name)
+        numbered = (f"{name}-{number}" for number in count(2))
+        names.append(next(one for one in (name, *islice(numbered, len(names))) if one not in names))
         assert NAME.fullmatch(names[-1])
     return names
 
@@ -196,9 +198,23 @@ def _relative(path: str, base: Path) -> str:
         return str(Path(path).expanduser().resolve())
 
 
+def _comment(text: str) -> str:
+    """A comment. Roles and errors quote the data, in which a line end would begin a line of the recipe."""
+    return f"# {shortened(text)}"
+
+
 def _text(value: str) -> str:
-    # A JSON string without escaped slashes is a TOML string as well.
-    return json.dumps(value, ensure_ascii=False)
+    """A string of TOML.
+
+    Raises:
+        InputError: it is a path that is not UTF-8, as TOML has to be.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{value!r}: not UTF-8, and a recipe can name no such file; rename it") from error
+    # JSON's strings are strings of TOML, but for DEL, which JSON does not escape and TOML refuses.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(name: str) -> str:

@@ -84,8 +84,8 @@ def sync_directory(path: Path) -> None:
 def allocate(descriptor: int, size: int) -> None:
     """Give a new file its full size, and the room on the disk for it.
 
-    A file that is only truncated to its size has no room yet. If the disk is full later, a write fails late, and a write
-    to a map of the file kills the process (SIGBUS).
+    A file that is only truncated to its size has no room yet. On a full disk, a write into its middle then fails, and a
+    write to a map of it kills the process (SIGBUS).
 
     Raises:
         OSError: the disk is full.

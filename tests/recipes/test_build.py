@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import CacheError, DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
 from niels_gpt.recipes import inputs as recipe_inputs
+from niels_gpt.recipes.propose import propose
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.curation.ngrams import RULE
@@ -390,6 +393,27 @@ def test_init_writes_a_recipe_that_builds(folder: Path) -> None:
     assert not (folder / "datasets").exists()
     built = run_cli("build", "mine.toml", "--set", "rows.max_bad_rows=1", cwd=folder)
     assert built.returncode == 0, built.stderr
+
+
+def test_init_quotes_whatever_the_data_says(tmp_path: Path) -> None:
+    """A role with a line end is no line of the recipe, names of files are strings of TOML, and no two are equal."""
+    hostile = 'x\n[tokenizer]\npath = "evil"\x1b\x7f'
+    turns = [{"role": "user", "content": "?"}, {"role": hostile, "content": "!"}, {"role": "assistant", "content": "."}]
+    names = ["a-3.jsonl", "a.jsonl", "b/a.jsonl", "del\x7f \u2028'\".jsonl", "line\nend.jsonl", "-.jsonl"]
+    (tmp_path / "b").mkdir()
+    for name in names:
+        write_rows(tmp_path / name, [{"messages": turns}, {"messages": [*turns, {"role": 7, "content": ""}]}])
+    recipe = tomllib.loads(propose([str(tmp_path / name) for name in names], "spm.model", base=tmp_path))
+    assert recipe["tokenizer"] == {"path": "spm.model"}
+    assert [source["files"] for source in recipe["sources"]] == [[name] for name in names]
+    assert len({source["name"] for source in recipe["sources"]}) == len(names)
+
+
+def test_init_refuses_a_name_that_toml_cannot_hold(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.jsonl")
+    write_rows(path, [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "."}]}])
+    with pytest.raises(InputError, match="not UTF-8, and a recipe can name no such file; rename it"):
+        propose([str(path)], "spm.model", base=tmp_path)
 
 
 @needs_assets

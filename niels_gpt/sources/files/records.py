@@ -222,8 +222,8 @@ def _check_names(path: AnyFile, names: Sequence[str]) -> None:
 def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:
     """The rows of an Arrow record batch; `Rejected` in place of a row with a value that Python cannot hold.
 
-    Such a value is a text that is not UTF-8, a date after the year 9999, or an object with a key twice. Arrow converts a
-    batch as a whole, so a batch with a bad row is halved until that row is found.
+    Such a value is a text that is not UTF-8, a date after the year 9999, or an object with a key twice. Arrow converts
+    a batch as a whole, so a batch with a bad row is halved until that row is found.
     """
     try:
         rows: list[Any] = batch.to_pylist()
