@@ -64,7 +64,8 @@ def arrange(source: Examples | Stream, how: Arrangement) -> Iterator[Rows]:
     """The rows to export, about a million tokens at a time.
 
     Raises:
-        UsageError: a row is too long and the policy is `error`; or a stream was to be truncated, shuffled or packed.
+        UsageError: a row is too long and the policy is `error`; or no row is left; or a stream was to be truncated,
+            shuffled or packed. All of that when this is called, before the first row is asked for.
     """
     if isinstance(source, Stream):
         if how.packing or how.shuffle is not None or how.max_length is not None:
@@ -79,6 +80,11 @@ def arrange(source: Examples | Stream, how: Arrangement) -> Iterator[Rows]:
             "export the episodes from before `episodes pack`, with packing"
         )
     numbers = None if how.max_length is None else _fitting(source, how.max_length, how.too_long)
+    if not (source.n if numbers is None else len(numbers)):
+        raise UsageError(
+            f"{source.facts.path}: no row of {source.facts.split} is left: all are empty, or longer than max_length "
+            f"({how.max_length}); raise it, or export only the other split"
+        )
     portions = _packed(source, numbers, how) if how.packing else _one_by_one(source, numbers, how)
     return limited(portions, how.limit)
 

@@ -75,6 +75,7 @@ class Format:
         mask: what of the loss mask the format holds: "none", "binary" (0 and 1) or "weights".
         packs: rows may hold several texts.
         options: names and defaults of options of this format only.
+        library: the optional library that writes it.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Format:
     mask: str
     packs: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    library: str | None = None
 
 
 def token_dtype(facts: Facts, *, most_uint16: int = 65_536, wide: str = "<u4") -> str:

@@ -139,6 +139,7 @@ HF = Format(
     use=_use_hf,
     mask="binary",
     options={"assistant_masks": False},
+    library="pyarrow",
 )
 TRL = Format(
     name="trl",
@@ -146,4 +147,5 @@ TRL = Format(
     open=LabelledRows,
     use=_use_trl,
     mask="binary",
+    library="pyarrow",
 )

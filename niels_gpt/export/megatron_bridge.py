@@ -137,4 +137,5 @@ MEGATRON_BRIDGE = Format(
     use=_use,
     mask="binary",
     options={"pad_multiple": 1, "pad_id": None},
+    library="pyarrow",
 )

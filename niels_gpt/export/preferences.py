@@ -77,6 +77,7 @@ class PreferenceFormat:
     options: dict[str, Any] = field(default_factory=dict)
     mask: str = "completions"
     packs: bool = False
+    library: str = "pyarrow"
 
 
 class _Table(NamedTuple):
@@ -98,80 +99,66 @@ class _PreferenceFiles(HubFiles):
         self.file.write(rows.columns)
 
 
-def write_preferences(
-    folder: Path,
-    source: Path,
-    split: str,
-    chosen: PreferenceFormat,
-    how: Arrangement,
-    settings: Settings,
-    progress: Progress,
-) -> tuple[Facts, dict[str, int], HubFiles]:
-    """Write one split; the caller closes the files.
-
-    Returns:
-        Its facts, counts (`rows`, `texts`, `tokens`, `trained_tokens`, `groups_without_rows`) and files.
+class PreferenceSource:
+    """One split of a dataset of preferences, opened and checked.
 
     Raises:
         UsageError: the format cannot hold the data. CacheError: the dataset is damaged, or a group too long.
     """
-    options = checked_options(settings.options)
-    dataset = open_dataset(source)
-    facts = Facts.of(dataset, dataset.split(split))
-    fitting = Fitting(how.max_length or NO_LIMIT, how.too_long, options["no_completion"])
-    opened = PreferenceSplit([source], split, fitting)
-    files = _PreferenceFiles(folder, facts, settings)
-    files.columns, files.scalars = dict.fromkeys(chosen.lists, "int32"), dict(chosen.scalars)
-    # A column of margins that nobody computed would be read by TRL, and change its loss.
-    if options.get("margin") == "none" or (options.get("margin") == "stored" and not _has_margins(opened, source)):
-        files.scalars.pop("margin", None)
-    progress.begin(f"{split} to {chosen.name}", total=len(opened), unit="groups")
-    try:
-        counts = _write_groups(_groups(dataset, opened, split, how, options), files, chosen, how, options, progress)
-    except BaseException:  # Ctrl-C too must not leave open files in a directory that is deleted next
-        files.abandon()
-        raise
-    return facts, counts, files
+
+    def __init__(self, source: Path, split: str, chosen: PreferenceFormat, how: Arrangement, settings: Settings):
+        self._dataset = open_dataset(source)
+        self.facts = Facts.of(self._dataset, self._dataset.split(split))
+        self._chosen, self._how, self._options = chosen, how, settings.options
+        fitting = Fitting(how.max_length or NO_LIMIT, how.too_long, self._options["no_completion"])
+        self._split = PreferenceSplit([source], split, fitting)
+        self._scalars = dict(chosen.scalars)
+        # A column of margins that nobody computed would be read by TRL, and change its loss.
+        margin = self._options.get("margin")
+        if margin == "none" or (margin == "stored" and not _has_margins(self._split, source)):
+            self._scalars.pop("margin", None)
+
+    def open_files(self, folder: Path, settings: Settings) -> _PreferenceFiles:
+        """The files to write into, below the export's directory; the caller closes them."""
+        files = _PreferenceFiles(folder, self.facts, settings)
+        files.columns, files.scalars = dict.fromkeys(self._chosen.lists, "int32"), self._scalars
+        return files
+
+    def write(self, files: _PreferenceFiles, progress: Progress) -> dict[str, int]:
+        """Write the rows of all groups, up to the limit.
+
+        Returns:
+            Counts: `rows`, `texts`, `tokens`, `trained_tokens`, `groups_without_rows`.
+
+        Raises:
+            UsageError: the format cannot hold a group.
+        """
+        chosen, limit = self._chosen, self._how.limit
+        progress.begin(f"{self.facts.split} to {chosen.name}", total=len(self._split), unit="groups")
+        counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens", "groups_without_rows"), 0)
+        for groups in _groups(self._dataset, self._split, self.facts.split, self._how, self._options):
+            found = [list(chosen.rows(sides, self._options)) for sides in groups]
+            counts["groups_without_rows"] += sum(not rows for rows in found)
+            rows = [row for each in found for row in each][: None if limit is None else limit - counts["rows"]]
+            if rows:
+                files.write_table(_table(rows, chosen, self._scalars))
+            for row in rows:
+                lengths = [len(row[name]) for name in chosen.lists]
+                counts["tokens"] += sum(lengths)
+                counts["trained_tokens"] += sum(lengths) - row["context"]
+            counts["rows"] += len(rows)
+            counts["texts"] += len(rows) * (1 if chosen.name == "trl-kto" else 2)
+            progress.advance(len(groups))
+            if limit is not None and counts["rows"] >= limit:
+                break
+        return counts
 
 
-def _write_groups(
-    parts: Iterator[list[list[Side]]],
-    files: _PreferenceFiles,
-    chosen: PreferenceFormat,
-    how: Arrangement,
-    options: dict[str, Any],
-    progress: Progress,
-) -> dict[str, int]:
-    """Write the rows of all groups, up to the limit, and count them."""
-    counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens", "groups_without_rows"), 0)
-    for groups in parts:
-        found = [list(chosen.rows(sides, options)) for sides in groups]
-        counts["groups_without_rows"] += sum(not rows for rows in found)
-        rows = [row for each in found for row in each][: None if how.limit is None else how.limit - counts["rows"]]
-        if rows:
-            files.write_table(_table(rows, chosen, files.scalars))
-        for row in rows:
-            lengths = [len(row[name]) for name in chosen.lists]
-            counts["tokens"] += sum(lengths)
-            counts["trained_tokens"] += sum(lengths) - row["context"]
-        counts["rows"] += len(rows)
-        counts["texts"] += len(rows) * (1 if chosen.name == "trl-kto" else 2)
-        progress.advance(len(groups))
-        if how.limit is not None and counts["rows"] >= how.limit:
-            break
-    return counts
-
-
-def checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a format.
-
-    Raises:
-        UsageError: one has no such value.
-    """
+def check_options(options: dict[str, Any]) -> None:
+    """Raise `UsageError` unless the options of a format have values that exist."""
     for name, known in (("pairs", PAIRS), ("margin", MARGINS)):
         if name in options and options[name] not in known:
             raise UsageError(f"{name} is {options[name]!r}; expected one of {', '.join(known)}")
-    return options
 
 
 def _groups(

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.errors import CacheError, UsageError, did_you_mean
+from niels_gpt.errors import CacheError, UsageError, did_you_mean, shown
 from niels_gpt.export.arranging import Arrangement, arrange, n_rows
-from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings
-from niels_gpt.export.preferences import PreferenceFormat, write_preferences
+from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings, SplitWriter
+from niels_gpt.export.preferences import PreferenceFormat, PreferenceSource, check_options
 from niels_gpt.export.registry import any_format_named
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import (
@@ -26,6 +26,7 @@ from niels_gpt.export.source import (
     require_preferences,
     splits_of,
 )
+from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
@@ -85,26 +86,25 @@ def export(
     place = Path(source)
     if isinstance(chosen, PreferenceFormat):
         return _export_preferences(place, chosen, Path(out), checked_split(split), how, settings, overwrite, progress)
-    # All splits are opened and checked before the first file is written: val comes last, perhaps after hours.
+    # Whatever can be refused without reading all rows is refused first: val comes last, perhaps after hours.
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}
     if not sources:
         raise CacheError(f"{place}: no split contains rows; there is nothing to export")
-    if how.limit is None:
-        check_bytes(place, progress)
+    arranged = {name: arrange(opened, how) for name, opened in sources.items()}
     facts = {name: opened.facts for name, opened in sources.items()}
     with StagedDirectory(Path(out), manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
+        writers: dict[str, SplitWriter] = {}
+        for name in sources:
+            writers[name] = chosen.open(staged.path, facts[name], settings)
+            # After an error in any split all writers close their files, before the staged directory is removed.
+            stack.callback(writers[name].abandon)
+        if how.limit is None:
+            check_bytes(place, progress)
         files: dict[str, FileRecord] = {}
         counts: dict[str, dict[str, int]] = {}
-        for name, opened in sources.items():
-            writer = chosen.open(staged.path, opened.facts, settings)
-            # After an error in any split all writers close their files, before the staged directory is removed.
-            stack.callback(writer.abandon)
-            counts[name] = _write(opened, how, chosen, settings, writer.write, progress)
-            if not counts[name]["rows"]:
-                raise UsageError(
-                    f"{place}: no row of {name} is left: all are empty, or longer than max_length ({how.max_length}); "
-                    "raise it, or export only the other split"
-                )
+        for name, writer in writers.items():
+            rows = _with_weights_of(chosen, arranged[name], settings.binary, facts[name])
+            counts[name] = _write(rows, sources[name], how, chosen, writer, progress)
             writer.close()
             files |= writer.files
         return _finish(staged, chosen, settings, how, facts, counts, files)
@@ -197,33 +197,40 @@ def _export_preferences(
 ) -> dict[str, Any]:
     """See `export`."""
     require_preferences(place)
-    if how.limit is None:
-        check_bytes(place, progress)
-    facts: dict[str, Facts] = {}
+    # As in `export`: whatever can be refused without reading all groups is refused first.
+    sources = {name: PreferenceSource(place, name, chosen, how, settings) for name in splits or splits_of(place)}
     counts: dict[str, dict[str, int]] = {}
     files: dict[str, FileRecord] = {}
     with StagedDirectory(out, manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
-        for name in splits or splits_of(place):
-            facts[name], counts[name], written = write_preferences(
-                staged.path, place, name, chosen, how, settings, progress
-            )
-            stack.callback(written.abandon)
+        if how.limit is None:
+            check_bytes(place, progress)
+        for name, opened in sources.items():
+            writer = opened.open_files(staged.path, settings)
+            stack.callback(writer.abandon)
+            counts[name] = opened.write(writer, progress)
             if not counts[name]["rows"]:
                 raise UsageError(f"{place}: no row of {name} is left: no group has a better and a worse completion")
-            written.close()
-            files |= written.files
+            writer.close()
+            files |= writer.files
+        facts = {name: opened.facts for name, opened in sources.items()}
         return _finish(staged, chosen, settings, how, facts, counts, files)
 
 
 def _options(chosen: Format | PreferenceFormat, passed: dict[str, Any]) -> dict[str, Any]:
     """The options of the format, with defaults."""
-    for name in passed:
+    for name, value in passed.items():
         if name not in chosen.options:
             known = ", ".join(chosen.options) or "none"
             raise UsageError(
                 f"{chosen.name} has no option {name!r}; its options: {known}{did_you_mean(name, chosen.options)}"
             )
-    return chosen.options | passed
+        # A text such as "no" would be taken as true.
+        if isinstance(chosen.options[name], bool) and not isinstance(value, bool):
+            raise UsageError(f"{name} is {shown(value)}; expected true or false")
+    options = chosen.options | passed
+    if isinstance(chosen, PreferenceFormat):
+        check_options(options)
+    return options
 
 
 def _check_settings(chosen: Format | PreferenceFormat, settings: Settings) -> None:
@@ -233,10 +240,17 @@ def _check_settings(chosen: Format | PreferenceFormat, settings: Settings) -> No
             "itself)"
         )
     ranges.SHARD_TOKENS.check(settings.shard_tokens)
+    if chosen.library is not None:
+        check_library(chosen.library)
 
 
 def _write(
-    opened: Examples | Stream, how: Arrangement, chosen: Format, settings: Settings, write: Any, progress: Progress
+    portions: Iterator[Rows],
+    opened: Examples | Stream,
+    how: Arrangement,
+    chosen: Format,
+    writer: SplitWriter,
+    progress: Progress,
 ) -> dict[str, int]:
     """Write one split.
 
@@ -247,8 +261,8 @@ def _write(
     counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0)
     expected = facts.n_tokens if how.limit is None else None
     progress.begin(f"{facts.split} to {chosen.name}", total=expected, unit="tokens")
-    for rows in _with_weights_of(chosen, arrange(opened, how), settings.binary, facts):
-        write(rows)
+    for rows in portions:
+        writer.write(rows)
         counts["rows"] += len(rows)
         counts["texts"] += int(np.count_nonzero(rows.begins))
         counts["tokens"] += len(rows.ids)

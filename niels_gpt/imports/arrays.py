@@ -17,7 +17,7 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError, NielsError, UsageError
 from niels_gpt.export.llmc import HEADER, MAGIC_AND_VERSION
 from niels_gpt.export.rows import Rows, rows_of
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, as_ids, by_split, map_file, require
 from niels_gpt.storage.regular import map_npy, map_regular, open_regular
 
 PORTION_TOKENS = 1 << 20
@@ -47,25 +47,23 @@ def _read_arrays(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
     for file in files:
         ids = array_of(file)
         if ids.ndim == 1:
-            yield from documents_of(ids, required(eos_id, file))
+            yield from documents_of(ids, required(eos_id, file), file)
             continue
         n = max(1, PORTION_TOKENS // max(1, ids.shape[1]))
         for start in range(0, len(ids) if ids.shape[1] else 0, n):
             part = ids[start : start + n]
-            yield rows_of(part.reshape(-1).astype(np.uint32), np.full(len(part), ids.shape[1]), None)
+            yield rows_of(as_ids(part.reshape(-1), file), np.full(len(part), ids.shape[1]), None)
 
 
 def array_of(file: Path) -> npt.NDArray[Any]:
     """The array of a file, mapped.
 
     Raises:
-        InputError: not an array of integers of 0 and more, of one or two dimensions.
+        InputError: not an array of integers of one or two dimensions.
     """
     ids = map_npy(file)
     if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2):
         raise InputError(f"{file}: {ids.dtype} of shape {ids.shape}; expected ids, in rows or not")
-    if ids.dtype.kind == "i" and ids.size and int(ids.min()) < 0:
-        raise InputError(f"{file}: id {int(ids.min())}; expected ids of 0 and more")
     return ids
 
 
@@ -95,11 +93,12 @@ def is_token_file(file: Path) -> bool:
 def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     files = [path] if path.is_file() else sorted(path.glob("*.bin"))
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
+    eos_id = required(options.eos_id, files[0])
     return {
         split: SplitFiles(
             paths,
             False,
-            partial(_read_token_files, paths, options.eos_id),
+            partial(_read_token_files, paths, eos_id),
             sum(
                 max(0, file.stat().st_size - HEADER_BYTES) // np.dtype(token_dtype_of(file)).itemsize for file in paths
             ),
@@ -115,7 +114,7 @@ def token_dtype_of(file: Path) -> str:
     return DTYPES.get(int(magic[0]) if len(magic) else 0, "<u2")
 
 
-def _read_token_files(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
+def _read_token_files(files: list[Path], eos_id: int) -> Iterator[Rows]:
     for file in files:
         with open_regular(file) as opened:
             header = np.fromfile(opened, dtype="<i4", count=HEADER)
@@ -126,7 +125,7 @@ def _read_token_files(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
         if HEADER_BYTES + count * np.dtype(dtype).itemsize != size:
             raise InputError(f"{file}: {size:,} bytes, but its header announces {count:,} tokens; it is cut")
         tokens = map_regular(file, dtype, offset=HEADER_BYTES)
-        yield from documents_of(tokens, required(eos_id, file))
+        yield from documents_of(tokens, eos_id, file)
 
 
 NPY = ImportFormat("npy", ".npy arrays of ids", _open_arrays)
@@ -156,10 +155,10 @@ def _open_nanogpt(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
 
 def _read_nanogpt(files: list[Path], dtype: str, eos_id: int) -> Iterator[Rows]:
     for file in files:
-        yield from documents_of(map_file(file, dtype), eos_id)
+        yield from documents_of(map_file(file, dtype), eos_id, file)
 
 
-def documents_of(tokens: npt.NDArray[Any], eos_id: int) -> Iterator[Rows]:
+def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[Rows]:
     """The documents of a stream; what follows the last end-of-text token is a document, too.
 
     ::
@@ -167,21 +166,22 @@ def documents_of(tokens: npt.NDArray[Any], eos_id: int) -> Iterator[Rows]:
         a b E c | d E e        (E ends a document, | a portion)        a b E    c d E    e
 
     Args:
+        file: where they are, for messages.
         eos_id: E; `NO_ID`: every portion is a document, so that a long stream does not fill memory.
     """
     if eos_id == NO_ID:
         for start in range(0, len(tokens), PORTION_TOKENS):
             part = tokens[start : start + PORTION_TOKENS]
-            yield rows_of(part.astype(np.uint32), np.array([len(part)]), None)
+            yield rows_of(as_ids(part, file), np.array([len(part)]), None)
         return
     begun = 0  # where the document that is being read begins
     for start in range(0, len(tokens), PORTION_TOKENS):
         ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1
         if len(ends):
-            yield rows_of(tokens[begun : ends[-1]].astype(np.uint32), np.diff(ends, prepend=begun), None)
+            yield rows_of(as_ids(tokens[begun : ends[-1]], file), np.diff(ends, prepend=begun), None)
             begun = int(ends[-1])
     if begun < len(tokens):
-        yield rows_of(tokens[begun:].astype(np.uint32), np.array([len(tokens) - begun]), None)
+        yield rows_of(as_ids(tokens[begun:], file), np.array([len(tokens) - begun]), None)
 
 
 NANOGPT = ImportFormat("nanogpt", "train.bin and val.bin of nanoGPT", _open_nanogpt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from niels_gpt.export.source import portions_of
 from niels_gpt.storage.regular import map_regular
 
 # Names of splits in other tools, in file and folder names. Files of a test split are not imported.
+MOST_ID = 2**32 - 1  # episodes store ids as uint32
 SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": None}
 
 
@@ -43,6 +44,7 @@ class SplitFiles:
     """The files of one split.
 
     Attributes:
+        files: all that are read, of whatever kind.
         has_mask: they record which tokens are trained.
         read: reads the rows, about a million tokens at a time.
         tokens: how many there are, by the sizes of files and by headers; `None` if these do not show it.
@@ -107,6 +109,39 @@ def require(path: Path, found: dict[str, list[Path]], what: str) -> dict[str, li
     return found
 
 
+def all_or_none(has_mask: Mapping[Path, bool]) -> bool:
+    """Whether files record which tokens are trained.
+
+    Raises:
+        InputError: only some do. Without a mask their rows would be trained whole, and so would the others if masks
+            were left out.
+    """
+    with_mask, without = ([file for file, has in has_mask.items() if has is wanted] for wanted in (True, False))
+    if with_mask and without:
+        raise InputError(
+            f"{without[0]}: does not record which tokens are trained, while {with_mask[0].name} does; import the files "
+            "with masks and those without one by one"
+        )
+    return bool(with_mask)
+
+
+def as_ids(values: npt.NDArray[Any], where: object) -> npt.NDArray[np.uint32]:
+    """The values as ids; one that uint32 does not hold is never wrapped around.
+
+    Args:
+        where: what holds them, for the message.
+
+    Raises:
+        InputError: not integers from 0 to 2**32 - 1.
+    """
+    if values.dtype.kind not in "iu":
+        raise InputError(f"{where}: holds {values.dtype}; expected ids, which are integers")
+    if values.size and (values.min() < 0 or values.max() > MOST_ID):
+        bad = int(values[(values < 0) | (values > MOST_ID)][0])
+        raise InputError(f"{where}: id {bad}; expected ids from 0 to 2**32 - 1. Check the format and the dtype")
+    return values.astype(np.uint32)
+
+
 def rows_from(
     tokens: npt.NDArray[Any],
     mask: npt.NDArray[Any] | None,
@@ -117,21 +152,17 @@ def rows_from(
     """Runs of mapped files as rows, about a million tokens at a time.
 
     Raises:
-        InputError: an id below 0, or a mask with other values than 0 and 1.
+        InputError: an id that is none, or a mask with other values than 0 and 1.
     """
     for part in portions_of(lengths):
-        ids = gather(tokens, starts[part], lengths[part])
-        if ids.dtype.kind == "i" and ids.min(initial=0) < 0:
-            raise InputError(
-                f"{where}: id {int(ids.min())}; expected ids of 0 and more. Check the format and the dtype"
-            )
+        ids = as_ids(gather(tokens, starts[part], lengths[part]), where)
         weights = None
         if mask is not None:
             found = gather(mask, starts[part], lengths[part])
             weights = found.astype(np.uint8)
             if not np.array_equal(weights, found) or weights.max(initial=0) > 1:
                 raise InputError(f"{where}: its mask holds {found.max()!r}; expected 0 and 1")
-        yield rows_of(ids.astype(np.uint32), lengths[part], weights)
+        yield rows_of(ids, lengths[part], weights)
 
 
 def map_file(path: Path, dtype: str) -> npt.NDArray[Any]:

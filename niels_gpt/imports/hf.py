@@ -15,7 +15,7 @@ from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.extras import check_library
 from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, require
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, all_or_none, as_ids, by_split, require
 from niels_gpt.storage.regular import is_regular
 
 BATCH_ROWS = 1024
@@ -28,7 +28,12 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     root = path if path.is_dir() else path.parent
     found = require(path, by_split(root, [path] if path.is_file() else path.rglob("*.parquet")), "parquet file")
     return {
-        split: SplitFiles(files, _has_mask(files[0]), partial(_read, files), sum(map(_ids_in, files)))
+        split: SplitFiles(
+            files,
+            all_or_none({file: _has_mask(file) for file in files}),
+            partial(_read, files),
+            sum(map(_ids_in, files)),
+        )
         for split, files in found.items()
     }
 
@@ -94,16 +99,12 @@ def _rows(batch: Any, where: str) -> Rows:
     for name, (_, column_lengths) in lists.items():
         if name != "seq_lengths" and not np.array_equal(column_lengths, lengths):
             raise InputError(f"{where}: {name} and input_ids differ in length; the rows do not belong together")
-    # Checked before the conversion to uint32, which would wrap around.
-    if ids.min(initial=0) < 0 or ids.max(initial=0) >= 2**32:
-        bad = int(ids[(ids < 0) | (ids >= 2**32)][0])
-        raise InputError(f"{where}: id {bad}; expected ids from 0 to 2**32 - 1")
     weights = _weights(lists, where)
     if "seq_lengths" in lists:
         texts, per_row = lists["seq_lengths"]
         # Texts 3 2 4 in rows of 2 1 texts: ends of texts 0 3 5 9, of rows 0 5 9, so the rows have 5 4 tokens.
         ends = np.concatenate([[0], np.cumsum(texts)])[np.concatenate([[0], np.cumsum(per_row)])]
-        if not np.array_equal(np.diff(ends), lengths):
+        if texts.min(initial=0) < 0 or not np.array_equal(np.diff(ends), lengths):
             raise InputError(f"{where}: seq_lengths do not add up to the lengths of input_ids")
         lengths = texts
     if "attention_mask" in lists:
@@ -114,13 +115,15 @@ def _rows(batch: Any, where: str) -> Rows:
         lengths = np.bincount(row[real], minlength=len(lengths)).astype(np.int64)
         ids, weights = ids[real], weights[real] if weights is not None else None
     # A row without attended tokens vanishes.
-    return rows_of(ids.astype(np.uint32), lengths[lengths > 0], weights)
+    return rows_of(as_ids(ids, f"{where}: input_ids"), lengths[lengths > 0], weights)
 
 
 def _lists(column: Any, where: str) -> tuple[npt.NDArray[Any], Int64s]:
     """The values of all rows of a column of lists, int64, and how many each row has."""
     import pyarrow
 
+    if pyarrow.types.is_fixed_size_list(column.type):  # rows of one length, as `datasets` stores List(..., length=n)
+        column = column.cast(pyarrow.list_(column.type.value_type))
     if not pyarrow.types.is_list(column.type) and not pyarrow.types.is_large_list(column.type):
         raise InputError(f"{where}: holds {column.type}; expected a list of integers in every row")
     if column.null_count or column.flatten().null_count:

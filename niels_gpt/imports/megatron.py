@@ -17,7 +17,16 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError
 from niels_gpt.export.megatron import MAGIC, VERSION
 from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require, rows_from
+from niels_gpt.imports.formats import (
+    ImportFormat,
+    ImportOptions,
+    SplitFiles,
+    all_or_none,
+    by_split,
+    map_file,
+    require,
+    rows_from,
+)
 from niels_gpt.storage.regular import is_regular, map_regular, open_regular
 
 # Megatron's codes of integer dtypes.
@@ -29,18 +38,23 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     del options
     passed = path
     if path.is_dir():
-        # Our own exports put the mask beside the tokens as a second dataset.
         found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
     else:  # a path without its suffix, as Megatron takes it
         index = path.with_name(f"{path.name.removesuffix('.idx').removesuffix('.bin')}.idx")
         found, path = ({"train": [index]} if index.is_file() else {}), path.parent
     splits = {}
     for split, files in require(path if found else passed, found, ".idx file").items():
-        masks = [file.with_name(f"{file.stem}_mask.idx") for file in files]
-        # A mask counts only where every file has one: an episode without a mask would be trained whole.
-        has_mask = all(is_regular(mask) for mask in masks)
-        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask), sum(map(_tokens_of, files)))
+        has_mask = all_or_none({file: is_regular(_mask_of(file)) for file in files})
+        indexes = [*files, *(_mask_of(file) for file in files if has_mask)]
+        # Some of a .bin may be missing, which is reported when it is read.
+        listed = [*indexes, *(file for file in (index.with_suffix(".bin") for index in indexes) if is_regular(file))]
+        splits[split] = SplitFiles(listed, has_mask, partial(_read, files, has_mask), sum(map(_tokens_of, files)))
     return splits
+
+
+def _mask_of(index: Path) -> Path:
+    """The index of the mask, which our own exports put beside the tokens."""
+    return index.with_name(f"{index.stem}_mask.idx")
 
 
 def _tokens_of(index: Path) -> int:
@@ -58,7 +72,7 @@ def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
         _check_places(file, tokens, starts, lengths)
         mask = None
         if masked:
-            mask_file = file.with_name(f"{file.stem}_mask.idx")
+            mask_file = _mask_of(file)
             mask_code, _, mask_lengths = read_index(mask_file)
             mask = map_file(mask_file.with_suffix(".bin"), DTYPES[mask_code])
             if not np.array_equal(mask_lengths, lengths) or len(mask) != len(tokens):

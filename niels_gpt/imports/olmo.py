@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export.rows import Rows
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require, rows_from
+from niels_gpt.imports.formats import (
+    ImportFormat,
+    ImportOptions,
+    SplitFiles,
+    all_or_none,
+    by_split,
+    map_file,
+    require,
+    rows_from,
+)
 from niels_gpt.sources.files.inputs import open_bytes
 
 LINES = 1 << 16  # of a .csv.gz that are parsed at once
@@ -28,13 +37,18 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     found = require(path, by_split(path, path.rglob("token_ids_part_*.npy")), "token_ids_part_*.npy")
     splits = {}
     for split, files in found.items():
-        has_mask = all(_mask_of(file).is_file() for file in files)
-        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask, options.token_dtype))
+        has_mask = all_or_none({file: _mask_of(file).is_file() for file in files})
+        beside = [other for file in files for other in (_mask_of(file), _documents_of(file)) if other.is_file()]
+        splits[split] = SplitFiles([*files, *beside], has_mask, partial(_read, files, has_mask, options.token_dtype))
     return splits
 
 
 def _mask_of(file: Path) -> Path:
     return file.with_name(file.name.replace("token_ids", "labels_mask"))
+
+
+def _documents_of(file: Path) -> Path:
+    return file.with_suffix(".csv.gz")
 
 
 def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[Rows]:
@@ -45,7 +59,7 @@ def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[
             raise InputError(
                 f"{_mask_of(file)}: {len(mask):,} entries for {len(tokens):,} tokens; expected one for each"
             )
-        lines = file.with_suffix(".csv.gz")
+        lines = _documents_of(file)
         if not lines.is_file():
             raise InputError(f"{lines}: no such file; expected the start and end of every document, a line for each")
         with open_bytes(lines) as packed:

@@ -22,6 +22,7 @@ from niels_gpt.imports.samples import LITDATA, MDS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.storage.manifests import read_manifest
+from niels_gpt.storage.staging import check_target_free, real_path
 
 FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, NANOGPT, OLMO, LLMC, NPY, MDS, LITDATA)}
 
@@ -84,8 +85,10 @@ def import_episodes(
     # What the user passes wins over the record of an export.
     size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
     mask_dtype = _mask_dtype(splits, place)
+    # Before the input is hashed, which may take hours; the build looks again.
+    check_target_free(real_path(Path(out)), replaceable=MANIFEST_NAME if overwrite else None)
     hashed = HashedFiles()
-    inputs = {name: hashed.fingerprint(found.files) for name, found in splits.items()}
+    inputs = {name: hashed.fingerprint(found.files, progress) for name, found in splits.items()}
     recipe = _recipe(place, chosen, inputs, eos_id, mask_dtype, shard_bytes, {**recorded, "vocab_size": size})
     with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
         counts = dict.fromkeys(("train", "val"), _NO_ROWS)

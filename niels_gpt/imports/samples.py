@@ -25,7 +25,16 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.format.masks import MASK_COLUMNS
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
+from niels_gpt.imports.formats import (
+    ImportFormat,
+    ImportOptions,
+    SplitFiles,
+    all_or_none,
+    as_ids,
+    by_split,
+    map_file,
+    require,
+)
 from niels_gpt.storage.regular import named_below, read_regular
 
 INDEX: Final = "index.json"
@@ -79,8 +88,9 @@ def _open(path: Path, options: ImportOptions, shards_of: Callable[[Path], list[_
         names = [{column.name for column in shard.columns} for shard in shards]
         if not all(set(IDS) & columns for columns in names):
             raise InputError(f"{path}: columns {', '.join(sorted(set().union(*names)))}; expected tokens or input_ids")
-        # A mask counts only where every sample has one: a row without a mask would be trained whole.
-        has_mask = bool(names) and all(set(MASKS) & columns for columns in names)
+        has_mask = all_or_none(
+            {shard.path: bool(set(MASKS) & columns) for shard, columns in zip(shards, names, strict=True)}
+        )
         splits[split] = SplitFiles([shard.path for shard in shards], has_mask, partial(_read, shards, has_mask))
     return splits
 
@@ -105,16 +115,16 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
             tokens = next(sample[name] for name in IDS if name in sample).reshape(-1)
             if not len(tokens):
                 continue
-            if tokens.dtype.kind not in "iu" or int(tokens.min()) < 0:
-                raise InputError(
-                    f"{shard.path}: ids of {tokens.dtype} down to {tokens.min()}; expected integers of 0 and more"
-                )
-            ids.append(tokens.astype(np.uint32))
+            ids.append(as_ids(tokens, shard.path))
             lengths.append(
                 sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(tokens)])
             )
             masks = [sample[name].reshape(-1) for name in MASKS if name in sample] if masked else []
-            if int(lengths[-1].sum()) != len(tokens) or any(len(mask) != len(tokens) for mask in masks):
+            if (
+                lengths[-1].min() < 1
+                or int(lengths[-1].sum()) != len(tokens)
+                or any(len(mask) != len(tokens) for mask in masks)
+            ):
                 raise InputError(
                     f"{shard.path}: a sample of {len(tokens)} tokens whose mask or seq_lengths are of others"
                 )

@@ -13,11 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from niels_gpt.errors import CacheError, StorageError, UsageError
+from niels_gpt.errors import CacheError, MissingExtra, OutputExists, StorageError, UsageError
 from niels_gpt.export import FORMATS, export
+from niels_gpt.export.preferences import PREFERENCE_FORMATS
+from niels_gpt.export.registry import any_format_named
+from niels_gpt.export.run import recorded_choices
+from niels_gpt.progress import Progress
 from tests.conftest import REPOSITORY, run_cli
 from tests.episodes.made import write_shard
-from tests.export.sources import Row, episodes, random_rows, sft_cache
+from tests.export.sources import Row, episodes, pretrain_cache, random_rows, sft_cache
 
 SLOW_EXPORT = """
 import sys, time
@@ -127,12 +131,58 @@ def test_calls_that_cannot_work(tmp_path: Path) -> None:
         ({"to": "hf", "limit": 0}, "limit is 0"),
         ({"to": "hf", "too_long": "heads"}, "did you mean 'head'"),
         ({"to": "hf", "split": "test"}, "split is 'test'"),
+        ({"to": "hf", "assistant_masks": "no"}, "assistant_masks is 'no'; expected true or false"),
+        ({"to": "trl-dpo", "pairs": "worst"}, "pairs is 'worst'; expected one of best_worst"),
     ):
         with pytest.raises(UsageError, match=message):
             export(source, out=tmp_path / "out", **arguments)  # type: ignore[arg-type]
     with pytest.raises(CacheError, match="no finished cache and no episodes"):
         export(tmp_path, "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+class Unused(Progress):
+    """Fails at the first step of any work."""
+
+    def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
+        raise AssertionError(what)
+
+
+@pytest.mark.parametrize("name", [*FORMATS, *PREFERENCE_FORMATS])
+def test_a_missing_library_is_found_before_any_work(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`recorded_choices` is what a recipe calls before it builds."""
+    source, _ = sft_cache(tmp_path / "in")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    if any_format_named(name).library is None:
+        export(source, name, tmp_path / "out")
+        return
+    for call in (lambda: export(source, name, tmp_path / "out", progress=Unused()), lambda: recorded_choices(name)):
+        with pytest.raises(MissingExtra, match=r"needs pyarrow.*pip install 'niels-gpt\[hub\]'"):
+            call()
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_can_be_refused_early_is_refused_before_any_work(tmp_path: Path) -> None:
+    """The val split is written last, perhaps after hours; the source's bytes are compared first, which takes long."""
+    short, long = Row([1, 2], [0, 1]), Row([1, 2, 3, 4], [0, 1, 1, 1])
+    source, out = episodes(tmp_path / "in", [short], [long]), tmp_path / "out"
+    for options, message in (
+        ({"max_length": 3}, "row 0 of val has 4 tokens"),
+        ({"max_length": 3, "too_long": "skip"}, "no row of val is left"),
+        ({"to": "llmc", "shard_tokens": 1 << 31}, "shard_tokens is 2,147,483,648"),
+        ({"to": "megatron-bridge", "pad_multiple": 2, "pad_id": 300}, "pad_id is 300"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            export(source, out=out, progress=Unused(), **{"to": "olmo", **options})  # type: ignore[arg-type]
+    assert not out.exists()
+    out.mkdir()
+    (out / "mine").touch()
+    with pytest.raises(OutputExists):
+        export(source, "olmo", out, progress=Unused())
+    cache, _ = pretrain_cache(tmp_path / "cache")
+    with pytest.raises(UsageError, match="exported document by document"):
+        export(cache, "hf", tmp_path / "other", max_length=4, progress=Unused())
 
 
 def test_the_command_line(tmp_path: Path) -> None:

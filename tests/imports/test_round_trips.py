@@ -107,6 +107,7 @@ def test_masks_of_trl_are_read(tmp_path: Path, masks: dict[str, Any], trained: l
         ({"input_ids": [[1, 2, 3], None]}, r"holds null"),
         ({"input_ids": [[1, -2, 3]]}, r"id -2"),
         ({"input_ids": [[1, 2, 3]], "seq_lengths": [[2]]}, r"do not add up"),
+        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[5, -2]]}, r"do not add up"),
         ({"input_ids": [[1, 2, 3]], "assistant_masks": [[0, 2, 1]]}, r"holds 2; expected 0 and 1"),
     ],
 )
@@ -200,6 +201,23 @@ def test_two_halves_of_a_dataset_must_agree(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "validation.parquet", input_ids=[[1, 2]])
     with pytest.raises(InputError, match="one split has a mask and the other does not"):
         import_episodes(tmp_path / "in", "hf", tmp_path / "back")
+
+
+@pytest.mark.parametrize("masked", ["train-0", "train-1"])
+def test_labels_of_some_files_alone_are_refused(tmp_path: Path, masked: str) -> None:
+    """The labels of the first file decided for all: the rows of the others were trained whole, or all of them."""
+    for name in ("train-0", "train-1"):
+        labels = {"labels": [[-100, 2]]} if name == masked else {}
+        write_parquet(tmp_path / "in" / f"{name}.parquet", input_ids=[[1, 2]], **labels)
+    with pytest.raises(InputError, match=rf"does not record which tokens are trained, while {masked}\.parquet does"):
+        import_episodes(tmp_path / "in", "hf", tmp_path / "back")
+
+
+def test_lists_of_one_length(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    rows = arrow.array([[5, 6], [7, 8]], arrow.list_(arrow.int32(), 2))
+    import_episodes(write_parquet(tmp_path / "mine.parquet", input_ids=rows), "hf", tmp_path / "back")
+    assert [ids for ids, _ in read(tmp_path / "back")] == [[5, 6], [7, 8]]
 
 
 def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, OutputExists, UsageError
 from niels_gpt.export import export
-from niels_gpt.imports import import_episodes
+from niels_gpt.imports import FORMATS, import_episodes
+from niels_gpt.imports.arrays import NO_ID
+from niels_gpt.imports.formats import ImportOptions
 from niels_gpt.imports.samples import _with_shape
+from niels_gpt.progress import Progress
 from tests.export.sources import EOT, episodes, pretrain_cache, random_rows
 from tests.export.test_others import as_written
 from tests.imports.test_round_trips import read
@@ -139,3 +143,76 @@ def test_other_things_are_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"\0" * 2000)
     with pytest.raises(InputError, match=r"does not begin as a token file of llm\.c"):
         import_episodes(tmp_path / "x.bin", "llmc", tmp_path / "back", eos_id=1)
+
+
+def test_ids_are_never_wrapped(tmp_path: Path) -> None:
+    """2**32 + 5 as uint32 is 5, a token of every vocabulary."""
+    large = np.array([3, 2**32 + 5, 7])
+    for form, dtype in (("npy", "<i8"), ("npy", "<u8"), ("mds", "<i8"), ("litdata", "<i8"), ("megatron", "<i8")):
+        folder = tmp_path / f"{form}{dtype}"
+        export(episodes(tmp_path / f"in{form}{dtype}", random_rows(1)), "megatron", folder)
+        (folder / "export.json").unlink()
+        if form == "npy":
+            np.save(folder / "train.npy", large.astype(dtype))
+        elif form == "mds":
+            mosaic(folder / "train", [("tokens", "ndarray:int64:3", 24)], [[large.astype(dtype).tobytes()]])
+        elif form == "litdata":
+            data = np.array([1, 12, 40], "<u4").tobytes() + np.array([24], "<u4").tobytes() + large.tobytes()
+            (folder / "train").mkdir()
+            (folder / "train" / "chunk-0-0.bin").write_bytes(data)
+            config = {"data_format": ["no_header_numpy:3"], "data_spec": None}
+            index = {"config": config, "chunks": [{"filename": "chunk-0-0.bin"}]}
+            (folder / "train" / "index.json").write_text(json.dumps(index))
+        else:
+            (folder / "train_mask.idx").unlink()
+            large.tofile(folder / "train.bin")
+            head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 5, 1, 2)
+            (folder / "train.idx").write_bytes(head + struct.pack("<iqqq", 3, 0, 0, 1))
+        for eos_id in (7, NO_ID):
+            files = FORMATS[form].open(folder, ImportOptions(eos_id))["train"]
+            with pytest.raises(InputError, match=r"id 4294967301; expected ids from 0 to 2\*\*32 - 1") as found:
+                list(files.read())
+            assert str(folder) in str(found.value)
+
+
+def test_masks_of_some_files_alone_are_refused(tmp_path: Path) -> None:
+    """Rows without a mask would be trained whole, and so would all the others if the masks were left out."""
+    export(episodes(tmp_path / "in", random_rows(5)), "olmo", tmp_path / "olmo")
+    export(tmp_path / "in", "megatron", tmp_path / "megatron")
+    for form, folder, names in (
+        ("olmo", tmp_path / "olmo" / "train", ("token_ids_part_0000.npy", "token_ids_part_0000.csv.gz")),
+        ("megatron", tmp_path / "megatron", ("train.bin", "train.idx")),
+    ):
+        for name in names:  # a second file of tokens, without a mask
+            second = name.replace("train", "train_2").replace("0000", "0001")
+            (folder / second).write_bytes((folder / name).read_bytes())
+        (tmp_path / form / "export.json").unlink()
+        with pytest.raises(InputError, match=r"does not record which tokens are trained, while .* does"):
+            import_episodes(tmp_path / form, form, tmp_path / "back")
+        assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("form", ["megatron", "olmo", "mds"])
+def test_every_file_that_is_read_is_an_input(form: str, tmp_path: Path) -> None:
+    """The manifest names what a dataset was made of: the tokens and masks, not the index alone."""
+    export(episodes(tmp_path / "in", random_rows(5), random_rows(3)), form, tmp_path / "out")
+    manifest = import_episodes(tmp_path / "out", form, tmp_path / "back")
+    listed = [each["name"] for files in manifest["dataset_config"]["inputs"].values() for each in files]
+    read = {
+        file.name for file in (tmp_path / "out").rglob("*") if file.suffix in (".bin", ".idx", ".npy", ".gz", ".mds")
+    }
+    assert sorted(set(listed)) == sorted(read)
+
+
+def test_nothing_is_read_for_a_call_that_cannot_work(tmp_path: Path) -> None:
+    export(episodes(tmp_path / "in", random_rows(5)), "llmc", tmp_path / "out")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").touch()
+    for out, eos_id, error in ((tmp_path / "taken", 1, OutputExists), (tmp_path / "back", None, UsageError)):
+        steps: list[str] = []
+        progress = Progress()
+        progress.begin = lambda what, steps=steps, **_: steps.append(what)  # type: ignore[method-assign]
+        (tmp_path / "out" / "export.json").unlink(missing_ok=True)
+        with pytest.raises(error):
+            import_episodes(tmp_path / "out", "llmc", out, eos_id=eos_id, progress=progress)
+        assert not steps
