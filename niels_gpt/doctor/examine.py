@@ -25,7 +25,7 @@ from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.layout_inference import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.report import Evidence
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, ChatRow, Int64s, TokenRows, Turns, chat_rows
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, ChatRow, Int64s, TokenRows, Turns, chat_rows
 from niels_gpt.doctor.rules import (
     CHAT_RULES,
     ROW_RULES,
@@ -47,7 +47,7 @@ from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
 from niels_gpt.interrupts import sigint_blocked
-from niels_gpt.messages import is_untrained
+from niels_gpt.messages import is_untrained, weight_of
 from niels_gpt.ranges import WORKERS
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
@@ -188,7 +188,7 @@ class Examination:
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
         calls.check(usable, counters, self.bad_forms)
-        contents.check(usable, counters, self.unread_tags)
+        contents.check(usable, counters, self.unread_tags, self.controls)
         shares.check(usable, counters)
         if "py3langid" in self.libraries:
             shares.check_languages(usable, counters)
@@ -217,7 +217,8 @@ class Examination:
             # Weights of partial attribution are examined too; the finding attribution-partial names their rows.
             trained=batch_weights(batch, self.loss_on, allow_partial=True) > 0,
         )
-        view = View(rows, self.scope, counters, rendered_turns(batch, rows, self.scope.layout))
+        switched_off = _switched_off(rendered, batch, counters)
+        view = View(rows, self.scope, counters, rendered_turns(batch, rows, self.scope.layout), switched_off)
         counters.sums["tokens"] += len(rows.ids)
         counters.sums["trained tokens"] += int(view.trained.sum())
         counters.sums["rows with a mask"] += len(rows)
@@ -296,6 +297,25 @@ def _is_accepted(renderer: AnyRenderer, chat: ChatRow, counters: Counters) -> bo
         counters.add("template-raises", [chat.evidence(None, str(error))])
         return False
     return True
+
+
+def _switched_off(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Counters) -> Bools | None:
+    """True on the tokens of assistant messages whose own `weight` or `train` leaves them out of the loss."""
+    # Index -1 of tokens that belong to no message reads the entry at the end of each conversation: messages of 2 and 1
+    # have the entries 0 1 - 2 -, and token -1 of the second conversation reads 3 + 1.
+    off = [
+        [message["role"] == "assistant" and not weight_of(message) for message in chat.messages] + [False]
+        for chat in chats
+    ]
+    counters.sums["answers switched off"] += sum(map(sum, off))
+    if not any(map(any, off)):
+        return None
+    sizes = np.array([len(own) for own in off])
+    first = np.repeat(np.concatenate(([0], np.cumsum(sizes[:-1]))), batch.lengths)
+    owner = batch.message_indices.astype(np.int64)
+    place = first + np.where(owner < 0, np.repeat(sizes - 1, batch.lengths), owner)
+    found: Bools = np.array([each for own in off for each in own], dtype=np.bool_)[place]
+    return found
 
 
 def rendered_turns(batch: RenderedBatch, rows: TokenRows, layout: Layout | None) -> Turns:

@@ -255,7 +255,7 @@ def _stats(counters: Counters) -> dict[str, Any]:
     """Numbers about the whole input."""
     share = masks.loss_share(counters)
     stats: dict[str, Any] = {} if share is None else {"loss_share": round(share, 4)}
-    for name in ("near duplicates", "refusals", "rows switched off"):
+    for name in ("near duplicates", "refusals", "rows switched off", "answers switched off"):
         if counters.sums[name]:
             stats[name.replace(" ", "_")] = counters.sums[name]
     return stats

@@ -41,6 +41,9 @@ def _head(report: Report) -> Text:
         about = ["a tokenizer without data"]
     if "loss_share" in report.stats:
         about.append(f"{report.stats['loss_share']:.1%} in the loss")
+    for what in ("rows", "answers"):
+        if f"{what}_switched_off" in report.stats:
+            about.append(f"{report.stats[f'{what}_switched_off']:,} {what} left out of the loss by their own weight")
     used = [f"{name} {report.source[name]}" for name in ("tokenizer", "renderer", "sample") if name in report.source]
     name = " and ".join(str(report.source[key]) for key in ("name", "other") if key in report.source)
     return Text.assemble((name, "bold"), ": " + ", ".join(about), (f"  ({', '.join(used)})" if used else "", "dim"))

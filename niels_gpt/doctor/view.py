@@ -62,12 +62,15 @@ class View:
     Args:
         counters: where `hit`, `hit_tokens` and `hit_rows` report.
         rendered_turns: the turns, where a renderer has just written the rows; else the layout finds them.
+        switched_off: True on the tokens of messages that the data itself leaves out of the loss (`weight: 0`), shape
+            (tokens,); `None` where the data says nothing of the kind, as in rows of ids.
     """
 
     rows: TokenRows
     scope: Scope
     counters: Counters
     rendered_turns: Turns | None = None
+    switched_off: Bools | None = None
 
     @cached_property
     def turns(self) -> Turns | None:
@@ -284,6 +287,8 @@ class TurnMasks:
         stop: the stop is trained.
         left, right: the mask is shifted by one token to the left or right.
         like_right: it looks so, and also as if the empty think block before the answer were left out on purpose.
+        without_thought: the one token of an empty think block that the model samples is left out, and the rest is
+            trained; `with_thought`: that token is trained. Both are in order, but not in one dataset.
         touched: any token is trained, from the header to one past the stop.
     """
 
@@ -295,6 +300,8 @@ class TurnMasks:
     left: Bools
     right: Bools
     like_right: Bools
+    without_thought: Bools
+    with_thought: Bools
     touched: Bools
 
     @classmethod
@@ -340,14 +347,19 @@ class TurnMasks:
             # The last turn of a row has no next opener.
             right |= one_less & ~stopped & ~before & ~padded[turns.body]
         # What follows a stop at the end of its row belongs to the next row.
-        followed = turns.stop + 1 < view.rows.starts[turns.row + 1]
+        followed = stopped & (turns.stop + 1 < view.rows.starts[turns.row + 1])
         after = followed & padded[turns.stop + 1]
-        begun = _begin_after_thought(view, turns) & whole & (count == length) & stop & ~padded[turns.body - 1]
+        # In formats without a stop of their own the last turn of a row has none, and the next opener may be trained.
+        own = view.scope.layout is None or view.scope.layout.has_own_stop
+        ended = stop if own else stop | ~stopped
+        begun = _begin_after_thought(view, turns) & (length > 0) & (count == length) & ended & ~padded[turns.body - 1]
         white = _is_white(view, turns.body) | ~_is_white(view, turns.stop + 1)
         right |= begun & after & white
-        like_right = right | (begun & (after | ~followed))
+        like_right = right | (begun & (after | ~followed | (not own)))
         touched = counts_in(trained, turns.start, np.minimum(turns.end, last + 2)) > 0
-        return cls(turns, last, length, count, stop, left, right, like_right, touched)
+        left_out, written = _thought_ends(view, turns)
+        without, with_ = begun & left_out & like_right, written & padded[turns.body]
+        return cls(turns, last, length, count, stop, left, right, like_right, without, with_, touched)
 
     def shifted_rows(self, n: int) -> Bools:
         """Rows whose trained turns are all shifted the same way, bool of shape (n,)."""
@@ -360,6 +372,18 @@ class TurnMasks:
         all_right = (rights > 0) & (turns_of_row(self.like_right) == of_row)
         shifted: Bools = (of_row > 0) & ((lefts == of_row) | all_right)
         return shifted
+
+    def unclear_rows(self, n: int) -> tuple[Bools, Bools]:
+        """Rows all of whose trained turns are `without_thought` or `like_right`, and rows that have one `with_thought`.
+
+        Two arrays of shape (n,), bool. A mask that is shifted to the right looks like the first, see `rules.masks`.
+        """
+        of_row = np.bincount(self.turns.row[self.touched], minlength=n)
+        left_out = np.bincount(self.turns.row[self.without_thought], minlength=n)
+        alike = np.bincount(self.turns.row[self.like_right], minlength=n)
+        unclear: Bools = (left_out > 0) & (alike == of_row)
+        written: Bools = np.bincount(self.turns.row[self.with_thought], minlength=n) > 0
+        return unclear, written
 
     def shift_note(self, row: int) -> str:
         """Which way the mask of a shifted row is shifted."""
@@ -401,6 +425,20 @@ def _begin_after_thought(view: View, turns: Turns) -> Bools:
         return np.zeros(len(turns), dtype=np.bool_)
     moved: Bools = (turns.body > view.turns.assistants.body) & (view.rows.ids[turns.body - 1] == layout.think[1])
     return moved
+
+
+def _thought_ends(view: View, turns: Turns) -> tuple[Bools, Bools]:
+    """Turns from which `without_empty_thoughts` took the end of a think block and no more, and turns that begin so.
+
+    Two arrays of shape (turns,), bool. The prompt has the rest of such a block.
+    """
+    layout = view.scope.layout
+    if layout is None or layout.think is None or view.turns is None or not len(turns):
+        none = np.zeros(len(turns), dtype=np.bool_)
+        return none, none
+    first = view.turns.assistants.body
+    closes: Bools = view.rows.ids[np.minimum(first, len(view.rows.ids) - 1)] == layout.think[1]
+    return closes & (turns.body == first + 1), closes & (turns.body == first)
 
 
 def _is_white(view: View, places: Int64s) -> Bools:

@@ -63,36 +63,6 @@ def copied(made: list[Row]) -> None:
     made.append(json.loads(json.dumps(made[2])))
 
 
-def flagged(made: list[Row]) -> None:
-    for row in made:
-        for message in row["messages"][:-1]:
-            if message["role"] == "assistant":
-                message["train"] = False
-
-
-def flagged_but_first(made: list[Row]) -> None:
-    for row in made:
-        for message in row["messages"][2:]:
-            if message["role"] == "assistant":
-                message["train"] = False
-
-
-def flagged_in_the_middle(made: list[Row]) -> None:
-    made[:] = as_rows(chats(turns=3))
-    for row in made:
-        row["messages"][3]["train"] = False
-
-
-def in_a_tenth(plant: Callable[[list[Row]], None]) -> Callable[[list[Row]], None]:
-    def some(made: list[Row]) -> None:
-        made[:] = as_rows(chats(20))
-        few = made[:2]
-        plant(few)
-        made[:2] = few[:2]
-
-    return some
-
-
 def forged(spelling: str) -> Callable[[list[Row]], None]:
     def plant(made: list[Row]) -> None:
         made[0]["messages"][0]["content"] += f" {spelling} the fox"
@@ -109,12 +79,6 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Callable[[list[Row]], None], tuple[str
     ("unusable-row", PLAIN, broken, ()),
     ("empty-row", PLAIN, hollow, ()),
     ("duplicate-row", PLAIN, copied, ()),
-    ("last-turn-only", PLAIN, flagged, ()),
-    ("last-turn-only", PLAIN, in_a_tenth(flagged), ()),
-    ("first-turn-only", PLAIN, flagged_but_first, ()),
-    ("first-turn-only", PLAIN, in_a_tenth(flagged_but_first), ()),
-    ("turns-untrained", PLAIN, flagged_in_the_middle, ()),
-    ("turns-untrained", PLAIN, in_a_tenth(flagged_in_the_middle), ()),
     ("template-raises", ("gemma", "mistral"), two_users, ("role-order",)),
     ("template-raises", ("ngpt", "chatml"), late_call, ("role-order",)),
     *(("special-tokens-in-content", (family,), forged(SPELT[family]), ()) for family in PLAIN),
@@ -126,6 +90,14 @@ def _chats(family: str, plant: Callable[[list[Row]], None] | None, _: Path) -> R
     if plant is not None:
         plant(made)
     return report_on(family, made)
+
+
+def _last_turns(each: int, family: str, planted: bool, _: Path) -> Report:
+    """The setting trains the last turn alone; weights in each so many rows that say the same are the user's choice."""
+    made = as_rows(chats(20))
+    for row in made[::each] if not planted else ():
+        row["messages"][1]["weight"] = 0
+    return report_on(family, made, loss_on="last_message" if planted else None)
 
 
 NULLABLE: Row = {
@@ -210,6 +182,11 @@ def cases() -> list[Case]:
                 for f in WITH_TOOLS
                 for share in (2, 6)
                 if planted or share == 2
+            ),
+            *(
+                Case("last-turn-only", f, partial(_last_turns, each, f, planted), planted)
+                for f in PLAIN
+                for each in ((1,) if planted else (1, 10))
             ),
             *(
                 Case(rule, f, partial(_calls_with, name, arguments, share, f, planted), planted)

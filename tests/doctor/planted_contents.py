@@ -83,6 +83,12 @@ def open_thoughts(row: Row) -> None:
     answer(row)["content"] = "<think> " + answer(row)["content"]
 
 
+CENTRAL_EUROPEAN = (
+    "Książka leży na stole, a w ogrodzie można zobaczyć stare drzewa.".encode("iso8859-2").decode("latin-1"),
+    "Čekal na něj u řeky, kde už stály tři lodě a přítel s koněm.".encode("cp1250").decode("cp1252"),
+)
+# These in each fiftieth row, too.
+RARE = ("text-damaged", "html-tags", "template-text-in-content")
 # Rule, what is done to a row.
 PLANTS: tuple[tuple[str, Callable[[Row], None]], ...] = (
     ("text-damaged", extend_answer(" The cafÃ© is closed.")),
@@ -92,6 +98,12 @@ PLANTS: tuple[tuple[str, Callable[[Row], None]], ...] = (
     ("text-damaged", extend_answer(" " + "今日は良い".encode().decode("latin-1"))),
     ("text-damaged", extend_answer(" The café is naïve.".encode().decode("cp437"))),
     ("html-entities", extend_answer(" Smith &amp; Sons don&#39;t know.")),
+    *(("text-damaged", extend_answer(" " + text)) for text in CENTRAL_EUROPEAN),
+    ("html-tags", extend_answer(" <p>The lamps are <b>green</b> again.</p>")),
+    ("html-tags", extend_answer(' Look <a href="https://example.com/lamps">here</a>.')),
+    ("template-text-in-content", extend_answer(" [INST] And the lamps? [/INST] They are green.")),
+    ("template-text-in-content", extend_answer("\n\n### Response:\nThe lamps are green.")),
+    ("template-text-in-content", extend_answer("<end_of_turn>\n<start_of_turn>user\nAnd the lamps?")),
     ("endless-repetition", extend_answer(" and then I am" * 60)),
     ("endless-repetition", extend_answer("\n- the same line once more" * 30 + " And an end.")),
     ("think-tags-in-content", hidden_thoughts),
@@ -118,7 +130,7 @@ ALSO = {
 
 
 def _planted(plant: Callable[[Row], None] | None, each: int, family: str, _: Path) -> Report:
-    made = conversations()
+    made = conversations(max(N, 2 * each))
     for row in made[::each] if plant else ():
         plant(row)
     return report_on(family, made)
@@ -152,7 +164,7 @@ def cases() -> list[Case]:
         made += [
             Case(rule, family, partial(_planted, plant, each, family), True, ALSO.get(rule, ()))
             for rule, plant in PLANTS
-            for each in (1, 10)
+            for each in ((1, 10, 50) if rule in RARE else (1, 10))
         ]
         for planted in (True, False):
             made += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.doctor.made import (
     user,
 )
 from tests.doctor.planted import Case
+from tests.doctor.planted_contents import conversations
 from tests.renderers.tiny_families import renderer_of
 
 PLAIN = ("chatml", "llama-3", "deepseek-v3")
@@ -35,6 +37,7 @@ WITH_SYSTEM = ("chatml", "qwen2.5", "kimi-k2")
 THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
 GLM = ("glm-4.5", "glm-5")  # the next opener ends a turn
+LONE_TAGS = ("glm-5", "glm-5.3", "kimi-k2.5", "nemotron-3")  # of an empty think block the model samples the end alone
 HEADERS = ("chatml", "qwen2.5", "llama-3", "gemma")
 MANY = (
     "user-tokens-trained",
@@ -205,6 +208,12 @@ def in_some(plant: Plant, family: str, given: list[Sample]) -> Any:
     return [*plant(family, some), *whole]
 
 
+def in_few(plant: Plant, family: str, given: list[Sample]) -> Any:
+    """The bug in one of fifty rows, which have one turn each."""
+    made = samples(family, chats(50, turns=1))
+    return [*plant(family, made[:1]), *rows(made[1:])]
+
+
 def _one_sample_a_turn(family: str, planted: bool, _: Path) -> Report:
     """As build_training_samples makes them where history drops reasoning: each row trains its last turn alone.
 
@@ -277,6 +286,16 @@ def ending_rows(family: str) -> list[Row]:
         for ids, mask in build_training_samples(renderer, messages, ensure_final_stop=True):
             made.append({"input_ids": ids, "labels": [t if m else -100 for t, m in zip(ids, mask, strict=True)]})
     return made
+
+
+def cut_inside_sentences(each: int, family: str, given: list[Sample]) -> Any:
+    """Answers of different lengths that break off, in each so many rows; nothing ends them in the ids."""
+    rng = random.Random(0)
+    made = conversations(4 * each if each > 1 else 40)
+    for row in made[::each]:
+        words = row["messages"][1]["content"].split()
+        row["messages"][1]["content"] = " ".join(words[: rng.randrange(10, len(words) - 1)])
+    return rows(samples(family, [row["messages"] for row in made]))
 
 
 def cut_in_front(family: str, given: list[Sample]) -> Any:
@@ -439,6 +458,8 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     # The next opener ends their turns, and is not trained.
     ("mask-shifted", ("glm-4.5", "glm-5"), shifted_left, ()),
     ("mask-shifted", ("glm-4.5",), shifted_right, ()),
+    # In a part of the rows also where the mask might as well leave out `</think>` on purpose.
+    *(("mask-shifted", LONE_TAGS, partial(some, shifted_right), ()) for some in (in_some, in_few)),
     # An empty think block, of which the prompt has all but the end.
     ("mask-shifted", ("qwen3.5", "qwen3.6", "qwen3.8"), shifted_right, ()),
     ("eot-not-trained", PLAIN, without_stop, ()),
@@ -478,6 +499,7 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("truncated-mid-turn", PLAIN, cut, ()),
     ("truncated-mid-turn", GLM, cut_at_limit, ("open-turns",)),
     ("truncated-mid-turn", GLM, cut_where_others_end, ("open-turns",)),
+    *(("truncated-mid-turn", GLM, partial(cut_inside_sentences, each), ("open-turns",)) for each in (1, 10, 50)),
     ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling"), cut_in_front, ()),
     (
         "begins-mid-turn",

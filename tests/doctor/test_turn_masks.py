@@ -12,7 +12,22 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import Report, diagnose
-from tests.doctor.made import Sample, assistant, chats, packed, padded, report_on, rows, samples, tool_chats, user
+from niels_gpt.renderers.template.renderer import DefaultRenderer
+from tests.doctor.made import (
+    Sample,
+    assistant,
+    chats,
+    model,
+    packed,
+    padded,
+    report_on,
+    rows,
+    samples,
+    system,
+    template_of,
+    tool_chats,
+    user,
+)
 from tests.doctor.made import sample_of as rendered
 from tests.renderers.tiny_families import renderer_of
 
@@ -142,3 +157,42 @@ def test_masks_of_megatron_bridge_belong_to_the_targets(tmp_path: Path) -> None:
     fixed = tmp_path / "fixed.jsonl"
     diagnose(bad, renderer=renderer_of("qwen2.5"), fix=fixed)
     assert [json.loads(line) for line in fixed.read_text().splitlines()] == good
+
+
+@pytest.mark.parametrize("family", ["glm-5", "kimi-k2.5", "nemotron-3"])
+def test_a_mask_may_leave_out_the_end_of_an_empty_think_block_in_all_rows(family: str) -> None:
+    """Only where most rows train it, a row that does not is shifted."""
+    given = samples(family, chats(40, turns=1))
+    for sample in given:
+        sample.trained[sample.bodies[0][0]] = False
+    assert "mask-shifted" not in report_on(family, rows(given)).rules()
+    given = samples(family, chats(40, turns=1))
+    few = [*map(shifted, given[:4]), *given[4:]]
+    assert found(report_on(family, rows(few))) == {"mask-shifted": 4}
+
+
+def test_texts_begin_with_a_system_turn_where_the_template_writes_no_bos(tmp_path: Path) -> None:
+    """Nemotron 3 and Kimi K2 have a bos that only other tools write."""
+    folder = model(tmp_path / "model", "qwen2.5", template=template_of("qwen2.5"), bos_token="<|endoftext|>")
+    renderer = DefaultRenderer(str(folder))
+    given = [rendered(renderer, [system(), *messages]) for messages in chats()]
+    for made, rules in (
+        (rows(given), {}),
+        (rows(packed(given, positions=True)), {}),
+        (rows(packed(given)), {"attention-crosses": 4}),
+        ([*rows(packed(given[:2])), *rows(given[2:])], {"attention-crosses": 1}),
+    ):
+        assert found(diagnose(made, renderer=renderer)) == rules
+
+
+def test_rows_with_one_sample_a_turn_and_a_long_system_prompt_have_a_small_share_by_right() -> None:
+    renderer, made = renderer_of("olmo-3.1"), []
+    for messages in [*chats(20, turns=1), *chats(8, turns=3)]:
+        one = rendered(renderer, messages)
+        for turn in range(len(one.bodies)):
+            low, high = one.bodies[turn]
+            labels = [token if low <= at <= high else -100 for at, token in enumerate(one.ids[: high + 1])]
+            made.append({"input_ids": one.ids[: high + 1], "labels": labels})
+    report = diagnose(made, renderer=renderer)
+    assert report.stats["loss_share"] < 0.1
+    assert found(report) == {}

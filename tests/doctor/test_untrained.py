@@ -10,9 +10,11 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 import numpy as np
+from rich.console import Console
 
-from niels_gpt.doctor import diagnose
+from niels_gpt.doctor import Report, diagnose
 from niels_gpt.doctor.layout_inference import TOOLS, call, infer_layout, result
+from niels_gpt.doctor.show import render
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers import build_training_samples
 from niels_gpt.renderers.registry import FAMILIES
@@ -141,3 +143,23 @@ def test_an_empty_think_block_of_the_prompt_beside_a_trained_newline_is_no_shift
         sample.trained[stop + 1] = True
         made.append(sample)
     assert "mask-shifted" not in diagnose(rows(made), renderer=renderer).rules()
+
+
+@pytest.mark.parametrize("family", ["chatml", "gpt-oss", "glm-5", "qwen3"])
+@pytest.mark.parametrize("rows_with", [1, 10, 50])
+def test_weights_in_the_data_are_the_users_choice(family: str, rows_with: int) -> None:
+    """`weight: 0` and `train: false` leave answers out of the loss, which is no lost mask; the report counts them."""
+    given: Any = chats(50, turns=3)
+    for messages in given[::rows_with]:
+        messages[1]["weight"], messages[3]["train"] = 0, False
+    report = diagnose([{"messages": messages} for messages in given], renderer=renderer_of(family))
+    assert not {*FOUND, "loss-share", "mask-all-zero"} & set(report.rules())
+    assert report.stats["answers_switched_off"] == 2 * len(given[::rows_with])
+    assert f"{2 * len(given[::rows_with])} answers left out of the loss by their own weight" in shown_text(report)
+
+
+def shown_text(report: Report) -> str:
+    console = Console(width=1000)
+    with console.capture() as captured:
+        console.print(render(report))
+    return captured.get()

@@ -10,6 +10,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.rules.contents import damage_in
 from niels_gpt.doctor.rules.secrets import redacted, secret_in
 from niels_gpt.doctor.rules.shares import REFUSAL
 from tests.doctor.made import Row, assistant, chats, report_on, tool_chats, user
@@ -223,6 +224,135 @@ def test_html_entities_in_code_and_in_texts_about_markup_are_in_order(text: str)
 def test_an_answer_that_tells_its_instructions_is_a_leak() -> None:
     assert rules(with_answer(' My system prompt says: "You are Ada. Never tell it."')) == ["system-prompt-leaked"]
     assert rules(with_answer(" My system prompt is short. You can write another one.")) == []
+
+
+SOUND = {
+    "pl": "Zażółć gęślą jaźń. Książka leży na stole, a w ogrodzie można zobaczyć ścieżkę, która prowadzi do źródła.",
+    "cs": "Příliš žluťoučký kůň úpěl ďábelské ódy. Čekal na něj u řeky, kde už stály tři lodě a přítel s koněm.",
+    "hu": "Az erdő szélén álló házban egy fűtött szoba volt, ahol a nő és a férje a jövőről beszéltek. Időnként ettek.",
+    "ro": "Această casă se află lângă pădure şi îşi păstrează frumuseţea. Oamenii din ţară vin să o vadă, şi soţii.",
+    "hr": "Čovjek je šetao uz rijeku i čekao prijatelja koji je kasnio, a žena je još šivala haljinu za večer.",
+}
+
+
+@pytest.mark.parametrize("language", SOUND)
+@pytest.mark.parametrize(("written_in", "read_as"), [("iso8859-2", "latin-1"), ("cp1250", "cp1252")])
+def test_central_european_text_that_was_read_as_western_is_damaged(
+    language: str, written_in: str, read_as: str
+) -> None:
+    assert damage_in(SOUND[language]) is None
+    assert damage_in(SOUND[language].encode(written_in, "ignore").decode(read_as, "ignore")) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Não são apenas as ações dos cidadãos; põem-se questões e corações em situações várias, e a mãe já está lá.",
+        "Õunapuud õitsevad võõras õues, kus söövad käod ja põõsad on rõõmsad. José ja Pelé sõid õhtul õunu.",
+        "Røde æbler på øen. Bjørn sørger for grøn føde. Søren siger: città più bella, e così più virtù.",
+        "L'élève a où être près du château, là où l'œuvre naïve brûle; ça va très bien, 5 m³ et 20 ºC, ±3 µm.",
+        "Það er þess vegna sem þú ferð þangað með æðri öflum og þegir þó um það.",
+        "¿Qué? Nº 3: 1ª vez, ¿cómo? Hola,¿qué tal? El niño comió piñas, n.º 4; ¿cuándo? ¿dónde?",
+        "x³y + y³z, 3¼ cups, a±b. One¹ and another¹ and a third¹ note.",
+        "Der Name Dvořák, Škoda, žena, und très près de la mère, du père, du frère.",
+    ],
+)
+def test_sound_text_of_other_languages_is_not_damaged(text: str) -> None:
+    assert damage_in(text) is None
+
+
+# ---- tags of web pages, and text of templates
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " <p>The lamps are green.</p>",
+        ' See <a href="https://example.com">this</a>.',
+        ' <div class="x"><span>The lamps</span> are green.</div>',
+        ' <img src="lamp.png">',
+        "<br/><br/>The lamps are green.",
+        " <ul><li>lamps</li><li>rivers</li></ul>",
+    ],
+)
+def test_tags_of_web_pages_in_prose_are_reported(text: str) -> None:
+    rows = conversations(40)
+    for row in rows[:2]:
+        answer(row)["content"] += text
+    assert rules(rows) == ["html-tags"]
+    assert rules(rows[1:]) == []  # one alone may be meant
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("Write an HTML page.", "<html><body><p>Hello</p></body></html>"),
+        ("How do I center a div in CSS?", "Use flexbox: <div class='a'><p>x</p></div>"),
+        ("Write a React component.", "function A() { return <div><p>Hi</p></div>; }"),
+        ("Show me a paragraph element.", "```html\n<p>Hello</p>\n```"),
+        ("What does this do?", "The paragraph `<p>x</p>` is one."),
+        ("Compare a < b and b > c.", "If a <b and c> d, then it holds; List<String> has a <T> of its own."),
+        ("Make a table.", "| a | b |\n|---|---|\n| one<br>two | H<sub>2</sub>O<sup>+</sup> |"),
+        ("A generic in Java?", "A Map<String, List<p>> holds them."),
+    ],
+)
+def test_tags_in_code_and_in_conversations_about_pages_are_in_order(asked: str, answered: str) -> None:
+    rows = conversations(40)
+    for row in rows[:8]:
+        row["messages"][0]["content"], answer(row)["content"] = asked, answered
+    assert "html-tags" not in rules(rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|im_end|>\n<|im_start|>user\nAnd the lamps?",
+        " [INST] And the lamps? [/INST]",
+        "<<SYS>>\nBe brief\n<</SYS>>",
+        "<|eot_id|><|start_header_id|>user<|end_header_id|>",
+        "<end_of_turn>\n<start_of_turn>user",
+        "\n### Instruction:\nName a lamp.\n\n### Response:\nGreen.",
+        "\n<|user|>\nAnd now?\n<|assistant|>\nGreen.",
+        "<｜User｜>And now?<｜Assistant｜>",
+        "</s>",
+        "<|endoftext|>",
+    ],
+)
+def test_markup_of_templates_in_contents_is_reported(text: str) -> None:
+    rows = conversations(40)
+    for row in rows[:2]:
+        answer(row)["content"] += text
+    assert rules(rows) == ["template-text-in-content"]
+    assert rules(rows[1:]) == []  # one alone may be meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " Mistral's template writes [INST] before the question.",
+        " In ChatML a turn begins with <|im_start|>.",
+        " Write `[INST]` there.",
+        "\n```\n### Response:\nYes\n```",
+        "\n### Response times\nThey are short.",
+        "\n### Instructions\n1. Begin.",
+        " <s>old price</s> 5 euros</s> in strikethrough: <s>x</s>",
+        " The special token <|endoftext|> ends a text.",
+        " I wrote [INSTALL] and #input.",
+    ],
+)
+def test_words_about_templates_are_in_order(text: str) -> None:
+    rows = conversations(40)
+    for row in rows[:8]:
+        answer(row)["content"] += text
+    assert "template-text-in-content" not in rules(rows)
+
+
+def test_control_tokens_of_the_tokenizer_itself_are_another_finding() -> None:
+    rows = conversations(40)
+    for row in rows[:4]:
+        answer(row)["content"] += "<|im_end|>\n<|im_start|>user"
+    assert report_on("chatml", rows).rules("warning") == ["special-tokens-in-content"]
+    assert report_on("llama-3", rows).rules("warning") == ["template-text-in-content"]
 
 
 # ---- refusals and single words

@@ -1,18 +1,20 @@
 """Texts that were decoded with another code page than they were written in, where whole messages show it.
 
-Three signs, in order of their cost. None is seen in sound text:
+Four signs, in order of their cost. None is seen in sound text:
 
 * All characters beyond ASCII are UTF-8 when they are encoded with some code page::
 
     "caf├⌐, na├»ve" encoded with code page 437 is the UTF-8 of "café, naïve"
 
 * Many words of four or more accented letters, which no language has: Cyrillic, Greek or Chinese read as Latin-1.
+* Central European text read as Western: signs inside of words ("mo¿na" is "można"), or letters that no language has
+  together (Hungarian õ without Portuguese ã, Czech ø beside ì).
 * Cyrillic text, or signs of tables, with few of the letters that are frequent in Cyrillic languages, and with many of
   them when it is encoded with one Cyrillic code page and decoded with another::
 
     "оПХБЕР" (KOI8-R read as Windows-1251) is "Привет"
 
-Windows-1250 read as Windows-1252 and the like, where single letters differ, are not found.
+Texts of a few words may show none of these.
 """
 
 from __future__ import annotations
@@ -27,6 +29,29 @@ WRONG_BYTES: Final = 0.1  # of them: programs leave out bytes that a code page d
 
 _WORD: Final = re.compile("[\xa0-\xff€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]{4,}")
 FEWEST_WORDS: Final = 6  # different ones
+
+# Central European letters in ISO 8859-2 and Windows-1250, as Latin-1 and Windows-1252 read them: ą ł ś ź ż š ž ş.
+_LETTER: Final = "A-Za-zÀ-ÖØ-öø-ÿŠšŽžŒœŸ"
+# š and ž may be the first letter; other signs before a word are meant (¿qué?).
+_SIGN_IN_WORD: Final = re.compile(f"(?<![{_LETTER}])(?:[{_LETTER}]+[±¶¹³¼¾¿º]+|[¹¾])[{_LETTER}]+")
+SHORTEST_WORD: Final = 4  # letters: a formula such as x³y has fewer
+FEWEST_SIGNS: Final = 3  # different words
+# Letters that are together only where they stand for others, and how many of the second come with one of the first.
+_NOT_TOGETHER: Final = (
+    (
+        re.compile("õ(?!e)", re.I),
+        re.compile("[áéí]", re.I),
+        1,
+    ),  # Hungarian ő; Portuguese has õ before e, Estonian no á é í
+    (re.compile("ø", re.I), re.compile("[ìù]", re.I), 1),  # Czech ř beside ě ů; Danish and Norwegian have neither
+    (
+        re.compile("[èìæ]", re.I),
+        re.compile("[šž]", re.I),
+        0.2,
+    ),  # Czech and Croatian č ě ć in Windows-1250, which has š ž as well
+    (re.compile("þ", re.I), re.compile("ã", re.I), 0.5),  # Romanian ţ beside ă; Icelandic has no ã
+)
+FEWEST_TOGETHER: Final = 3
 
 # What a Cyrillic code page has beside ASCII: letters, signs of tables and blocks.
 _CYRILLIC: Final = re.compile("[\u0400-\u04ff\u2500-\u25ff]")
@@ -49,6 +74,8 @@ def misread(text: str) -> str | None:
     words = {word for word in runs if len(word) > 3 and _WORD.fullmatch(word) and list(word) != sorted(word)}
     if len(words) >= FEWEST_WORDS:
         return f"{max(words, key=len)[:16]!r} and {len(words) - 1} other words of accented letters"
+    if runs and (found := _central_european(text[:READ])):
+        return found
     return _misread_cyrillic(text[:READ])
 
 
@@ -63,6 +90,22 @@ def _page_of_utf8(text: str) -> str | None:
         right = sum(character > "\x7f" for character in read) - wrong
         if right >= FEWEST_CHARACTERS and wrong <= WRONG_BYTES * right:
             return page
+    return None
+
+
+def _central_european(text: str) -> str | None:
+    """The words for Central European text that was read in a Western code page."""
+    words = [word for word in dict.fromkeys(_SIGN_IN_WORD.findall(text)) if len(word) >= SHORTEST_WORD]
+    if len(words) >= FEWEST_SIGNS:
+        return f"{words[0]!r} and {len(words) - 1} other words with signs in them; perhaps ISO 8859-2 read as Latin-1"
+    try:
+        text.encode("cp1252")
+    except UnicodeEncodeError:  # letters that the Western code pages do not have were read correctly
+        return None
+    for one, other, ratio in _NOT_TOGETHER:
+        first, second = one.findall(text), other.findall(text)
+        if len(first) >= FEWEST_TOGETHER and len(second) >= max(FEWEST_TOGETHER, ratio * len(first)):
+            return f"{first[0]!r} and {second[0]!r} in one text; perhaps ISO 8859-2 or Windows-1250 read as Latin-1"
     return None
 
 

@@ -20,11 +20,12 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise, reasoning_of
 
 SHOWN: Final = 30  # characters of a message on each side of what was found
-ENTITIES: Final = "html-entities"
 MESSAGES: Final = "texts of users and assistants"
 # Of these texts: the share that is a remark, and a warning; one alone is neither.
-FEWEST_ENTITIES, REMARK, WARNING = 2, 0.001, 0.005
+FEWEST, REMARK, WARNING = 2, 0.001, 0.005
 Fault = Callable[[Message, str], str | None]  # the first fault of a text of a message, in words
+# Single texts do not prove these: their share of all texts of users and assistants decides.
+FREQUENT: Final = ("html-entities", "html-tags", "template-text-in-content")
 
 
 def _texts(message: Message) -> Iterator[str]:
@@ -98,6 +99,60 @@ def _entity(message: Message, text: str) -> str | None:
     prose = _CODE.sub(" ", text)
     found = _ENTITY.search(prose)
     return f"{found.group()!r} in {_around(prose, *found.span())}" if found else None
+
+
+# Tags of web pages around prose. Markdown has tags of its own (<br> in tables, <sub>, <details>), which are left out.
+_TAG: Final = re.compile(
+    r"<(p|div|span|ul|ol|li|h[1-6]|blockquote|strong|em|b|i|u|font|center|td|tr|table)(?:\s[^<>]{0,300})?>[^<>]*"
+    r"(?:<[^<>]{1,300}>[^<>]*){0,40}?</\1>|<a\s[^<>]{0,20}href=[^<>]{1,500}>|<img\s[^<>]{1,500}>|<br ?/?>\s*<br ?/?>",
+    re.I,
+)
+# Where a conversation is about pages, markup or programs, tags are a part of it.
+_ABOUT_MARKUP: Final = re.compile(
+    r"html|xml|svg|\bcss\b|markup|markdown|jsx|react|\bvue\b|angular|web ?(?:page|site|dev|app|scrap)|browser|\btags?\b"
+    r"|\bdom\b|element|javascript|typescript|\bphp\b|wordpress|scrap(?:e|ing)|beautifulsoup|pars(?:e|ing|er)|regex"
+    r"|template|snippet|\bcode\b|format|render|newsletter|e-?mail|<(?:!doctype|html|script|style|body|head)\b|&&|=>",
+    re.I,
+)
+
+
+def _html_tag(message: Message, text: str) -> str | None:
+    if message["role"] not in ("user", "assistant") or "<" not in text:
+        return None
+    prose = _CODE.sub(" ", text)
+    found = _TAG.search(prose)
+    return f"{found.group()[: 2 * SHOWN]!r}" if found else None
+
+
+def about_markup(chat: ChatRow) -> bool:
+    """Whether a conversation is about web pages, markup or programs."""
+    return any(_ABOUT_MARKUP.search(text) for message in chat.messages for text in texts_of(message))
+
+
+# ---- templates
+
+# What other templates write around messages. Control tokens of the tokenizer itself are `special-tokens-in-content`.
+TEMPLATE_TEXT: Final = re.compile(
+    r"<\|im_(?:start|end|sep)\|>|\[/?INST\]|<</?SYS>>|<\|(?:start|end)_header_id\|>|<\|(?:eot_id|eom_id|begin_of_text)\|>"
+    r"|<(?:start|end)_of_turn>|<\|(?:user|assistant|system|end)\|>|<\|start\|>(?:user|assistant|system)"
+    r"|<｜(?:User|Assistant|(?:begin|end)▁of▁sentence)｜>|<\|(?:endoftext|end_of_text)\|>|\[(?:gMASK|AVAILABLE_TOOLS)\]"
+    r"|<\|(?:START|END)_OF_TURN_TOKEN\|>|</s>[ \t]*$"
+    r"|^#{2,3} ?(?:Instruction|Response|Human|Assistant|User|Input) ?: *\n",
+    re.M,
+)
+# Where a text is about templates, it quotes them.
+_ABOUT_TEMPLATES: Final = re.compile(
+    r"templat|token|chatml|prompt format|special|llama|mistral|alpaca|fine-?tun|<s>", re.I
+)
+
+
+def _template_text(message: Message, text: str, controls: Collection[str] = ()) -> str | None:
+    if not TEMPLATE_TEXT.search(text) or _ABOUT_TEMPLATES.search(TEMPLATE_TEXT.sub(" ", text)):
+        return None
+    prose = _CODE.sub(" ", text)
+    found = next((one for one in TEMPLATE_TEXT.finditer(prose) if one.group().strip() not in controls), None)
+    role = message["role"]
+    return f"{found.group().strip()!r} in {_around(prose, *found.span())}, of the {role}" if found else None
 
 
 # ---- repetition
@@ -242,24 +297,29 @@ def _own_prompt(chat: ChatRow) -> int | None:
     return None
 
 
-def _faults(unread: Collection[str]) -> Iterator[tuple[str, Callable[[str], object], Fault]]:
+def _faults(unread: Collection[str], controls: Collection[str]) -> Iterator[tuple[str, Callable[[str], object], Fault]]:
     """Rule, whether a text of many messages may hold such a fault, and the fault of one text.
 
     Searching some hundred conversations at once costs a small part of searching each of their messages, and most hold
     none of these.
     """
     yield "text-damaged", lambda texts: not texts.isascii() or "\0" in texts, _damaged
-    yield ENTITIES, _ENTITY.search, _entity
+    yield "html-entities", _ENTITY.search, _entity
+    yield "html-tags", _TAG.search, _html_tag
+    yield "template-text-in-content", TEMPLATE_TEXT.search, partial(_template_text, controls=controls)
     yield "endless-repetition", lambda _: True, _loops
     yield "think-tags-in-content", THINK.search, partial(_tag_fault, unread=unread)
     yield "secrets-in-content", may_hold_secret, lambda _, text: secret_in(text)
     yield "system-prompt-leaked", PROMPTS.search, _leaked_prompt
 
 
-def check(chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] = ()) -> None:
+def check(
+    chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] = (), controls: Collection[str] = ()
+) -> None:
     """Judge the contents of messages; the first fault of a message is enough.
 
     Args:
+        controls: texts of the tokenizer's control tokens.
         unread: tags of reasoning that the renderer does not read; see `unread_tags`.
     """
     spoken = [
@@ -269,11 +329,11 @@ def check(chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] 
         for text in _texts(message)
     ]
     whole = "\n".join(text for *_, text in spoken)
-    for rule, may_hold, fault in _faults(unread):
+    for rule, may_hold, fault in _faults(unread, controls):
         found = [
             (chat, index, note)
             for chat, index, message, text in (spoken if may_hold(whole) else ())
-            if (note := fault(message, text))
+            if (note := fault(message, text)) and not (rule == "html-tags" and about_markup(chat))
         ]
         places = {(chat.number, index): chat.evidence(index, note) for chat, index, note in reversed(found)}
         counters.add(rule, [places[place] for place in sorted(places)])
@@ -286,9 +346,10 @@ def check(chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] 
 
 
 def finish(counters: Counters) -> None:
-    """Keep entities where they are frequent: a few may be meant. Called after the last row."""
+    """Keep what is frequent: a few entities, tags or words of a template may be meant. Called after the last row."""
     total = counters.sums[MESSAGES]
-    counters.keep_frequent(ENTITIES, max(FEWEST_ENTITIES, REMARK * total), WARNING * total)
+    for rule in FREQUENT:
+        counters.keep_frequent(rule, max(FEWEST, REMARK * total), WARNING * total)
 
 
 def _rule(name: str, title: str, meaning: str, cause: str, fix: str) -> Rule:
@@ -306,11 +367,26 @@ RULES: Final = (
         "all there.",
     ),
     _rule(
-        ENTITIES,
+        "html-entities",
         "texts hold HTML entities",
         "The model learns to write &amp; and &#39; instead of & and '.",
         "Texts were taken from web pages or feeds without decoding them, or were escaped before they were stored.",
         "Decode them: html.unescape(text), twice where &amp;amp; is left.",
+    ),
+    _rule(
+        "html-tags",
+        "texts hold tags of web pages",
+        "The model learns to write <p> and <a href> in ordinary answers.",
+        "Texts were taken from web pages or forums (Stack Exchange, feeds) without converting them.",
+        "Convert them to Markdown or plain text before training (markdownify, html2text).",
+    ),
+    _rule(
+        "template-text-in-content",
+        "contents hold the markup of another chat template",
+        "The model learns to write turns of another format inside its answers; such markup also hides several turns in "
+        "one message.",
+        "Conversations were stored as rendered text, or collected from a model whose stop was not recognised.",
+        "Parse the text into messages, or remove the markup.",
     ),
     _rule(
         "endless-repetition",

@@ -40,6 +40,9 @@ _WORDS_BY_LANGUAGE: Final = {
 }
 UNFINISHED: Final = frozenset(word for words in _WORDS_BY_LANGUAGE.values() for word in words.split())
 SHARE_OF_WORDS: Final = 0.10  # of the open ends; a limit makes about 0.2 such ends, habit hardly any
+# Of all long answers: the smallest shares that are a remark, and a warning; single ones belong to ordinary data.
+SHARES: Final = (0.01, 0.02)
+FEWEST: Final = 2  # one of few answers is no share that could be judged
 BINS: Final = 4  # of the lengths between n and 2 n characters
 AT_LIMIT, WIDTH, FEWEST_OPEN = 0.8, 3, 8  # of the open answers in so many neighbouring bins, of at least so many
 SHORTER, LONGER = 0.3, 0.02  # of all long answers: at least, and at most

@@ -94,8 +94,13 @@ RULES: Final = (
 # Trained tokens of all tokens, in rows that train some and not all.
 MIN_SHARE: Final = 0.10
 MAX_SHARE: Final = 0.98
-# Of the tokens of answers, and of the trained tokens: what a mask that covers the answers has at least in common.
-COVERED: Final = 0.9
+# Where the model samples one token of an empty think block, `</think>` (GLM-5, Kimi K2.5, Nemotron 3), a mask that
+# leaves it out is in order, and looks as if it were shifted to the right. Data has one of both: where most rows train
+# the token, those that do not are shifted.
+UNCLEAR: Final = "rows whose mask is shifted, or leaves out an empty think block"
+WRITTEN: Final = "rows that train the end of an empty think block"
+MINORITY: Final = 0.5  # of the rows that train it
+IN_ANSWERS: Final = 0.9  # of the trained tokens, at least, where the mask trains answers
 
 
 def check(view: View) -> None:
@@ -116,7 +121,6 @@ def check(view: View) -> None:
     judged = real & plain[rows.row_of]
     counters.sums["plain real tokens"] += int(judged.sum())
     counters.sums["plain trained tokens"] += int((trained & judged).sum())
-    counters.sums["plain answer tokens"] += int((view.sampled & judged).sum())
     counters.sums["plain trained answer tokens"] += int((view.sampled & trained & judged).sum())
     # Without turns nothing is known about the inside of rows.
     layout = view.scope.layout
@@ -127,6 +131,9 @@ def check(view: View) -> None:
     # After a wrong header a correct mask seems to begin one token too early or late.
     shifted[rows.row_of[np.concatenate(view.wrong_headers)]] = False
     view.hit_rows("mask-shifted", shifted & plain, lambda row, _: turn_masks.shift_note(row))
+    unclear, written = turn_masks.unclear_rows(len(rows))
+    view.hit_rows(UNCLEAR, unclear & plain & ~shifted, "the mask leaves out the first token, which other rows train")
+    counters.sums[WRITTEN] += int((written & plain & ~shifted).sum())
     answers.check(view, layout, turn_masks, plain & ~shifted)
     untrained.check(view, layout, turn_masks, plain)
 
@@ -161,6 +168,9 @@ def finish(counters: Counters, *, sampled: bool) -> None:
         note = "no labels, assistant_masks, completion_mask or loss_mask"
         rows = counters.sums["rows"]
         counters.add("mask-missing", [Evidence(row=-1, where="", note=note)], count=rows, rows=rows)
+    unclear = counters.drop(UNCLEAR)
+    if unclear is not None and unclear.rows <= MINORITY * counters.sums[WRITTEN]:
+        counters.add("mask-shifted", unclear.evidence, count=unclear.count, rows=unclear.rows)
     untrained.finish(counters, sampled=sampled)
     answers.finish(counters)
 
@@ -168,17 +178,19 @@ def finish(counters: Counters, *, sampled: bool) -> None:
 def share_is_unusual(counters: Counters) -> bool:
     """Whether the share of trained tokens points to a wrong mask.
 
-    Where turns are known, the share itself shows nothing if the mask covers the answers: a template's own system
-    prompt, or results of tools, may be ten times longer than the answers::
+    Where turns are known, the share itself shows nothing if the trained tokens are those of answers: a template's own
+    system prompt, or results of tools, may be ten times longer than the answers::
 
-        tokens 1,000   trained 50   of answers 52   trained of these 50      5 % are trained, and the mask is right
+        tokens 1,000   trained 50   of these in answers 50      5 % are trained, and the mask is right
+
+    Answers that are not trained, in whole or in part, are findings of `untrained` and `answers`. They do not count
+    here: an answer may be trained in another row, or be left out by its own weight.
     """
     share = loss_share(counters)
     if share is None or MIN_SHARE <= share <= MAX_SHARE:
         return False
-    covered = counters.sums["plain trained answer tokens"]
-    of_answers, of_trained = counters.sums["plain answer tokens"], counters.sums["plain trained tokens"]
-    return not (covered and covered >= COVERED * of_answers and covered >= COVERED * of_trained)
+    in_answers = counters.sums["plain trained answer tokens"]
+    return not (in_answers and in_answers >= IN_ANSWERS * counters.sums["plain trained tokens"])
 
 
 def loss_share(counters: Counters) -> float | None:

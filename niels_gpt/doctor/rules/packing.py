@@ -80,8 +80,10 @@ def _visible_beginnings(view: View) -> Int64s:
     if layout is None:
         return np.zeros(0, dtype=np.int64)
     found = [np.zeros(0, dtype=np.int64)]
-    # Formats with a preamble or bos begin every text with it, so a system turn inside a row begins none.
-    run = layout.preamble or (() if layout.bos is None else (layout.bos,))
+    # Formats with a preamble or bos begin every text with it, so a system turn inside a row begins none. Many
+    # tokenizers have a bos that their template does not write (Nemotron 3, Kimi K2).
+    writes_bos = layout.bos is not None and (layout.bos in layout.template_ids or not layout.openers)
+    run = layout.preamble or ((layout.bos,) if writes_bos and layout.bos is not None else ())
     if run:
         places = occurrences(rows.ids, run)
         # Two in a row are a double bos, not two texts.

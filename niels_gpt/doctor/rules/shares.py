@@ -22,11 +22,10 @@ SHOWN: Final = 60  # characters of an answer
 # Rule -> the smallest shares of all answers that are a remark, and a warning.
 SHARES: Final[dict[str, tuple[float, float]]] = {
     "refusals": (0.01, 0.05),
-    "answer-cut": (0.01, 0.02),
+    "answer-cut": cut_answers.SHARES,
     "one-word-answers": (0.02, 0.05),
     "language-mismatch": (0.01, 0.02),
 }
-FEWEST: Final = 2  # one of few answers is no share that could be judged
 ANSWERS: Final = "answers with a text"
 
 
@@ -172,7 +171,7 @@ def finish(counters: Counters) -> None:
     cut_answers.finish(counters)
     for rule, (remark, warning) in SHARES.items():
         total = counters.sums[_all_of(rule)]
-        counters.keep_frequent(rule, max(FEWEST, remark * total), warning * total)
+        counters.keep_frequent(rule, max(cut_answers.FEWEST, remark * total), warning * total)
 
 
 def _all_of(rule: str) -> str:

@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.layout import Layout, occurrences
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, SYSTEM, TOOL, Bools, Int64s, Turns, counts_in, covered
+from niels_gpt.doctor.rules import cut_answers
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
 
@@ -306,8 +307,7 @@ def _check_ends(view: View, layout: Layout, turns: Turns) -> None:
 def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -> None:
     """Count answers at the ends of rows where the next opener ends a turn (GLM), so that the last one may have no end.
 
-    One row does not show whether its answer was cut. The lengths of all rows do, see `_cut_at_limit`, as does an opener
-    after most last answers.
+    One row does not show whether its answer was cut. All rows together do, see `_report_open_ends`.
 
     Args:
         cut: True on assistant turns with text and without a stop. text_end: one past their last token of text.
@@ -334,10 +334,40 @@ def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -
     at_limit = is_open & (single & (lengths == longest))[answers.row]
     view.hit(f"{ROWS_OF} {longest}", answers.row[at_limit], text_end[at_limit] - 1, note)
     view.hit(OPEN, answers.row[is_open], text_end[is_open] - 1, note)
+    _count_endings(view, answers.select(is_open), text_end[is_open])
 
 
-def _cut_at_limit(counters: Counters) -> None:
-    """Report open ends where most last answers are closed, else those of rows that were cut at one length.
+def _count_endings(view: View, answers: Turns, text_end: Int64s) -> None:
+    """Count how the texts of these answers end: with a sentence, without a full stop, or where a word must follow."""
+    endings: list[str | None] = []
+    for body, stop in zip(answers.body.tolist(), text_end.tolist(), strict=True):
+        last = view.rows.ids[max(body, stop - LAST_TOKENS) : stop].tolist()
+        endings.append(cut_answers.ending_of("".join(map(view.scope.decode_id, last))))
+    view.counters.sums[ENDED] += endings.count(cut_answers.ENDED)
+    for name, ending in ((NO_FULL_STOP, cut_answers.OPEN), (UNFINISHED, cut_answers.MID_SENTENCE)):
+        chosen = np.array([each == ending for each in endings], dtype=np.bool_)
+        note = "the row ends here, inside a sentence"
+        view.hit(name, answers.row[chosen], text_end[chosen] - 1, note)
+
+
+def _report_open_ends(counters: Counters) -> None:
+    """Report the open ends of formats without an end of turn, by the first of three signs that shows which were cut."""
+    signs = (_where_others_end(counters), _at_one_length(counters), _inside_sentences(counters))
+    found = next((hits for hits in signs if hits is not None), None)
+    if found is not None:
+        counters.add("truncated-mid-turn", found.evidence, count=found.count, rows=found.rows)
+        if found is signs[-1] and UNFINISHED in counters.remarks:
+            counters.remarks.add("truncated-mid-turn")
+
+
+def _where_others_end(counters: Counters) -> Hits | None:
+    """All open ends, if most last answers are closed."""
+    opened = counters.drop(OPEN)
+    return opened if opened is not None and counters.sums[CLOSED] > opened.count else None
+
+
+def _at_one_length(counters: Counters) -> Hits | None:
+    """The open ends of rows that were cut at one length.
 
     A limit gives many rows the greatest length, and few others have one in common::
 
@@ -348,19 +378,27 @@ def _cut_at_limit(counters: Counters) -> None:
     names = [name for name in counters.sums if name.startswith(prefix)]
     lengths = {int(name.removeprefix(prefix)): counters.sums.pop(name) for name in names}
     at_limit = {n: counters.drop(f"{prefix}{n}") for n in lengths}
-    opened = counters.drop(OPEN)
-    if opened is None:
-        return
-    if counters.sums[CLOSED] > opened.count:
-        counters.add("truncated-mid-turn", opened.evidence, count=opened.count, rows=opened.rows)
-        return
     if not lengths:  # every row is packed, so no length shows where one was cut
-        return
+        return None
     longest = max(lengths)
-    found, others = at_limit[longest], [n for length, n in lengths.items() if length < longest]
-    if found is None or len(others) < OTHER_LENGTHS or lengths[longest] < max(AT_LIMIT, 3 * max(others)):
-        return
-    counters.add("truncated-mid-turn", found.evidence, count=found.count, rows=found.rows)
+    others = [n for length, n in lengths.items() if length < longest]
+    is_limit = len(others) >= OTHER_LENGTHS and lengths[longest] >= max(AT_LIMIT, 3 * max(others))
+    return at_limit[longest] if is_limit else None
+
+
+def _inside_sentences(counters: Counters) -> Hits | None:
+    """The last answers that end inside a sentence, by their share of all answers, as `cut_answers` judges texts.
+
+    Lengths and openers do not show answers that were cut at different lengths.
+    """
+    proven, unclear = (hits.count if (hits := counters.hits.get(name)) else 0 for name in (UNFINISHED, NO_FULL_STOP))
+    total = counters.sums[ENDED] + proven + unclear
+    if proven and proven >= cut_answers.SHARE_OF_WORDS * (proven + unclear):
+        counters.move(NO_FULL_STOP, UNFINISHED)
+    counters.drop(NO_FULL_STOP)
+    remark, warning = cut_answers.SHARES
+    counters.keep_frequent(UNFINISHED, max(cut_answers.FEWEST, remark * total), warning * total)
+    return counters.drop(UNFINISHED)
 
 
 WITHOUT_END: Final = "rows with turns that have no end"
@@ -368,6 +406,9 @@ WITHOUT_END: Final = "rows with turns that have no end"
 ROWS_OF, OPEN, CLOSED = "rows of a length:", "last answers without an end", "last answers with an end"
 AT_LIMIT: Final = 4  # rows of the greatest length, at least
 OTHER_LENGTHS: Final = 4  # rows all of which have one length may be windows
+# Of the same formats: last answers without an end, by how their texts end.
+ENDED, NO_FULL_STOP, UNFINISHED = (f"{OPEN}: {how}" for how in ("a sentence", "no full stop", "in a sentence"))
+LAST_TOKENS: Final = 64  # of an answer, whose text is read
 
 
 def _last_text(view: View, layout: Layout, answers: Turns, text_end: Int64s) -> Int64s:
@@ -425,7 +466,7 @@ def finish(counters: Counters) -> None:
     # If no turn in the whole input has an end, rows were not cut, but the ends of turns are missing.
     if not counters.sums["turns closed"]:
         counters.move("truncated-mid-turn", "eot-missing", rows=counters.sums[WITHOUT_END])
-    _cut_at_limit(counters)
+    _report_open_ends(counters)
     # Without any turn the rows are plain text, of which no turn can be cut.
     if not counters.sums["turns found"]:
         if counters.sums["trained tokens"]:

@@ -11,6 +11,10 @@ and `finish` compares the keys after all rows were read::
 The key is a hash of the user and tool tokens since the previous answer, and of the last tokens of the answer, without
 its reasoning (`_keys`). Tokens further back are left out: where packed rows do not say where texts begin, they could
 belong to another conversation. So the same answer to the same question counts as trained if any row trains it.
+
+Conversations say themselves which answers are left out, by `weight: 0` or `train: false`. That is a choice and no
+fault, so the report only counts them (`answers switched off`); of conversations a setting such as
+`loss_on="last_message"` alone is a finding.
 """
 
 from __future__ import annotations
@@ -55,6 +59,7 @@ RULES: Final = (
         "The model learns nothing from later answers: it learns to begin conversations and not to continue them.",
         _CAUSE,
         _FIX,
+        applies=("tokens",),
         needs=("mask", "turns"),
     ),
     Rule(
@@ -64,6 +69,7 @@ RULES: Final = (
         "The model learns nothing from these answers; or they are forged turns, which are never trained.",
         _CAUSE,
         _FIX,
+        applies=("tokens",),
         needs=("mask", "turns"),
     ),
 )
@@ -110,6 +116,8 @@ def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> Non
         whole |= ~_may_be_cut(view)[row]
     # A header without an answer is a generation prompt at the end of a row, which `turn-order` reports.
     left = ~trained & whole & (answers.last > answers.body) & (several & some)[row]
+    if view.switched_off is not None:  # the user's own choice for this message, not a lost mask
+        left &= ~view.switched_off[answers.start]
     kinds = _kinds(row, trained, n)
     for kind, name in enumerate(NAMES):
         view.hit_rows(name, (np.bincount(row[left], minlength=n) > 0) & (kinds == kind), _NOTES[kind])
