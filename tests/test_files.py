@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -518,6 +519,19 @@ def test_a_second_builder_is_refused_until_the_first_is_killed(tmp_path: Path) -
     assert tree(tmp_path) == leftover
     build(tmp_path / "out", "mine")
     assert tree(tmp_path) == built("mine")
+
+
+@pytest.mark.parametrize("name", [".out.partial", ".out.replaced", ".out.trash"])
+def test_a_link_in_place_of_a_working_directory_is_refused(tmp_path: Path, name: str) -> None:
+    """What is in a working directory is deleted; in a shared directory anybody could put a link there."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    (tmp_path / name).symlink_to("precious")
+    with pytest.raises(OutputExists, match=re.escape(f"{tmp_path / name}: a link")):
+        StagedDirectory(tmp_path / "out", manifest="meta.json").__enter__()
+    recover_interrupted(tmp_path / "out")
+    assert (tmp_path / "precious" / "file").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_a_killed_process_left_is_gone_before_the_next_one_writes(tmp_path: Path) -> None:

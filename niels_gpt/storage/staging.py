@@ -55,6 +55,18 @@ def staging_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
+def refuse_link(working: Path) -> None:
+    """Refuse a link in place of a working directory, whose contents a build deletes.
+
+    In a shared directory another user could have made it, to any directory of the user who builds.
+
+    Raises:
+        OutputExists: it is a link.
+    """
+    if working.is_symlink():
+        raise OutputExists(f"{working}: a link; builds use this name for a directory of their own. Remove the link")
+
+
 def check_target_free(target: Path, *, replaceable: str | None = None) -> None:
     """Raise `OutputExists` unless `target` is new or empty, or may be replaced.
 
@@ -111,9 +123,11 @@ class StagedDirectory:
         try:
             with storage_errors("creating the directory", self.target):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                for path in (self.path, _aside(self.target), _trash(self.target)):
+                    refuse_link(path)
                 self.path.mkdir(exist_ok=True)
                 try:
-                    self._lock = os.open(self.path, os.O_RDONLY)
+                    self._lock = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
                 except FileNotFoundError:  # another process has finished, or failed, at this moment
                     raise self._busy() from None
             self._take_lock(self._lock)
@@ -145,7 +159,7 @@ class StagedDirectory:
     def _remove_if_empty(self) -> None:
         """Remove a staging directory that was just created, unless another process builds in it."""
         with suppress(OSError):
-            descriptor = os.open(self.path, os.O_RDONLY)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 if locks.take(descriptor, wait=False) and self._is_ours(descriptor):
                     self.path.rmdir()
@@ -155,7 +169,7 @@ class StagedDirectory:
     def _is_ours(self, descriptor: int) -> bool:
         """Whether the staging path is still the directory that was locked."""
         try:
-            return self.path.stat().st_ino == os.fstat(descriptor).st_ino
+            return self.path.lstat().st_ino == os.fstat(descriptor).st_ino
         except FileNotFoundError:
             return False
 
