@@ -4,13 +4,18 @@
 
     folder/shards/3f2a9c41d0b7e852/tokens.bin, mask.bin     a shard: all its files, whole and checked
     folder/shards/3f2a9c41d0b7e852.part/                    one that is being downloaded or deleted
-    folder/locks/3f2a9c41d0b7e852                           its lock; it contains the number of the shard's last use
+    folder/locks/3f2a9c41d0b7e852                           its lock; it contains the number of the shard's last use,
+                                                            and of which versions of its files the sha256 was compared
     folder/lock, folder/uses                                the lock of the directory, and its count of uses
 
 A shard is named by the checksums of its files, so two datasets that contain the same one use one copy. It gets its name
 after its sha256 was compared, so a directory without `.part` is complete. One whose files were deleted or cut short
-since, as systems do that clean /tmp, is downloaded again. Processes agree by two kinds of locks
-(`locks.py`):
+since, as systems do that clean /tmp, is downloaded again. Where the time of a file's last change is another one than
+after the comparison, somebody wrote to it: its sha256 is compared again when a process begins to use the shard, and a
+shard that differs is downloaded again. Bits that a disk flips by itself change no time and are not noticed: to compare
+every file whenever a process opens it would read each shard twice.
+
+Processes agree by two kinds of locks (`locks.py`):
 
 * A reader of a shard holds its lock shared; a download and an eviction hold it exclusively.
 * Shards are evicted under the lock of the directory. A download allocates the full size of its files first, so that
@@ -41,12 +46,14 @@ from niels_gpt import ranges
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.forks import cached_property
 from niels_gpt.storage import locks
+from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import allocate
 from niels_gpt.storage.remote import download
 from niels_gpt.storage.retries import Retries
 
 MAX_BYTES = 100 << 30
-COUNTER_BYTES = 8
+COUNTER_BYTES = 8  # the first of a lock file
+VERSION_BYTES = 32  # those after them
 _log = logging.getLogger("niels_gpt.storage")
 PART = ".part"
 PATIENCE = 10  # times `stall_seconds`: the longest wait for another process that downloads the same shard
@@ -189,6 +196,7 @@ class ShardCache:
                 self._download(shard, part)
                 with storage_errors("completing", place):
                     part.rename(place)
+                self._record_version(shard, self._version(shard))
             except BaseException:  # Ctrl-C too must not leave part of a download behind
                 shutil.rmtree(part, ignore_errors=True)
                 raise
@@ -225,7 +233,11 @@ class ShardCache:
         _refuse_link(self._place(shard.key))
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
-            if locks.take(descriptor, wait=False, shared=True) and self.has(shard):
+            if (
+                locks.take(descriptor, wait=False, shared=True)
+                and self.has(shard)
+                and self._is_undamaged(shard, descriptor)
+            ):
                 self._record_use(shard.key)
                 # The result now owns the lock, which the `finally` below must not release.
                 held, descriptor = HeldShard(self._place(shard.key), descriptor), -1
@@ -234,6 +246,49 @@ class ShardCache:
             if descriptor >= 0:
                 locks.release(descriptor)
         return None
+
+    # ---- files that were changed after their download
+
+    def _is_undamaged(self, shard: RemoteShard, lock: int) -> bool:
+        """Whether the files are those that were compared, or have the right sha256 still; if not, the shard is removed.
+
+        Args:
+            lock: the descriptor of the shard's lock, which this process holds shared. It is released if the result is
+                false.
+
+        Raises:
+            CacheError: a file differs, and another process is reading the shard.
+        """
+        place, version = self._place(shard.key), self._version(shard)
+        if _version_in(self._lock_path(shard.key)) == version:
+            return True
+        changed = next((file for file in shard.files if file_record(place / file.name).sha256 != file.sha256), None)
+        if changed is None:  # touched, copied, or downloaded by a version of this package that recorded no times
+            self._record_version(shard, version)
+            return True
+        if not locks.take(lock, wait=False):  # exclusively: others may have mapped the files
+            raise CacheError(
+                f"{place / changed.name}: changed since it was downloaded (sha256), and another reader has it open; "
+                "end all jobs that use this cache, then run the same command again"
+            )
+        _log.warning("[Store] %s: changed since it was downloaded (sha256); downloading it again", place / changed.name)
+        part = place.with_name(place.name + PART)
+        with storage_errors("removing a damaged shard", place):
+            shutil.rmtree(part, ignore_errors=True)
+            place.rename(part)  # which is deleted before the download
+        return False
+
+    def _version(self, shard: RemoteShard) -> bytes:
+        """A hash of the files' sizes and the times of their last change, as the file system reports them."""
+        place = self._place(shard.key)
+        with storage_errors("examining a shard", place):
+            found = [(place / file.name).stat() for file in shard.files]
+        return sha256(repr([(each.st_size, each.st_mtime_ns) for each in found]).encode()).digest()
+
+    def _record_version(self, shard: RemoteShard, version: bytes) -> None:
+        """Write into the lock file which version of the files has the right sha256."""
+        with suppress(OSError):  # on a full disk: then the next process that uses the shard compares them again
+            _write_at(self._lock_path(shard.key), version, COUNTER_BYTES)
 
     # ---- room
 
@@ -349,7 +404,7 @@ class ShardCache:
             for path in (self.folder / "uses", self._lock_path(key)):
                 # On a full disk this use is not recorded. At worst the shard is evicted too early and downloaded again.
                 with suppress(OSError):
-                    _write_number(path, uses)
+                    _write_at(path, uses.to_bytes(COUNTER_BYTES, "little"), 0)
 
     def _last_use(self, place: Path) -> int:
         return _number_in(self._lock_path(place.name))
@@ -415,9 +470,15 @@ def _number_in(path: Path) -> int:
     return 0
 
 
-def _write_number(path: Path, number: int) -> None:
+def _version_in(path: Path) -> bytes:
+    with suppress(OSError):
+        return path.read_bytes()[COUNTER_BYTES : COUNTER_BYTES + VERSION_BYTES]
+    return b""
+
+
+def _write_at(path: Path, data: bytes, at: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
-        os.pwrite(descriptor, number.to_bytes(COUNTER_BYTES, "little"), 0)
+        os.pwrite(descriptor, data, at)
     finally:
         os.close(descriptor)

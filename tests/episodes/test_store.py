@@ -24,6 +24,7 @@ from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.stream import GPTDataLoader
 from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
+from niels_gpt.storage import shard_cache
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
@@ -351,6 +352,42 @@ def test_shards_that_lost_files_are_downloaded_again(store: FileServer, tmp_path
     for path in masks + indexes:
         path.unlink() if damage == "delete" else os.truncate(path, 3)
     assert rows_of(remote(store, cache_in(tmp_path, room=1 << 20)), 60) == rows_of(local(store), 60)
+
+
+def test_a_shard_that_was_written_to_is_compared_again(
+    store: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time says so; what was only touched, or was downloaded before times were recorded, stays."""
+    cache = cache_in(tmp_path)
+    first, second, third = shards_of(store)[:3]
+    for shard in (first, second, third):
+        cache.hold(shard)
+    damaged = tmp_path / "cache" / "shards" / first.key / "tokens.bin"
+    data = bytearray(damaged.read_bytes())
+    damaged.write_bytes(bytes([data[0] ^ 1, *data[1:]]))
+    os.utime(tmp_path / "cache" / "shards" / second.key / "tokens.bin")
+    os.truncate(tmp_path / "cache" / "locks" / third.key, 8)
+    before = len(store.requests("*"))
+    for shard in (first, second, third):
+        cache.hold(shard)
+    assert len(store.requests("*")) == before + len(first.files)
+    assert damaged.read_bytes() == data
+    monkeypatch.setattr(shard_cache, "file_record", pytest.fail)  # they are not compared every time
+    for shard in (first, second, third):
+        cache.hold(shard)
+
+
+def test_a_shard_that_was_written_to_while_it_is_read_is_an_error(store: FileServer, tmp_path: Path) -> None:
+    """What its reader has mapped is damaged, too, and cannot be replaced."""
+    cache, shard = cache_in(tmp_path), shards_of(store)[0]
+    held = cache.hold(shard)
+    with (held.folder / "tokens.bin").open("r+b") as file:
+        file.write(b"x")
+    with pytest.raises(CacheError, match=r"tokens.bin: changed since it was downloaded \(sha256\)"):
+        cache.hold(shard)
+    del held
+    cache.hold(shard)
+    assert file_record(tmp_path / "cache/shards" / shard.key / "tokens.bin").sha256 == shard.files[0].sha256
 
 
 def test_a_cache_full_of_held_shards_is_an_error(store: FileServer, tmp_path: Path) -> None:
