@@ -2,7 +2,7 @@
 
 ::
 
-    folder/chats-3f2a9c41d0b7e852/    a dataset, complete when its manifest is there
+    folder/chats-3f2a9c41d0b7e852/    a dataset; its manifest gets its name after all other files
     folder/chats-3f2a9c41d0b7e852.lock
 
 An entry is named by the hash of its manifest, so a dataset that was replaced at its URL becomes a new entry. Nothing in
@@ -40,6 +40,7 @@ from niels_gpt.storage.manifests import (
 from niels_gpt.storage.remote import copy_file, file_system, plain_name
 from niels_gpt.storage.remote_manifests import find_manifest
 from niels_gpt.storage.retries import Retries
+from niels_gpt.storage.shard_cache import size_of
 from niels_gpt.storage.staging import rename_and_delete
 
 MAX_BYTES = 100 << 30  # of a read cache, unless another limit is passed
@@ -64,7 +65,8 @@ class ReadCache:
     def open(self, url: str) -> Path:
         """The local directory of the dataset at `url`, complete and with every file's checksum checked.
 
-        A fetch that was cut off continues with the files that are missing.
+        A fetch that was cut off continues with the files that are missing; so does one whose files were deleted or cut
+        short since, as systems do that clean /tmp.
 
         Raises:
             CacheError: no finished dataset at `url`. UsageError: it is larger than `max_bytes`.
@@ -79,7 +81,7 @@ class ReadCache:
             place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place):
             _refuse_links(place)
-            if not (place / name).is_file():
+            if not _is_complete(place, Path(root) / name, data):
                 self._fetch(url, Path(root) / name, place, data)
             now = time.time_ns()  # the time of last use; the file system's own resolution is coarser
             os.utime(place / name, ns=(now, now))
@@ -148,6 +150,14 @@ def _remote_manifest(url: str) -> tuple[str, bytes]:
             f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
         )
     return found
+
+
+def _is_complete(place: Path, manifest: Path, data: bytes) -> bool:
+    """Whether an entry has this manifest, and all files that it lists have their sizes. Contents are not read."""
+    path = place / manifest.name
+    if not path.is_file() or path.read_bytes() != data:
+        return False
+    return all(size_of(place / file) == record["bytes"] for file, record in _files_of(path, manifest).items())
 
 
 def _files_of(manifest: Path, where: Path) -> Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -359,6 +360,21 @@ def test_an_eviction_that_was_killed_is_finished(tmp_path: Path, datasets: dict[
     trash.mkdir(parents=True)
     ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")
     assert not trash.exists()
+
+
+@pytest.mark.parametrize("damage", ["delete", "cut", "manifest"])
+def test_a_dataset_that_lost_files_is_completed(tmp_path: Path, datasets: dict[str, Path], damage: str) -> None:
+    """As where a system deletes files of /tmp that were not read for long, one at a time."""
+    publish(datasets["episodes"], f"file://{tmp_path}/far")
+    cache = ReadCache(tmp_path / "cache")
+    place = cache.open(f"file://{tmp_path}/far")
+    lost = place / "episodes.json" if damage == "manifest" else max(place.rglob("*.bin"))
+    if damage == "delete":
+        lost.unlink()
+    else:
+        os.truncate(lost, 3)
+    assert cache.open(f"file://{tmp_path}/far") == place
+    assert digests(place) == digests(datasets["episodes"])
 
 
 def test_a_fetch_that_was_cut_off_goes_on(
