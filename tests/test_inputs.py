@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.errors import InputError
+from niels_gpt.errors import InputError, StorageError
 from niels_gpt.sources.files import inputs
 from niels_gpt.sources.files.hashed_files import fingerprint
 from niels_gpt.sources.files.inputs import Record, Rejected, existing_file, expand, read_jsonl, read_text
@@ -77,6 +78,19 @@ def test_expand_refuses(library: Path, given: str, expected: str) -> None:
     os.mkfifo(library / "pipe")
     with pytest.raises(InputError, match=expected):
         expand(["a.txt", given], SUFFIXES)
+
+
+def test_a_directory_that_cannot_be_read_is_not_left_out(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refusing(folder: Any) -> Any:
+        if str(folder).endswith("deep"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(StorageError, match="notes/deep: listing the directory failed: Permission denied"):
+        expand(["notes"], SUFFIXES)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -133,12 +134,13 @@ class ReadProgress:
 def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
     """The files named by paths, directories and glob patterns, in a fixed order without repeats.
 
-    A directory means all files below it whose name ends in one of `suffixes`, sorted by path.
+    A directory means all files below it whose name ends in one of `suffixes`, sorted by path; see `_below` for links.
 
     Raises:
         InputError: a path does not exist; a pattern or directory matches nothing, also one below a directory whose name
             is like a file's.
-        StorageError: below a directory, something with such a name is a pipe, a device or a dead link.
+        StorageError: below a directory, something with such a name is a pipe, a device or a dead link, or another
+            directory cannot be read.
     """
     files: dict[Path, None] = {}
     for one in inputs:
@@ -153,7 +155,7 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
     path = Path(pattern)
     if path.is_dir():
         # A directory may have a name like a file's; a pipe or a dead link must not be left out without a word.
-        named = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes))
+        named = sorted(file for file in _below(path) if file.name.endswith(suffixes))
         found = [file for file in named if not file.is_dir() and is_regular(file)]
         for folder in named:
             if folder.is_dir() and not any(folder in file.parents for file in found):
@@ -171,6 +173,21 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
     if matches in ([], [path]):  # glob also finds a dead link or a device by its own name
         raise InputError(f"{pattern}: no such file or directory; check the path (it is relative to {Path.cwd()})")
     return [file for match in matches for file in ([match] if match.is_file() else _expand_one(str(match), suffixes))]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """All files and directories below a directory. Links to directories are not followed: `latest` may lead to `v3`.
+
+    Raises:
+        StorageError: one of the directories cannot be read. (`Path.rglob` leaves such a one out without a word.)
+    """
+
+    def refuse(error: OSError) -> None:
+        with storage_errors("listing the directory", error.filename):
+            raise error
+
+    for root, folders, files in os.walk(folder, onerror=refuse):
+        yield from (Path(root, name) for name in folders + files)
 
 
 @overload
