@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import StorageError
 from niels_gpt.storage import remote, retries
-from niels_gpt.storage.remote import ChangedWhileRead, PatientFile, RemoteFile, download
+from niels_gpt.storage.remote import ChangedWhileRead, PatientFile, RemoteFile, download, size_at
 from niels_gpt.storage.retries import Retries
 from tests.conftest import run_python
 from tests.hub import Fault, Hub, Repository
@@ -176,3 +177,27 @@ def test_a_page_in_place_of_a_file_of_the_hub(tmp_path: Path) -> None:
 )
 def test_a_query_is_no_part_of_a_name(url: str, name: str, suffix: str) -> None:
     assert (RemoteFile(url).name, RemoteFile(url).suffix) == (name, suffix)
+
+
+class OfAServer:
+    """A file system whose answers about files are those of a web server."""
+
+    protocol = "http"
+
+    def __init__(self, answer: dict[str, Any] | Exception) -> None:
+        self.answer = answer
+
+    def info(self, path: str) -> dict[str, Any]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_server_without_sizes_and_one_that_refuses() -> None:
+    aiohttp = pytest.importorskip("aiohttp", reason="needs aiohttp, as s3fs does")
+    with pytest.raises(StorageError, match="the server gives no size of this file; download it, and name the copy"):
+        size_at(OfAServer({"size": None, "type": "file"}), "https://host/a.jsonl")
+    refused = FileNotFoundError("https://host/a.jsonl")
+    refused.__cause__ = aiohttp.ClientResponseError(SimpleNamespace(real_url=""), (), status=403)
+    with pytest.raises(StorageError, match=r"\(status 403\); check the credentials and what they allow"):
+        size_at(OfAServer(refused), "https://host/a.jsonl")

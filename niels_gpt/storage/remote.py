@@ -37,7 +37,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import atomic_file
 from niels_gpt.storage.regular import is_regular
-from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, may_pass, repeated
+from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, is_refusal, may_pass, repeated
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
 
@@ -216,9 +216,7 @@ class PatientFile(io.RawIOBase):
 
     def _open_to_ask(self) -> tuple[int, str | None]:
         self._file, version = in_time(partial(_open_version, self._fs, self._path), self._stall_seconds)
-        if self._file.size is None:
-            raise StorageError(f"{self._url}: the server gives no size of this file; download it, and name the copy")
-        return int(self._file.size), version
+        return _known_size(self._file.size, self._url), version
 
     def _read(self, wanted: int) -> bytes:
         """The next bytes, at most `wanted`."""
@@ -370,7 +368,13 @@ def size_at(fs: Any, path: str) -> int | None:
             if is_missing(error):
                 return None
             raise
-        return int(info["size"]) if info["type"] == "file" else None
+        return _known_size(info["size"], path) if info["type"] == "file" else None
+
+
+def _known_size(size: int | None, url: str) -> int:
+    if size is None:
+        raise StorageError(f"{url}: the server gives no size of this file; download it, and name the copy")
+    return int(size)
 
 
 @contextmanager
@@ -387,7 +391,7 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
 def _remedy(error: Exception) -> str:
     if is_missing(error):
         return "check the address; the bucket must exist"
-    if isinstance(error, PermissionError) or "redentials" in str(error):
+    if is_refusal(error) or "redentials" in str(error):
         return "check the credentials and what they allow"
     if isinstance(error, OSError) and error.errno in STORAGE_REMEDIES:
         return STORAGE_REMEDIES[error.errno]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -117,8 +118,9 @@ def in_short(error: BaseException) -> str:
     """The message of an error, on one line of at most 300 characters, without passwords, and the store's status."""
     text = shortened(without_passwords(" ".join(str(error).split())) or type(error).__name__, 300)
     status = _status(error)
-    # fsspec's error of a web server is the address alone.
-    return text if status is None or str(status) in text else f"{text} (status {status})"
+    # fsspec's error of a web server is the address alone, which may have the same digits in its path or port.
+    is_shown = status is None or re.search(rf"(?<![\w/:.-]){status}(?!\w)", text)
+    return text if is_shown else f"{text} (status {status})"
 
 
 def in_time(call: Callable[[], T], seconds: float | None) -> T:
