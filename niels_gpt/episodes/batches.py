@@ -21,8 +21,10 @@ from niels_gpt.episodes.order.schedule import EMPTY, Schedule, batches_left, ski
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.settings import ensure_log_output
 from niels_gpt.errors import UsageError
+from niels_gpt.ranges import ROW
 from niels_gpt.seeds import MAX_LENGTH
 
+NO_EPOCHS = "batch_sampling_mode is 'random', which has no epochs"
 TOKEN_BYTES = 32  # of a batch with layout: x, y, positions of 8 each, mask and segments of 4
 
 
@@ -159,7 +161,7 @@ class Batches(ABC, Generic[Batch]):
             UsageError: there are no epochs.
         """
         if self.schedule.n is None:
-            raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
+            raise UsageError(f"{NO_EPOCHS}; choose your own number of steps")
         # Where batches cross epochs nothing is left over to drop.
         drop_last = self.options.drop_last and not self.schedule.crosses_epochs
         return batches_left(self.schedule.n, 0, self.global_rows, drop_last=drop_last)
@@ -178,6 +180,19 @@ class Batches(ABC, Generic[Batch]):
             raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
         # In epochs of 6 rows, row 10 is position 4 of epoch 1.
         return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
+
+    def epoch_start(self, epoch: int) -> Place:
+        """The place of an epoch's first row.
+
+        Raises:
+            UsageError: it is not a number of 0 or more, or there are more than 2**62 rows up to its end.
+        """
+        epoch = ROW.whole(epoch, "epoch")
+        if (epoch + 1) * (self.schedule.n or 0) > MAX_LENGTH:
+            raise UsageError(
+                f"epoch is {epoch:,}, of {self.schedule.n:,} rows each; expected at most 2**62 rows before its end"
+            )
+        return Place(epoch)
 
     def state(self, place: Place) -> dict[str, Any]:
         """A place as a checkpoint state."""

@@ -25,7 +25,7 @@ from typing import Any, Generic
 import torch
 import torch.utils.data
 
-from niels_gpt.episodes.batches import TOKEN_BYTES, Batch, Batches
+from niels_gpt.episodes.batches import NO_EPOCHS, TOKEN_BYTES, Batch, Batches
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
@@ -61,7 +61,7 @@ class SplitIterator(Generic[Batch]):
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """One epoch from its start; the place does not change."""
-        return self._steps(self.batch_source, Place(number, 0))
+        return self._steps(self.batch_source, self.batch_source.epoch_start(number))
 
     def in_order(self) -> Iterator[Batch]:
         """Every row once, in ascending order; the place does not change."""
@@ -121,7 +121,10 @@ class Lookahead(Generic[Batch]):
 
     def batch(self, place: Place) -> tuple[Batch, Place]:
         """See `Batches.batch`."""
-        if not self._continues(place):
+        continues = self._continues(place)
+        # Until the batch is out: if Ctrl-C came between its `pop` and the new place, the next call would skip it.
+        self._after = None
+        if not continues:
             self._waiting = self._batch_source.batches(place, 1)
         elif not self._waiting:
             self._waiting = self._several(place)
@@ -202,13 +205,12 @@ class Prefetch(Generic[Batch]):
         Raises:
             StopIteration: after `close`.
         """
-        item = self._wait()
-        if isinstance(item, _Failed):
-            self.close()
-            raise item.error
         try:
+            item = self._wait()
+            if isinstance(item, _Failed):
+                raise item.error
             moved = item.to(self._device)
-        # Any error, even Ctrl-C: the batch has left the queue, so another call would skip it without a trace.
+        # Any error, even Ctrl-C: the batch may have left the queue, so another call would skip it without a trace.
         except BaseException:
             self.close()
             raise
@@ -340,7 +342,15 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
             self._shared[2 + worker] = self._calls
             self._now = now = replace(now, place=after, ahead=workers - 1)
             yield batch
-        self._now, self._next = None, _WorkerPlace(Place(now.until, 0))
+        self._now, self._next = None, _WorkerPlace(self._end_of_pass(now, now.until))
+
+    def _end_of_pass(self, last: _WorkerPlace, until: int) -> Place:
+        """The place of the first batch that begins in epoch `until`, or later; it is perhaps another worker's.
+
+        Not the start of that epoch: of a mixture, the last batch of a pass may hold its first rows already.
+        """
+        ahead = (self.batch_source.skip(last.place, batches) for batches in range(last.ahead + 1))
+        return next(place for place in map(self.batch_source.starting_place, ahead) if place.epoch >= until)
 
     def _begin(self, worker: int) -> _WorkerPlace:
         """Where the pass that is about to begin starts."""
@@ -364,10 +374,17 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         return _WorkerPlace(Place(epoch, 0)) if calls > self._calls and not self._has_state else self._next
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next pass at the start of an epoch, here and in all workers."""
-        self._next, self._now = _WorkerPlace(Place(epoch, 0)), None
+        """Begin the next pass at the start of an epoch, here and in all workers.
+
+        Raises:
+            UsageError: no such epoch, or batch_sampling_mode is "random", which has no epochs.
+        """
+        if self.batch_source.schedule.n is None:
+            raise UsageError(NO_EPOCHS)
+        place = self.batch_source.epoch_start(epoch)
+        self._next, self._now = _WorkerPlace(place), None
         self._calls += 1
-        self._shared[:2] = torch.tensor([self._calls, epoch])
+        self._shared[:2] = torch.tensor([self._calls, place.epoch])
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this dataset, or in a worker process, of the worker."""

@@ -220,6 +220,52 @@ def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, mon
     assert_all_equal([loader.next_batch()], [second])
 
 
+class Interrupted(list[Any]):
+    """A list of which Ctrl-C meets the first `pop` after its work is done."""
+
+    met = False
+
+    def pop(self, *at: Any) -> Any:
+        found = super().pop(*at)
+        if not self.met:
+            self.met = True
+            raise KeyboardInterrupt
+        return found
+
+
+def test_ctrl_c_skips_no_batch(dataset: Path) -> None:
+    """Whoever catches it and asks again, as in a notebook, gets the batch that was not handed out."""
+    expected = in_order(dataset, 5)
+    loader = open_loader(dataset)
+    assert_all_equal([loader.next_batch(), loader.next_batch()], expected[:2])
+    lookahead = loader._iterators["train"]._lookahead
+    waiting = lookahead._waiting
+    lookahead._waiting = Interrupted(waiting)
+    with pytest.raises(KeyboardInterrupt):
+        loader.next_batch()
+    assert_all_equal([loader.next_batch() for _ in range(3)], expected[2:])
+
+
+def test_ctrl_c_while_a_prefetched_batch_is_taken_skips_none(dataset: Path) -> None:
+    """The batch may have left the queue. The iterator ends, and the loader goes on with it."""
+    expected = in_order(dataset, 2)
+    loader = open_loader(dataset)
+    with loader.prefetch() as batches:
+        assert_all_equal([next(batches)], expected[:1])
+        get = batches._queue.get
+
+        def interrupted(**options: Any) -> Any:
+            batches._queue.get = get  # type: ignore[method-assign]
+            get(**options)
+            raise KeyboardInterrupt
+
+        batches._queue.get = interrupted  # type: ignore[assignment, method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        assert next(batches, None) is None
+    assert_all_equal([loader.next_batch()], expected[1:])
+
+
 def test_closing_while_an_error_waits(dataset: Path) -> None:
     batch_source: Any = Failing(open_loader(dataset).batch_source("train"), 2, MemoryError())
     batches = Prefetch(batch_source, Place(), depth=1, device="cpu")
@@ -272,6 +318,42 @@ def test_iterating_again_goes_on_with_the_next_epoch(dataset: Path) -> None:
     view = loader.as_iterable(epochs=1)
     expected = in_order(dataset, 3 * loader.steps_per_epoch(), batch_size=5)
     assert_all_equal([batch for _ in range(3) for batch in view], expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_passes_over_a_mixture_repeat_no_row(tmp_path: Path, workers: int) -> None:
+    """Its batches cross the ends of epochs: the last one of a pass holds the first rows of the next epoch."""
+    folders = [write_dataset(tmp_path / name, [6] * 9) for name in "ab"]
+    options = {
+        "batch_size": 7,
+        "weight_by": "dataset",
+        "weights": dict.fromkeys(map(str, folders), 1),
+        "epoch_rows": 16,
+    }
+    loader = open_loader(folders, **options)
+    expected = [open.next_batch() for open in [open_loader(folders, **options)] for _ in range(7)]
+    view = loader.as_iterable(epochs=1)
+    persistent = {"persistent_workers": True} if workers else {}
+    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers, **persistent)
+    passes = [list(door) for _ in range(3)]
+    assert_all_equal([batch for batches in passes for batch in batches], expected)
+    assert list(map(len, passes)) == [3, 2, 2]  # 21, 14 and 14 rows, in which epochs begin at rows 0, 16 and 32
+    del door
+
+
+@pytest.mark.parametrize("epoch", [-1, "1", 1.5, True, None, 2**62])
+def test_an_epoch_that_cannot_be(dataset: Path, epoch: Any) -> None:
+    """Each of them gave rows, and states that no loader would take."""
+    loader = open_loader(dataset)
+    for door in (lambda: next(loader.batches(epoch=epoch)), lambda: loader.as_iterable().set_epoch(epoch)):
+        with pytest.raises(UsageError, match="epoch is"):
+            door()
+
+
+def test_random_batches_have_no_epoch_to_set(dataset: Path) -> None:
+    """It would draw the same rows once more."""
+    with pytest.raises(UsageError, match="'random', which has no epochs"):
+        open_loader(dataset, batch_sampling_mode="random").as_iterable().set_epoch(1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
