@@ -121,6 +121,18 @@ class ConversationView:
                 raise MessageError("missing_field", f"{calls[-1].where}.name is empty; name the function")
         return calls
 
+    # ---- the first message
+
+    @property
+    def has_system(self) -> bool:
+        """Whether the first message is a system message."""
+        return self.roles[0] == "system"
+
+    @property
+    def system_owner(self) -> int:
+        """The message that a block at the beginning belongs to: 0 if that is a system message, else -1 for none."""
+        return 0 if self.roles[0] == "system" else -1
+
     # ---- its place in the conversation
 
     def calls_before(self, index: int) -> int:

@@ -113,10 +113,10 @@ class Emitter:
 
     # ---- several pieces
 
-    def header(self, opener: str, label: str, middle: str, msg: int) -> None:
-        """Scaffold, a caller's name or id, scaffold: the header of a turn."""
+    def labelled(self, before: str, label: str, after: str, msg: int) -> None:
+        """Scaffold, `untrusted_label`, scaffold: a header with a name, or declared tools between their instructions."""
         owner = msg << 3
-        self.texts += (opener, label, middle)
+        self.texts += (before, label, after)
         self.facts += (owner | SCAFFOLD, owner, owner | SCAFFOLD)
 
     def turn(self, header: str, text: str, footer: str, msg: int) -> None:

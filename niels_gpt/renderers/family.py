@@ -21,22 +21,26 @@ import copy
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from niels_gpt.errors import MessageError, TokenizerError, UsageError
+from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.messages import Message, Messages
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.bridges import append_rendering, messages_to_bridge, trim_to_turn_close
-from niels_gpt.renderers.conversation import ConversationView, should_preserve_past_thinking
+from niels_gpt.renderers.conversation import Call, ConversationView, Tools, should_preserve_past_thinking, to_json
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.renderers.unsupported import refuse_control_tokens
+from niels_gpt.renderers.unsupported import refuse_calls, refuse_control_tokens, refuse_late_system, refuse_tools
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
+
+# What a grammar is written with: the files in `families/` import it from here.
+__all__ = ["Call", "ConversationView", "Emitter", "Family", "FamilyConfig", "Tools", "to_json"]
 
 
 class Family(BaseRenderer):
@@ -49,7 +53,10 @@ class Family(BaseRenderer):
 
     Class attributes, beside those of `BaseRenderer`:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
-        roles: the roles that the format can express.
+        roles: the roles that the format can express. Without `tool` among them, tools and calls are refused.
+        system_turn, user_turn, tool_turn: what is before and after the content of a turn, where it has nothing else.
+            Without `system_turn`, system messages that `begin` has not written are refused.
+        assistant_header: what an assistant's turn begins with. The generation prompt is this, and `prefill`.
         controls: control tokens that a tokenizer of the family must have; optional_controls: those it may have.
         stops: the texts of the tokens that end an assistant's turn. The first is the one that the grammar writes.
         truncation_stop: the token that closes a truncated turn in a bridge; "": the first stop.
@@ -68,6 +75,11 @@ class Family(BaseRenderer):
     name: ClassVar[str]
     config_class: ClassVar[type[FamilyConfig]]
     roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool")
+    system_turn: ClassVar[tuple[str, str] | None] = None
+    user_turn: ClassVar[tuple[str, str]]
+    tool_turn: ClassVar[tuple[str, str]]
+    assistant_header: ClassVar[str] = ""
+    calls: CallDialect | None = None
     stops: ClassVar[tuple[str, ...]]
     truncation_stop: ClassVar[str] = ""
     controls: ClassVar[tuple[str, ...]] = ()
@@ -88,6 +100,9 @@ class Family(BaseRenderer):
         # Some tokenizers do not mark all of their turn tokens as special; the format says which are control tokens.
         if isinstance(self.encoder, TokenizerAdapter):
             self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
+        # Here, so that the fingerprint of datasets holds what is rendered.
+        if found := self.found_options():
+            self.config = with_options(self.config, found)
         self._is_producing = False
         # Now, because a tokenizer of another family would encode the missing control tokens as ordinary text.
         self._check_controls()
@@ -101,6 +116,10 @@ class Family(BaseRenderer):
                 "tokenizer of that family. Name another renderer, or 'template' for the tokenizer's own chat template"
             )
 
+    def found_options(self) -> Mapping[str, Any]:
+        """The options that depend on the tokenizer, where the caller has left them open (`None`)."""
+        return {}
+
     # ---- the grammar: hooks that a family overrides. They are called in this order.
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
@@ -111,32 +130,78 @@ class Family(BaseRenderer):
         """
         return 0
 
-    @abstractmethod
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a message of role system, or of a role that no other hook writes (gpt-oss' developer)."""
+        """Write a system message that `begin` has not written, or one of a role without a hook (gpt-oss' developer).
 
-    @abstractmethod
+        Raises:
+            MessageError: `late_system`: the format has no place for it.
+        """
+        if self.system_turn is None:
+            refuse_late_system(index, self.name)
+        self.content_turn(self.system_turn, view, index, out)
+
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message."""
+        self.content_turn(self.user_turn, view, index, out)
 
     @abstractmethod
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message."""
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result. Formats without tools leave the role out of `roles` and do not override this.
+        """Write a tool result."""
+        self.content_turn(self.tool_turn, view, index, out)
 
-        Raises:
-            MessageError: `unknown_role`, always.
-        """
-        raise MessageError("unknown_role", f"message {index}: a tool result has no place in the {self.name} format")
-
-    @abstractmethod
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the generation prompt."""
+        out.scaffold(self.assistant_header + self.prefill())
 
     def end(self, view: ConversationView, out: Emitter) -> None:  # most formats have nothing there
         """Write what comes after the last turn where no generation prompt follows."""
+
+    # ---- for the hooks
+
+    def content(self, view: ConversationView, index: int) -> str:
+        """A message's text as its turn holds it."""
+        return view.text(index)
+
+    def content_turn(self, around: tuple[str, str], view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a turn that the model reads: a content between two texts."""
+        header, footer = around
+        out.turn(header, self.content(view, index), footer, index)
+
+    def finish_turn(
+        self, content: str, view: ConversationView, index: int, out: Emitter, *, has_content: bool | None = None
+    ) -> None:
+        """Write the rest of an assistant's turn: the content, the calls, each on a line of its own, and the stop.
+
+        Args:
+            has_content: `before_first_call` is written; default: if there is a content.
+        """
+        calls = view.calls(index)
+        if calls and self.calls is not None:
+            out.model_text(content, index)
+            if content if has_content is None else has_content:
+                out.model_markup(self.before_first_call, index)
+            for number, call in enumerate(calls):
+                if number:
+                    out.model_markup("\n", index)
+                self.calls.write(call, out, index)
+            content = ""
+        out.model_reply(content, self.stops[0], self.after_stop, index)
+
+    def preserves_thinking(self, view: ConversationView, index: int) -> bool:
+        """Whether an option keeps this message's reasoning although the template would drop it."""
+        everywhere, between_calls = (
+            self.config.preserve_all_thinking,
+            self.config.preserve_thinking_between_tool_calls,
+        )
+        return (everywhere or between_calls) and should_preserve_past_thinking(
+            view.messages,
+            index,
+            preserve_all_thinking=everywhere,
+            preserve_thinking_between_tool_calls=between_calls,
+        )
 
     # ---- rendering
 
@@ -149,6 +214,8 @@ class Family(BaseRenderer):
         view = ConversationView(messages, self.roles, self.name, tools)
         view.has_generation_prompt = add_generation_prompt
         view.as_produced = self._is_producing and not add_generation_prompt
+        if "tool" not in self.roles:
+            refuse_tools(view, self.name)
         special_tokens = self.config.special_tokens_in_content
         out = Emitter(view.normalised, parse_content=special_tokens == "parse")
         self._emit_turns(view, self.begin(view, out), out)
@@ -161,12 +228,14 @@ class Family(BaseRenderer):
         return out
 
     def _emit_turns(self, view: ConversationView, first: int, out: Emitter) -> None:
-        prefill = self.prefill()
+        prefill, takes_calls = self.prefill(), "tool" in self.roles
         for index in range(first, len(view.roles)):
             role = view.roles[index]
             if role == "user":
                 self.user(view, index, out)
             elif role == "assistant":
+                if not takes_calls:
+                    refuse_calls(view, index, self.name)
                 # In training data too, what serving puts before a reply is scaffold and is not trained.
                 out.prefill = prefill
                 self.assistant(view, index, out)
@@ -201,19 +270,6 @@ class Family(BaseRenderer):
             "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],
             "template_sha256": hashlib.sha256(grammar.encode()).hexdigest(),
         }
-
-    def preserves_thinking(self, view: ConversationView, index: int) -> bool:
-        """For the hooks: whether an option keeps this message's reasoning although the template would drop it."""
-        everywhere, between_calls = (
-            self.config.preserve_all_thinking,
-            self.config.preserve_thinking_between_tool_calls,
-        )
-        return (everywhere or between_calls) and should_preserve_past_thinking(
-            view.messages,
-            index,
-            preserve_all_thinking=everywhere,
-            preserve_thinking_between_tool_calls=between_calls,
-        )
 
     # ---- the next turn
 

@@ -11,7 +11,7 @@ short conversations that differ in one field only. Equal ids mean that the field
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message, reasoning_of, with_reasoning_field
@@ -89,7 +89,7 @@ def refuse_only_system(view: ConversationView, format_name: str) -> None:
         )
 
 
-def refuse_late_system(index: int, format_name: str) -> None:
+def refuse_late_system(index: int, format_name: str) -> NoReturn:
     """Refuse a system message that is not the first message.
 
     Raises:

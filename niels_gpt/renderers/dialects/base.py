@@ -67,6 +67,20 @@ class CallDialect(CallReader):
         """
 
 
+class SeparateCalls(CallReader):
+    """Calls that begin with `opening` each, with content between them; subclasses read one."""
+
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `CallReader`."""
+        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            out.open_call(at)
+            start = close((yield from self.scan_call(completion, at, schemas, out)), out)
+
+    @abstractmethod
+    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
+        """Read and report the call whose `opening` is at a character."""
+
+
 # ---- writing
 
 

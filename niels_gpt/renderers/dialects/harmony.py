@@ -23,8 +23,8 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps, Window, hold, match_end
 from niels_gpt.renderers.conversation import Call, as_mapping, to_json
-from niels_gpt.renderers.dialects.base import CallDialect, Schemas
-from niels_gpt.renderers.dialects.json_values import strict_json
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect, Schemas
+from niels_gpt.renderers.dialects.json_values import parse_arguments
 from niels_gpt.renderers.emitter import Emitter
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
@@ -148,8 +148,10 @@ class HarmonyCalls(CallDialect):
     @staticmethod
     def _read_call(completion: Completion, message: HarmonyMessage, to: int, recipient: str) -> ParsedToolCall:
         name = _function_of(recipient)
-        text = completion.decoded(message.text_start, message.stop) if message.has_full_header else None
-        arguments, status = _read_arguments(text)
+        arguments: Arguments = None
+        status = Status.MALFORMED_STRUCTURE
+        if message.has_full_header:
+            arguments, status = parse_arguments(completion.decoded(message.text_start, message.stop), name)
         if message.truncated:
             status = Status.UNCLOSED_BLOCK
         elif name is None:
@@ -162,17 +164,6 @@ class HarmonyCalls(CallDialect):
 
 def _function_of(recipient: str) -> str | None:
     return recipient.removeprefix("functions.") or None
-
-
-def _read_arguments(text: str | None) -> tuple[dict[str, object] | str | None, Status]:
-    """Arguments and status; a text that is no JSON object is returned as it is."""
-    if text is None:
-        return None, Status.MALFORMED_STRUCTURE
-    try:
-        value = strict_json(text)
-    except ValueError:
-        return text, Status.INVALID_JSON
-    return (value, Status.OK) if isinstance(value, dict) else (text, Status.MALFORMED_STRUCTURE)
 
 
 # ---- declarations

@@ -12,13 +12,13 @@ from niels_gpt.renderers.completions.partial_json import JSONReader
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, call_block, close, next_block
+from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, SeparateCalls, call_block, close
 from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
 
 
 @dataclass(frozen=True)
-class HermesJSON(CallDialect):
+class HermesJSON(SeparateCalls, CallDialect):
     """`<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>`: one JSON object a call."""
 
     opening: str = "<tool_call>"
@@ -29,15 +29,11 @@ class HermesJSON(CallDialect):
         call_json = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
         out.model_block(self.opening, call_json, self.closing, msg)
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`."""
-        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
-            out.open_call(at)
-            inner = at + len(self.opening)
-            block = yield from self._well_formed(completion, at, inner, out)
-            if block is None:
-                block = yield from self._malformed(completion, at, inner)
-            start = close(block, out)
+    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
+        """See `SeparateCalls`."""
+        inner = at + len(self.opening)
+        block = yield from self._well_formed(completion, at, inner, out)
+        return block or (yield from self._malformed(completion, at, inner))
 
     def _well_formed(self, completion: Completion, at: int, inner: int, out: ResponseBuilder) -> Steps[Block | None]:
         """The block if it is JSON up to its closing tag.

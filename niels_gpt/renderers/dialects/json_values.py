@@ -158,15 +158,30 @@ def _string(text: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def parse_call_object(value: Any, key: str = "arguments") -> tuple[str | None, dict[str, Any] | str | None, Status]:
+def parse_call_object(
+    value: Any, key: str = "arguments", name_key: str = "name"
+) -> tuple[str | None, dict[str, Any] | str | None, Status]:
     """Name, arguments and status of a call that is one JSON value, with its arguments under `key`."""
     if not isinstance(value, dict):
         return None, None, Status.MALFORMED_STRUCTURE
-    name, arguments = value.get("name"), value.get(key, {})
+    name, arguments = value.get(name_key), value.get(key, {})
     as_read = arguments if isinstance(arguments, dict | str) else to_json(arguments)
     if not isinstance(name, str) or not name:
         return None, as_read, Status.MISSING_NAME
-    return name, as_read, Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
+    return name, as_read, _shape(arguments)
+
+
+def parse_arguments(text: str, name: str | None) -> tuple[dict[str, Any] | str, Status]:
+    """Arguments and status of a call to `name`; a text that is no JSON object stays a text."""
+    try:
+        value = strict_json(text)
+    except ValueError:
+        return text, Status.INVALID_JSON
+    return value if isinstance(value, dict) else text, _shape(value) if name else Status.MISSING_NAME
+
+
+def _shape(arguments: Any) -> Status:
+    return Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
 
 
 def typed_value(text: str, schema: Mapping[str, Any], key: str) -> tuple[Any, bool]:

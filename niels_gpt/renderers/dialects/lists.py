@@ -13,7 +13,7 @@ from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import Block, CallDialect, CallReader, Schemas, call_block, close, next_block
-from niels_gpt.renderers.dialects.json_values import call_value_at, scan_call_object
+from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.dialects.notations import PythonKeywords
 from niels_gpt.renderers.emitter import Emitter
 
@@ -98,16 +98,13 @@ class JSONCalls(_Listed):
         return self._read_call(completion, value, (at, end))
 
     def _read_call(self, completion: Completion, value: dict[str, Any], span: tuple[int, int]) -> Block:
-        if not self.name:
-            name, found = next(iter(value.items())) if len(value) == 1 else (None, value)
-        else:
-            name, found = value.get(self.name), value.get(self.arguments, {})
-        arguments = found if isinstance(found, dict | str) else to_json(found)
-        shape = Status.OK if isinstance(found, dict) else Status.MALFORMED_STRUCTURE
-        named, call_id = isinstance(name, str) and bool(name), value.get(self.id)
+        call_id, key, name_key = value.get(self.id), self.arguments, self.name
+        if not name_key:  # the form with two keys, so that all forms are read alike
+            name, arguments = next(iter(value.items())) if len(value) == 1 else (None, value)
+            value, key, name_key = {"name": name, "arguments": arguments}, "arguments", "name"
+        name, arguments, status = parse_call_object(value, key, name_key)
         own_id = call_id if isinstance(call_id, str) and call_id else None
-        status = shape if named else Status.MISSING_NAME
-        return call_block(completion, span, span, name if named else None, arguments, status, own_id)
+        return call_block(completion, span, span, name, arguments, status, own_id)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,8 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import (
-    Arguments,
-    Block,
-    CallDialect,
-    CallReader,
-    Schemas,
-    call_block,
-    close,
-    next_block,
-)
-from niels_gpt.renderers.dialects.json_values import strict_json
+from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, SeparateCalls, call_block
+from niels_gpt.renderers.dialects.json_values import parse_arguments
 from niels_gpt.renderers.dialects.notations import GemmaObject
 from niels_gpt.renderers.emitter import Emitter
 
@@ -28,7 +19,7 @@ _ID, _ARGUMENTS = "[CALL_ID]", "[ARGS]"
 
 
 @dataclass(frozen=True)
-class NamedCalls(CallDialect):
+class NamedCalls(SeparateCalls, CallDialect):
     """`[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}`, one after the other, without a closing tag.
 
     Attributes:
@@ -48,19 +39,26 @@ class NamedCalls(CallDialect):
         out.model_markup(_ARGUMENTS, msg)
         out.model_text(to_json(call.items, f"{call.where}.arguments"), msg)
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`."""
-        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
-            out.open_call(at)
-            block = Window(completion, at + len(self.opening), (self.opening,))
-            head = Window(completion, block.start, (_ARGUMENTS,), within=block)
-            yield from head.pass_on(hold)
-            if head.marker:
-                out.name(self._read_head(completion, head.start, head.stop)[0])
-                out.begin_argument(head.stop + len(_ARGUMENTS), trim=ALL_SPACE)
-                yield from block.pass_on(out.argument_to)
-                out.end_argument(block.stop)
-            start = close(self._read_call(completion, at, block.stop), out)
+    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
+        """See `SeparateCalls`. A call ends at the next one, or with the completion."""
+        block = Window(completion, at + len(self.opening), (self.opening,))
+        head = Window(completion, block.start, (_ARGUMENTS,), within=block)
+        yield from head.pass_on(hold)
+        name, call_id = self._read_head(completion, head.start, head.stop)
+        arguments: Arguments = None
+        status = Status.MALFORMED_STRUCTURE
+        if head.marker:
+            out.name(name)
+            arguments_at = head.stop + len(_ARGUMENTS)
+            out.begin_argument(arguments_at, trim=ALL_SPACE)
+            yield from block.pass_on(out.argument_to)
+            out.end_argument(block.stop)
+            arguments, status = parse_arguments(completion.decoded(arguments_at, block.stop).strip(), name)
+        is_cut = block.stop == len(completion.text) and not completion.stopped  # then it may be unfinished
+        if is_cut and (not head.marker or status is Status.INVALID_JSON):
+            status = Status.UNCLOSED_BLOCK
+        span = at, block.stop
+        return call_block(completion, span, span, name, arguments, status, call_id)
 
     @staticmethod
     def _read_head(completion: Completion, start: int, stop: int) -> tuple[str | None, str | None]:
@@ -69,33 +67,12 @@ class NamedCalls(CallDialect):
         name = completion.decoded(start, stop if id_at < 0 else id_at).strip() or None
         return name, None if id_at < 0 else completion.decoded(id_at + len(_ID), stop).strip() or None
 
-    def _read_call(self, completion: Completion, at: int, stop: int) -> Block:
-        """The call between its opening tag and the next one, or the end of the completion."""
-        inner = at + len(self.opening)
-        split = completion.find(_ARGUMENTS, inner, stop)
-        head = stop if split < 0 else split
-        name, call_id = self._read_head(completion, inner, head)
-        arguments: Arguments = None
-        is_last = stop == len(completion.text) and not completion.stopped  # what is cut off may be unfinished
-        status = Status.UNCLOSED_BLOCK if is_last else Status.MALFORMED_STRUCTURE
-        if split >= 0:
-            arguments = completion.decoded(split + len(_ARGUMENTS), stop).strip()
-            try:
-                value = strict_json(arguments)
-            except ValueError:
-                status = Status.UNCLOSED_BLOCK if is_last else Status.INVALID_JSON
-            else:
-                arguments = value if isinstance(value, dict) else arguments
-                shape = Status.OK if isinstance(value, dict) else Status.MALFORMED_STRUCTURE
-                status = shape if name else Status.MISSING_NAME
-        return call_block(completion, (at, stop), (at, stop), name, arguments, status, call_id)
-
 
 _BRACE = re.compile("[{}]")
 _NAME = re.compile(r"\s*call:([^{}]*)\{")
 
 
-class GemmaCalls(CallReader):
+class GemmaCalls(SeparateCalls):
     """`<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:1}<tool_call|>`, as they are read.
 
     Arguments are in a notation of their own, whose strings are between `<|"|>`.
@@ -103,14 +80,8 @@ class GemmaCalls(CallReader):
 
     opening, closing = "<|tool_call>", "<tool_call|>"
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`."""
-        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
-            out.open_call(at)
-            start = close((yield from self._scan_call(completion, at, out)), out)
-
-    def _scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
-        """The call whose tag is at a character. It ends at its closing tag, the next opening one, or the end."""
+    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
+        """See `SeparateCalls`. A call ends at its closing tag, the next opening one, or with the completion."""
         inner = at + len(self.opening)
         limit = Window(completion, inner, (self.closing, self.opening))
         brace = yield from limit.search(_BRACE, inner)

@@ -22,7 +22,7 @@ from niels_gpt.renderers.dialects.base import (
     next_block,
     write_arguments,
 )
-from niels_gpt.renderers.dialects.json_values import json_value_at, scan_value, strict_json, typed_value
+from niels_gpt.renderers.dialects.json_values import json_value_at, parse_arguments, scan_value, typed_value
 from niels_gpt.renderers.emitter import Emitter
 
 
@@ -241,18 +241,9 @@ class KimiSection(CallDialect):
         if split < 0:
             status = Status.UNCLOSED_BLOCK if close < 0 else Status.MALFORMED_STRUCTURE
             return call_block(completion, span, (inner, end), name, None, status, call_id or None)
-        text = completion.decoded(split + len(_KIMI_ARGUMENTS), end)
-        try:
-            value, status = strict_json(text), Status.OK
-        except ValueError:
-            value, status = None, Status.INVALID_JSON
-        if close < 0:
-            status = Status.UNCLOSED_BLOCK
-        elif status is Status.OK and name is None:
-            status = Status.MISSING_NAME
-        elif status is Status.OK and not isinstance(value, dict):
-            status = Status.MALFORMED_STRUCTURE
-        arguments = value if isinstance(value, dict) else text.strip()
+        arguments, status = parse_arguments(completion.decoded(split + len(_KIMI_ARGUMENTS), end), name)
+        arguments = arguments.strip() if isinstance(arguments, str) else arguments
+        status = Status.UNCLOSED_BLOCK if close < 0 else status
         return call_block(completion, span, (inner, end), name, arguments, status, call_id or None)
 
 

@@ -13,11 +13,11 @@ from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import (
+    Block,
     CallDialect,
     Schemas,
+    SeparateCalls,
     call_block,
-    close,
-    next_block,
     text_or_json,
     write_arguments,
 )
@@ -26,7 +26,7 @@ from niels_gpt.renderers.emitter import Emitter
 
 
 @dataclass(frozen=True)
-class Pairs(CallDialect):
+class Pairs(SeparateCalls, CallDialect):
     """`<tool_call>name<arg_key>k</arg_key><arg_value>v</arg_value>...</tool_call>`: arguments as pairs of tags.
 
     A string is written without quotes, everything else as JSON. Reading takes a value's type from the tool's schema
@@ -51,22 +51,16 @@ class Pairs(CallDialect):
         markup = (after_name, self.key[0], between, self.value[1] + after_value)
         out.model_markup(write_arguments(call, out, msg, markup) + self.closing, msg)
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`."""
-        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
-            out.open_call(at)
-            inner = at + len(self.opening)
-            block = Window(completion, inner, (self.closing, self.opening))
-            name, arguments, status = yield from self._scan_pairs(block, schemas, out)
-            yield from block.pass_on(hold)
-            end = block.stop
-            if block.marker != self.closing:
-                start = close(
-                    call_block(completion, (at, end), (inner, end), name, arguments, Status.UNCLOSED_BLOCK), out
-                )
-                continue
-            span = at, end + len(self.closing)
-            start = close(call_block(completion, span, (inner, end), name, arguments, status), out)
+    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
+        """See `SeparateCalls`."""
+        inner = at + len(self.opening)
+        block = Window(completion, inner, (self.closing, self.opening))
+        name, arguments, status = yield from self._scan_pairs(block, schemas, out)
+        yield from block.pass_on(hold)
+        is_closed = block.marker == self.closing
+        span = at, block.stop + (len(self.closing) if is_closed else 0)
+        status = status if is_closed else Status.UNCLOSED_BLOCK
+        return call_block(completion, span, (inner, block.stop), name, arguments, status)
 
     def _scan_pairs(
         self, block: Window, schemas: Schemas, out: ResponseBuilder
@@ -123,7 +117,7 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
-class FunctionTags(CallDialect):
+class FunctionTags(SeparateCalls, CallDialect):
     """`<tool_call>\\n<function=f>\\n<parameter=k>\\nv\\n</parameter>\\n...</function>\\n</tool_call>`.
 
     A string is written without quotes, objects and lists as JSON. Reading takes a value's type from the tool's schema
@@ -148,22 +142,19 @@ class FunctionTags(CallDialect):
         json_text = text_or_json(value, where)  # refuses NaN and infinite numbers, which Python would print
         return str(value) if self.python and isinstance(value, int | float | None) else json_text
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`. A call ends at its closing tag, else at the next call or with the completion."""
-        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
-            out.open_call(at)
-            inner = at + len(self.opening)
-            block = Window(completion, inner, (self.opening,))
-            name, arguments, status, end = yield from self._scan_function(block, schemas, out)
-            rest = Window(completion, end, (self.closing,), within=block)
-            yield from rest.pass_on(hold)
-            if not rest.marker:
-                span, status = (at, rest.stop), Status.UNCLOSED_BLOCK
-            else:
-                span = at, rest.stop + len(self.closing)
-                if name and completion.text[end : rest.stop].strip():  # more text after the function's end
-                    status = Status.MALFORMED_STRUCTURE
-            start = close(call_block(completion, span, (inner, rest.stop), name, arguments, status), out)
+    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
+        """See `SeparateCalls`. A call ends at its closing tag, else at the next call or with the completion."""
+        inner = at + len(self.opening)
+        block = Window(completion, inner, (self.opening,))
+        name, arguments, status, end = yield from self._scan_function(block, schemas, out)
+        rest = Window(completion, end, (self.closing,), within=block)
+        yield from rest.pass_on(hold)
+        if not rest.marker:
+            status = Status.UNCLOSED_BLOCK
+        elif name and completion.text[end : rest.stop].strip():  # more text after the function's end
+            status = Status.MALFORMED_STRUCTURE
+        span = at, rest.stop + len(rest.marker)
+        return call_block(completion, span, (inner, rest.stop), name, arguments, status)
 
     def _scan_function(
         self, block: Window, schemas: Schemas, out: ResponseBuilder

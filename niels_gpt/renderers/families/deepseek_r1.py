@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
-from niels_gpt.renderers.conversation import ConversationView, split_thinking
-from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, USER, DeepSeekV3Renderer
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_calls, refuse_late_system, refuse_tools
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
+from niels_gpt.renderers.unsupported import refuse_late_system
 
 
 class DeepSeekR1RendererConfig(FamilyConfig):
@@ -68,11 +67,6 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
         """An opened think block."""
         return "<think>\n"
 
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header; after tool results there is none."""
-        if view.roles[-1] != "tool":
-            out.scaffold(ASSISTANT + self.prefill())
-
 
 class DeepSeekR10528Renderer(DeepSeekR1Renderer):
     """DeepSeek R1-0528: the model opens the think block itself, and results are separated by newlines."""
@@ -97,12 +91,6 @@ class DeepSeekR1DistillRenderer(DeepSeekR1Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system message; the template would drop all but the last of several."""
-        refuse_tools(view, self.name)
         if view.roles[:2] == ["system", "system"]:
             refuse_late_system(1, self.name)
         return super().begin(view, out)
-
-    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the reasoning of the last message and the content."""
-        refuse_calls(view, index, self.name)
-        super().assistant(view, index, out)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.sections import DEEPSEEK, FencedJSON
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
 
 
 class DeepSeekV3RendererConfig(FamilyConfig):
@@ -52,6 +49,8 @@ class DeepSeekV3Renderer(Family):
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
     calls: CallDialect | None = FencedJSON()
     has_reasoning = False
+    user_turn = (USER, "")
+    assistant_header = ASSISTANT
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the leading system messages, joined by blank lines."""
@@ -72,11 +71,6 @@ class DeepSeekV3Renderer(Family):
         raise MessageError(
             "late_system", f"message {index}: a system message after others; expected system messages at the front"
         )
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.scaffold(USER, index)
-        out.content(view.text(index), index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message; after tool results it has no header."""
@@ -116,4 +110,4 @@ class DeepSeekV3Renderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header; after tool results there is none."""
         if view.roles[-1] != "tool":
-            out.scaffold(ASSISTANT)
+            super().generation_prompt(view, out)

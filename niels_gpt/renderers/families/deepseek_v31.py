@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from niels_gpt.renderers.conversation import ConversationView, Tools, split_thinking, to_json
+from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.dialects.sections import DEEPSEEK, SeparatedJSON
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.deepseek_v3 import (
     ASSISTANT,
     END_OUTPUT,
@@ -15,7 +14,7 @@ from niels_gpt.renderers.families.deepseek_v3 import (
     USER,
     DeepSeekV3Renderer,
 )
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, Tools, to_json
 
 
 class DeepSeekV31RendererConfig(FamilyConfig):
@@ -63,10 +62,8 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
         """Write the leading system messages, joined by blank lines, then the tools."""
         first = super().begin(view, out)
         if view.tools:
-            owner = first - 1
-            out.scaffold(("\n\n" if first else "") + _TOOLS, owner)
-            out.untrusted_label(view.tools.declaration(_declare), owner)
-            out.scaffold(_CALL_INSTRUCTIONS, owner)
+            before = ("\n\n" if first else "") + _TOOLS
+            out.labelled(before, view.tools.declaration(_declare), _CALL_INSTRUCTIONS, first - 1)
         return first
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -88,7 +85,7 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result."""
-        out.turn(OUTPUT, view.text(index), END_OUTPUT, index)
+        self.content_turn((OUTPUT, END_OUTPUT), view, index, out)
 
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""

@@ -8,12 +8,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.dsml import DSML, TOKEN, SpacedDSML
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, STOP, USER
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
 from niels_gpt.renderers.unsupported import refuse_late_system
 
 
@@ -120,19 +117,17 @@ class DeepSeekV4Renderer(Family):
     efforts: ClassVar[Mapping[str, str]] = MappingProxyType({"low": "", "high": _ABSOLUTE, "max": _BEYOND})
     tools_text: ClassVar[str] = _tools_text(DSML())
     requests: ClassVar[tuple[str, ...]] = ("user", "tool")
+    assistant_header = ASSISTANT
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the effort, the first system message, the tools."""
-        has_system = view.roles[0] == "system"
-        owner = 0 if has_system else -1
-        out.scaffold(START + self.opening(has_system or bool(view.tools)), owner)
-        if has_system:
-            out.content(self.joined(view, 0), 0)
+        owner = view.system_owner
+        out.scaffold(START + self.opening(view.has_system or bool(view.tools)), owner)
+        if view.has_system:
+            out.content(self.content(view, 0), 0)
         if view.tools:
-            out.scaffold(self.tools_text, owner)
-            out.untrusted_label(view.tools.declaration(_declare), owner)
-            out.scaffold(_AFTER_TOOLS, owner)
-        return int(has_system)
+            out.labelled(self.tools_text, view.tools.declaration(_declare), _AFTER_TOOLS, owner)
+        return owner + 1
 
     def opening(self, has_system: bool) -> str:
         """The text before the first system message and the tools, or before the first turn if there is neither."""
@@ -146,12 +141,12 @@ class DeepSeekV4Renderer(Family):
         """
         if index == 0 or any(role != "system" for role in view.roles[:index]):
             refuse_late_system(index, self.name)
-        out.content(self.joined(view, index), index)
+        out.content(self.content(view, index), index)
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message, in the turn of the user messages and results before it."""
         self._open(view, index, index, out)
-        out.content(self.joined(view, index), index)
+        out.content(self.content(view, index), index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the first of adjacent results with all that follow it."""
@@ -159,7 +154,7 @@ class DeepSeekV4Renderer(Family):
             # All results are written at the first one's place, because their order may not be that of the messages.
             for place, number in enumerate(_in_order_of_calls(view, index), index):
                 self._open(view, place, number, out)
-                out.turn("<tool_result>", self.joined(view, number), "</tool_result>", number)
+                self.content_turn(("<tool_result>", "</tool_result>"), view, number, out)
 
     @staticmethod
     def _open(view: ConversationView, place: int, number: int, out: Emitter) -> None:
@@ -167,8 +162,7 @@ class DeepSeekV4Renderer(Family):
         goes_on = place > 0 and view.roles[place - 1] in ("user", "tool")
         out.scaffold("\n\n" if goes_on else USER, number)
 
-    @staticmethod
-    def joined(view: ConversationView, index: int) -> str:
+    def content(self, view: ConversationView, index: int) -> str:
         """The content as one text, its parts separated by blank lines."""
         content = view.messages[index]["content"]
         if isinstance(content, str):
@@ -185,10 +179,10 @@ class DeepSeekV4Renderer(Family):
             out.model_markup("</think>", index)
         calls = view.calls(index)
         if not calls:
-            out.model_reply(self.joined(view, index), STOP, "", index)
+            out.model_reply(self.content(view, index), STOP, "", index)
             return
         tags = self.calls.tags
-        out.model_text(self.joined(view, index), index)
+        out.model_text(self.content(view, index), index)
         out.model_markup(f"{self.before_first_call}{tags.opening}\n", index)
         for call in calls:
             self.calls.write(call, out, index)
@@ -205,10 +199,6 @@ class DeepSeekV4Renderer(Family):
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""
         return "<think>" if self.config.thinking else "</think>"
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold(ASSISTANT + self.prefill())
 
 
 def _in_order_of_calls(view: ConversationView, index: int) -> list[int]:
@@ -259,5 +249,4 @@ class DeepSeekV41Renderer(DeepSeekV4Renderer):
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a system message after the first message."""
-        out.scaffold(_SYSTEM, index)
-        out.content(self.joined(view, index), index)
+        self.content_turn((_SYSTEM, ""), view, index, out)

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.dialects.xml_tags import Pairs
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.families.glm5 import GLM5Renderer
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.families.glm5 import GLM5Renderer, GLMConfig
+from niels_gpt.renderers.family import ConversationView, Emitter
 
 
-class GLM45RendererConfig(FamilyConfig):
-    """GLM-4.5.
-
-    Attributes:
-        enable_thinking: `False` closes the think block in the generation prompt.
-        sampled_openers: the opener of the turn after an assistant's, at which the model stops, counts as sampled: GLM
-            has no other end of turn.
-        final_stop: a conversation that ends in an assistant's turn ends in the token at which the model stops there:
-            `<|user|>`, or `<|observation|>` after a call. The chat template writes none.
-    """
+class GLM45RendererConfig(GLMConfig):
+    """GLM-4.5; `enable_thinking=False` supplies an empty think block in the generation prompt."""
 
     name: Literal["glm-4.5"] = "glm-4.5"
     enable_thinking: bool = True
-    sampled_openers: bool = False
-    final_stop: bool = False
 
 
 _CALL_INSTRUCTIONS = (
@@ -67,10 +55,8 @@ class GLM45Renderer(GLM5Renderer):
         """
         reasoning, content = self.reasoning_and_content(view, index)
         content = content.strip()  # the newline before a content is not written for an empty one
-        out.scaffold("<|assistant|>", index)
-        out.model_markup("\n<think>", index)
-        out.model_text(reasoning or "", index)
-        out.model_markup("</think>", index)
+        out.scaffold(self.assistant_header, index)
+        out.model_block("\n<think>", reasoning or "", "</think>", index)
         if content:
             out.model_text("\n" + content, index)
         for call in view.calls(index):

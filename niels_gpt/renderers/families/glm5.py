@@ -5,38 +5,44 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.completions.builder import ALL_SPACE
-from niels_gpt.renderers.conversation import ConversationView, Tools, split_thinking, to_json
+from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.dialects.xml_tags import Pairs
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
 
 
 class GLMConfig(FamilyConfig):
-    """GLM's options since GLM-5.
+    """The options of all versions.
 
     Attributes:
-        enable_thinking: `False` closes the think block in the generation prompt.
-        clear_thinking: `False` keeps the reasoning of all turns.
         sampled_openers: the opener of the turn after an assistant's, at which the model stops, counts as sampled: GLM
             has no other end of turn.
         final_stop: a conversation that ends in an assistant's turn ends in the token at which the model stops there:
             `<|user|>`, or `<|observation|>` after a call. The chat template writes none.
     """
 
-    enable_thinking: bool = True
-    clear_thinking: bool = True
     sampled_openers: bool = False
     final_stop: bool = False
 
 
-class GLM5RendererConfig(GLMConfig):
+class GLM5Config(GLMConfig):
+    """The options since GLM-5.
+
+    Attributes:
+        enable_thinking: `False` closes the think block in the generation prompt.
+        clear_thinking: `False` keeps the reasoning of all turns.
+    """
+
+    enable_thinking: bool = True
+    clear_thinking: bool = True
+
+
+class GLM5RendererConfig(GLM5Config):
     """GLM-5 and GLM-4.7-Flash."""
 
     name: Literal["glm-5"] = "glm-5"
 
 
-class GLM51RendererConfig(GLMConfig):
+class GLM51RendererConfig(GLM5Config):
     """GLM-5.1."""
 
     name: Literal["glm-5.1"] = "glm-5.1"
@@ -77,14 +83,13 @@ class GLM5Renderer(Family):
     controls = ("<|assistant|>", "<|user|>")
     has_end_of_turn = False
     calls = Pairs()
+    assistant_header = "<|assistant|>"
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the prefix, then the tools in a system turn that belongs to no message."""
         out.scaffold("[gMASK]<sop>" + self.effort())
         if view.tools:  # a turn before the caller's own system message, so it belongs to no message
-            out.scaffold(_TOOLS)
-            out.untrusted_label(view.tools.declaration(self.declare), -1)
-            out.scaffold(self.call_instructions)
+            out.labelled(_TOOLS, view.tools.declaration(self.declare), self.call_instructions, -1)
         return 0
 
     def effort(self) -> str:
@@ -121,14 +126,12 @@ class GLM5Renderer(Family):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block or its closing tag, the content, the calls."""
         reasoning, content = self.reasoning_and_content(view, index)
-        out.scaffold("<|assistant|>", index)
+        out.scaffold(self.assistant_header, index)
         # A turn without reasoning has the closing tag only, whether or not the generation prompt opens a block.
         if reasoning is None:
             out.model_markup("</think>", index)
         else:
-            out.model_markup("<think>", index)
-            out.model_text(reasoning, index)
-            out.model_markup("</think>", index)
+            out.model_block("<think>", reasoning, "</think>", index)
         out.model_text(content.strip(), index)
         for call in view.calls(index):
             self.calls.write(call, out, index)
@@ -154,8 +157,8 @@ class GLM5Renderer(Family):
     def result(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result within its turn."""
         separator = self.separator
-        header, footer = f"{separator}<tool_response>{separator}", f"{separator}</tool_response>"
-        out.turn(header, view.text(index), footer, index)
+        around = f"{separator}<tool_response>{separator}", f"{separator}</tool_response>"
+        self.content_turn(around, view, index, out)
 
     def end(self, view: ConversationView, out: Emitter) -> None:
         """Write the stop of a last turn of the assistant's, where the option `final_stop` is set."""
@@ -166,10 +169,6 @@ class GLM5Renderer(Family):
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""
         return "<think>" if self.config.enable_thinking else "</think>"
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold("<|assistant|>" + self.prefill())
 
 
 class GLM51Renderer(GLM5Renderer):
@@ -188,13 +187,19 @@ class GLM51Renderer(GLM5Renderer):
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """See `GLM5Renderer`."""
-        reasoning, content = view.reasoning(index), view.text(index)
-        if reasoning is None and "</think>" in content:
-            reasoning = content.split("</think>")[0].split("<think>")[-1]
-            content = content.split("</think>")[-1]
+        reasoning, content = self.unstripped(view, index)
         if reasoning is None and self._has_empty_block(view, index):
             reasoning = ""
         return (reasoning if reasoning is not None and self.writes_reasoning(view, index) else None), content
+
+    @staticmethod
+    def unstripped(view: ConversationView, index: int) -> tuple[str | None, str]:
+        """Reasoning, from its field or from think tags in the content, and the content; nothing is stripped."""
+        reasoning, content = view.reasoning(index), view.text(index)
+        if reasoning is None and "</think>" in content:
+            before, *_, content = content.split("</think>")
+            reasoning = before.split("<think>")[-1]
+        return reasoning, content
 
     def _has_empty_block(self, view: ConversationView, index: int) -> bool:
         """Whether a turn without reasoning has an empty block: after the last user, or if a neighbour has reasoning.

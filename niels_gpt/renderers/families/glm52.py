@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.families.glm5 import GLM51Renderer, GLMConfig
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.families.glm5 import GLM5Config, GLM51Renderer, GLMConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 
 
-class GLM52RendererConfig(GLMConfig):
+class GLM52RendererConfig(GLM5Config):
     """GLM-5.2.
 
     Attributes:
@@ -22,23 +20,17 @@ class GLM52RendererConfig(GLMConfig):
     reasoning_effort: Literal["high", "max"] = "max"
 
 
-class GLM53RendererConfig(FamilyConfig):
+class GLM53RendererConfig(GLMConfig):
     """GLM-5.3 and GLM-5.3-Flash. Thinking cannot be turned off.
 
     Attributes:
         reasoning_effort: how much the model thinks.
         clear_thinking: `True` drops reasoning from turns before the last user message.
-        sampled_openers: the opener of the turn after an assistant's, at which the model stops, counts as sampled: GLM
-            has no other end of turn.
-        final_stop: a conversation that ends in an assistant's turn ends in the token at which the model stops there:
-            `<|user|>`, or `<|observation|>` after a call. The chat template writes none.
     """
 
     name: Literal["glm-5.3"] = "glm-5.3"
     reasoning_effort: Literal["low", "high", "max"] = "max"
     clear_thinking: bool = False
-    sampled_openers: bool = False
-    final_stop: bool = False
 
 
 class GLM52Renderer(GLM51Renderer):
@@ -62,10 +54,7 @@ class GLM52Renderer(GLM51Renderer):
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """See `GLM5Renderer`; there is always a block."""
-        reasoning, content = view.reasoning(index), view.text(index)
-        if reasoning is None and "</think>" in content:
-            reasoning = content.split("</think>")[0].split("<think>")[-1]
-            content = content.split("</think>")[-1]
+        reasoning, content = self.unstripped(view, index)
         return (reasoning if reasoning and self.writes_reasoning(view, index) else ""), content
 
     def prefill(self) -> str:

@@ -9,15 +9,12 @@ from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder
 from niels_gpt.renderers.completions.reasoning import PromptEnd
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_late_system, refuse_many_calls
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
+from niels_gpt.renderers.unsupported import refuse_many_calls
 
-_USER, _ASSISTANT = f"{START}user{MESSAGE}", f"{START}assistant"
+_ASSISTANT = f"{START}assistant"
 _ANALYSIS, _COMMENTARY, _FINAL = (f"{CHANNEL}{channel}{MESSAGE}" for channel in ("analysis", "commentary", "final"))
 _NEXT_MESSAGE = f"{END}{_ASSISTANT}"  # the end of a message that another one of the same turn follows
 
@@ -64,12 +61,14 @@ class GptOssRenderer(Family):
     controls = (START, CHANNEL, MESSAGE, END)
     truncation_stop = END
     version = 2  # since then, samples retain the reasoning of the tool cycle before an answer
-    calls = _DIALECT = HarmonyCalls()
+    calls = HarmonyCalls()
     names_results = True
+    user_turn = (f"{START}user{MESSAGE}", END)
+    assistant_header = _ASSISTANT
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system block, of no message; then a developer block with instructions and tools, if any."""
-        out.header(f"{START}system{MESSAGE}", self._system_text(view), END, -1)
+        out.labelled(f"{START}system{MESSAGE}", self._system_text(view), END, -1)
         has_instructions = view.roles[0] in ("system", "developer")
         instructions = view.text(0) if has_instructions else ""
         if not instructions and not view.tools:
@@ -80,9 +79,9 @@ class GptOssRenderer(Family):
         if instructions:
             out.turn("# Instructions\n\n", instructions, "\n\n", owner)
         if view.tools:
-            out.scaffold("# Tools\n\n", owner)
-            out.untrusted_label(view.tools.declaration(_declare), owner)
-        out.scaffold(END, owner)
+            out.labelled("# Tools\n\n", view.tools.declaration(_declare), END, owner)
+        else:
+            out.scaffold(END, owner)
         return int(has_instructions)
 
     def _system_text(self, view: ConversationView) -> str:
@@ -94,14 +93,6 @@ class GptOssRenderer(Family):
             f"Reasoning: {config.reasoning_effort}\n\n"
             f"# Valid channels: analysis, commentary, final. Channel must be included for every message.{tools}"
         )
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Refuse a system or developer message that is not the first message."""
-        refuse_late_system(index, self.name)
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn(_USER, view.text(index), END, index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write reasoning, a text before a call, then a call or an answer.
@@ -121,7 +112,7 @@ class GptOssRenderer(Family):
         if preamble:
             out.model_block(_COMMENTARY, preamble, _NEXT_MESSAGE, index)
         if calls:
-            self._DIALECT.write(calls[0], out, index)
+            self.calls.write(calls[0], out, index)
         else:
             out.model_block(_FINAL, view.text(index), "<|return|>" if is_last else END, index)
 
@@ -148,13 +139,9 @@ class GptOssRenderer(Family):
             raise MessageError(
                 "missing_field", f"message {index}: name is missing; expected the function that gpt-oss heads it by"
             )
-        out.scaffold(f"{START}functions.", index)
-        out.untrusted_label(name, index)
-        out.turn(f" to=assistant{CHANNEL}commentary{MESSAGE}", to_json(view.text(index)), END, index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the role; the model writes channel and recipient itself."""
-        out.scaffold(_ASSISTANT)
+        out.labelled(f"{START}functions.", name, f" to=assistant{CHANNEL}commentary{MESSAGE}", index)
+        out.content(to_json(view.text(index)), index)
+        out.scaffold(END, index)
 
     def new_builder(self, completion: Completion) -> ResponseBuilder:
         """See `Family`; the texts of several messages are separated by newlines."""
@@ -164,7 +151,7 @@ class GptOssRenderer(Family):
         self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
     ) -> Steps[None]:
         """See `Family`; the dialect also separates reasoning from content, by their channels."""
-        yield from self._DIALECT.scan(completion, 0, schemas, out)
+        yield from self.calls.scan(completion, 0, schemas, out)
         out.end()
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.dialects.json_calls import HermesJSON
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
 
 
 class Granite4RendererConfig(FamilyConfig):
@@ -52,53 +49,33 @@ class Granite4Renderer(Family):
     stops = (_END,)
     controls = ("<|start_of_role|>", "<|end_of_role|>")
     after_stop = "\n"
-    calls = _DIALECT = HermesJSON()
+    calls = HermesJSON()
     before_first_call = "\n"
+    system_turn = (_header("system"), _END + "\n")
+    user_turn = (_header("user"), _END + "\n")
+    assistant_header = _header("assistant")
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system turn: the caller's text, the tools, or the default."""
-        has_system = view.roles[0] == "system"
-        owner, text = (0, view.text(0)) if has_system else (-1, "")
+        owner, text = view.system_owner, view.text(0) if view.has_system else ""
         out.scaffold(_header("system"), owner)
-        if has_system:
+        if view.has_system:
             out.content(text, 0)
         if view.tools:
-            out.scaffold(("\n\n" if has_system else "") + _TOOLS, owner)
-            out.untrusted_label("".join("\n" + text for text in view.tools.json_texts), owner)
-            out.scaffold(_CALL_INSTRUCTIONS, owner)
+            declared = "".join("\n" + text for text in view.tools.json_texts)
+            out.labelled(("\n\n" if view.has_system else "") + _TOOLS, declared, _CALL_INSTRUCTIONS, owner)
         elif not text:
             out.scaffold(_DEFAULT_SYSTEM, owner)
         out.scaffold(_END + "\n", owner)
-        return int(has_system)
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a later system message."""
-        out.turn(_header("system"), view.text(index), _END + "\n", index)
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn(_header("user"), view.text(index), _END + "\n", index)
+        return owner + 1
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text, then the calls, each on a line of its own."""
-        text, calls = view.text(index), view.calls(index)
-        if not calls:
-            out.assistant_turn(_header("assistant"), text, _END, "\n", index)
-            return
-        out.scaffold(_header("assistant"), index)
-        out.model_text(text, index)
-        for number, call in enumerate(calls):
-            if number or text:
-                out.model_markup("\n", index)
-            self._DIALECT.write(call, out, index)
-        out.model_reply("", _END, "\n", index)
+        out.scaffold(self.assistant_header, index)
+        self.finish_turn(view.text(index), view, index, out)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one user turn."""
         header = _header("user") if view.is_first_of_run(index) else ""
         footer = _END + "\n" if view.is_last_of_run(index) else ""
-        out.turn(header + "\n<tool_response>\n", view.text(index), "\n</tool_response>" + footer, index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold(_header("assistant"))
+        self.content_turn((header + "\n<tool_response>\n", "\n</tool_response>" + footer), view, index, out)

@@ -11,12 +11,10 @@ from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder
 from niels_gpt.renderers.completions.reasoning import PromptEnd
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps
-from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
+from niels_gpt.renderers.conversation import sorted_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.inkling import CALL, END, MODEL, TEXT, THINKING, InklingCalls
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools
 
 
 class InklingRendererConfig(FamilyConfig):
@@ -57,15 +55,13 @@ class InklingRenderer(Family):
     config_class: ClassVar[type[FamilyConfig]] = InklingRendererConfig
     stops = (_STOP,)
     controls = (_SYSTEM, _USER, MODEL, _TOOL, TEXT, THINKING, CALL, END, "<|content_xml|>")
-    calls = _DIALECT = InklingCalls()
+    calls = InklingCalls()
     names_results = True
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the tools, the system messages before all others, then the effort."""
         if view.tools:
-            out.scaffold(f"{_SYSTEM}tool_declare<|content_xml|>")
-            out.untrusted_label(view.tools.declaration(_declare), -1)
-            out.scaffold(END)
+            out.labelled(f"{_SYSTEM}tool_declare<|content_xml|>", view.tools.declaration(_declare), END, -1)
         # As in the template: the effort comes after the leading system messages, and before any later one.
         first = next((i for i, role in enumerate(view.roles) if role != "system"), len(view.roles))
         for index in range(first):
@@ -102,15 +98,16 @@ class InklingRenderer(Family):
         for number, call in enumerate(calls, len(texts)):
             if number:
                 out.model_markup(MODEL, index)
-            self._DIALECT.write(call, out, index)
+            self.calls.write(call, out, index)
         out.model_markup(_STOP, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result, headed by its name, else by the function that its call names; else by nothing."""
         message = view.messages[index]
-        out.scaffold(_TOOL, index)
-        out.untrusted_label(message.get("name") or _called(view, index, message.get("tool_call_id")), index)
-        out.turn(TEXT, view.text(index), END, index)
+        name = message.get("name") or _called(view, index, message.get("tool_call_id"))
+        out.labelled(_TOOL, name, TEXT, index)
+        out.content(view.text(index), index)
+        out.scaffold(END, index)
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the header of the model's first message, unless the model writes it itself."""
@@ -124,7 +121,7 @@ class InklingRenderer(Family):
         self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
     ) -> Steps[None]:
         """See `Family`; the dialect also separates reasoning from content."""
-        yield from self._DIALECT.scan(completion, 0, schemas, out)
+        yield from self.calls.scan(completion, 0, schemas, out)
         out.end()
 
 

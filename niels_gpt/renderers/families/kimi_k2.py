@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
+from niels_gpt.renderers.conversation import sorted_json
 from niels_gpt.renderers.dialects.sections import KIMI_CLOSING, KIMI_OPENING, KimiSection
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools
 
 
 class KimiK2RendererConfig(FamilyConfig):
@@ -47,14 +45,14 @@ class KimiK2Renderer(Family):
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
     calls = KimiSection()
     default_system: ClassVar[str] = _DEFAULT_SYSTEM + "\n"
+    assistant_header = "<|im_assistant|>assistant<|im_middle|>"
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the tools, then a default system message where there is none."""
         if view.tools:
-            out.scaffold("<|im_system|>tool_declare<|im_middle|>")
-            out.untrusted_label(view.tools.declaration(self.declare), -1)
-            out.scaffold("<|im_end|>")
-        if self.default_system and view.roles[0] != "system":
+            declared = view.tools.declaration(self.declare)
+            out.labelled("<|im_system|>tool_declare<|im_middle|>", declared, "<|im_end|>", -1)
+        if self.default_system and not view.has_system:
             out.scaffold(self.default_system)
         return 0
 
@@ -82,7 +80,7 @@ class KimiK2Renderer(Family):
 
     def _header(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
         # A caller's name must not become a control token, so the header's text is a label and not scaffold.
-        out.header(opener, view.messages[index].get("name") or view.roles[index], "<|im_middle|>", index)
+        out.labelled(opener, view.messages[index].get("name") or view.roles[index], "<|im_middle|>", index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the content, then the section of calls."""
@@ -105,16 +103,10 @@ class KimiK2Renderer(Family):
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result in a turn of its own, headed by the id of its call."""
         self._header("<|im_system|>", view, index, out)
-        out.scaffold("## Return of ", index)
         # The id holds the function's name (functions.look:0); a result without id is headed by nothing.
-        out.untrusted_label(view.messages[index].get("tool_call_id", ""), index)
-        out.scaffold("\n", index)
+        out.labelled("## Return of ", view.messages[index].get("tool_call_id", ""), "\n", index)
         self.write_content(view, index, out)
         out.scaffold("<|im_end|>", index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold("<|im_assistant|>assistant<|im_middle|>")
 
 
 class KimiK2ThinkingRenderer(KimiK2Renderer):

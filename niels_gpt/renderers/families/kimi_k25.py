@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
+from niels_gpt.renderers.conversation import sorted_json
 from niels_gpt.renderers.dialects.typescript import declare_tools
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.kimi_k2 import KimiK2ThinkingRenderer
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, Tools
 from niels_gpt.renderers.image_family import TakesImages
-from niels_gpt.renderers.options import FamilyConfig
 
 
 class KimiK25RendererConfig(FamilyConfig):
@@ -62,7 +61,3 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
     def prefill(self) -> str:
         """An opened block, or an empty one."""
         return "<think>" if self.config.thinking else "<think></think>"
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold("<|im_assistant|>assistant<|im_middle|>" + self.prefill())

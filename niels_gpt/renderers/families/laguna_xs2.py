@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from niels_gpt.renderers.completions.builder import ALL_SPACE
-from niels_gpt.renderers.conversation import ConversationView, split_thinking
+from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.dialects.xml_tags import Pairs
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
 
 
 class LagunaXS2RendererConfig(FamilyConfig):
@@ -75,6 +73,10 @@ class LagunaXS2Renderer(Family):
     after_stop = "\n"
     calls = Pairs(separators=("\n", "\n", "\n"))
     before_first_call = "\n"
+    system_turn = ("<system>\n", "\n</system>\n")
+    user_turn = ("<user>\n", "\n</user>\n")
+    tool_turn = ("<tool_response>\n", "\n</tool_response>\n")
+    assistant_header = "<assistant>\n"
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block, which belongs to no message, around the caller's text or the default one.
@@ -82,36 +84,26 @@ class LagunaXS2Renderer(Family):
         An empty system message without tools turns the block off.
         """
         out.scaffold("〈|EOS|〉")
-        has_system = view.roles[0] == "system"
-        text = view.text(0).rstrip() if has_system else _DEFAULT_SYSTEM
+        text = view.text(0).rstrip() if view.has_system else _DEFAULT_SYSTEM
         if not text and not view.tools:
             return 1
         out.scaffold("<system>\n")
         if text:  # a block that holds tools only has one newline less
             out.scaffold("\n")
-        if text and has_system:
+        if text and view.has_system:
             out.content(text, 0)
         elif text:
             out.scaffold(text)
         if view.tools:
-            out.scaffold(_TOOLS)
-            out.untrusted_label("".join(text + "\n" for text in view.tools.json_texts), -1)
             instructions = _CALL_INSTRUCTIONS_THINKING if self.config.enable_thinking else _CALL_INSTRUCTIONS
-            out.scaffold(f"</available_tools>\n\n{instructions}{_EXAMPLE}")
+            declared = "".join(text + "\n" for text in view.tools.json_texts)
+            out.labelled(_TOOLS, declared, f"</available_tools>\n\n{instructions}{_EXAMPLE}", -1)
         out.scaffold("\n</system>\n")
-        return int(has_system)
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message after the first message."""
-        out.turn("<system>\n", view.text(index), "\n</system>\n", index)
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn("<user>\n", view.text(index), "\n</user>\n", index)
+        return view.system_owner + 1
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block or its closing tag, the content and the calls, each on lines of its own."""
-        out.scaffold("<assistant>\n", index)
+        out.scaffold(self.assistant_header, index)
         if self.config.render_assistant_messages_raw:
             self._raw(view.text(index), out, index)
             return
@@ -120,9 +112,7 @@ class LagunaXS2Renderer(Family):
             inline, content = split_thinking(content)
             reasoning = reasoning or inline
         if reasoning:
-            out.model_markup("<think>\n", index)
-            out.model_text(reasoning.strip(), index)
-            out.model_markup("\n</think>\n", index)
+            out.model_block("<think>\n", reasoning.strip(), "\n</think>\n", index)
         else:
             out.model_markup("</think>\n", index)
         content = content.strip()
@@ -143,14 +133,6 @@ class LagunaXS2Renderer(Family):
         else:
             out.model_reply(content, "\n" + _STOP, "\n", index)
 
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result in a turn of its own."""
-        out.turn("<tool_response>\n", view.text(index), "\n</tool_response>\n", index)
-
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""
         return "<think>" if self.config.enable_thinking else "</think>"
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold("<assistant>\n" + self.prefill())

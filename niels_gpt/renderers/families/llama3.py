@@ -8,13 +8,10 @@ from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.completions.builder import ALL_SPACE
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import LlamaJSON
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_calls, refuse_many_calls, refuse_text_beside_calls, refuse_tools
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
+from niels_gpt.renderers.unsupported import refuse_many_calls, refuse_text_beside_calls
 
 
 class Llama3RendererConfig(FamilyConfig):
@@ -54,6 +51,10 @@ _TOOLS_FOR_SYSTEM = (
 )
 
 
+def _header(role: str) -> str:
+    return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
+
+
 class Llama3Renderer(Family):
     """Llama 3.1, 3.2 and 3.3.
 
@@ -75,6 +76,13 @@ class Llama3Renderer(Family):
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
     calls: CallDialect | None = _DIALECT
     has_reasoning = False
+    system_turn = (_header("system"), _END)
+    user_turn = (_header("user"), _END)
+    assistant_header = _header("assistant")
+
+    def content(self, view: ConversationView, index: int) -> str:
+        """See `Family`; contents are stripped."""
+        return view.text(index).strip()
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system block, then the first user's turn if it holds the tools.
@@ -82,58 +90,40 @@ class Llama3Renderer(Family):
         Raises:
             MessageError: `no_user_message`: the tools belong into a user's turn, and another role comes first.
         """
-        has_system = view.roles[0] == "system"
-        self._system_block(view, has_system, out)
-        first = int(has_system)
+        self._system_block(view, out)
+        first = view.system_owner + 1
         if not view.tools or not self.config.tools_in_user_message:
             return first
         remedy = "begin with a user, drop the tools, or render with tools_in_user_message=False"
-        turn = (_header("user"), _END)
-        write_user_with_tools(view, view.tools, first, out, name=self.name, turn=turn, remedy=remedy)
+        write_user_with_tools(self, view, view.tools, first, out, remedy=remedy)
         return first + 1
 
-    def _system_block(self, view: ConversationView, has_system: bool, out: Emitter) -> None:
-        owner = 0 if has_system else -1
-        environment = "Environment: ipython\n" if view.tools else ""
-        out.scaffold(
-            f"{_BEGIN}{_header('system')}{environment}Cutting Knowledge Date: December 2023\nToday Date: ", owner
-        )
-        out.untrusted_label(self.config.date_string, owner)
-        out.scaffold("\n\n", owner)
+    def _system_block(self, view: ConversationView, out: Emitter) -> None:
+        owner, environment = view.system_owner, "Environment: ipython\n" if view.tools else ""
+        before = f"{_BEGIN}{_header('system')}{environment}Cutting Knowledge Date: December 2023\nToday Date: "
+        out.labelled(before, self.config.date_string, "\n\n", owner)
         if view.tools and not self.config.tools_in_user_message:
             out.scaffold(_TOOLS_FOR_SYSTEM, owner)
             out.untrusted_label(view.tools.declaration(declare_tools), owner)
-        if has_system:  # the caller's text is the block's last part
-            out.content(view.text(0).strip(), 0)
+        if view.has_system:  # the caller's text is the block's last part
+            out.content(self.content(view, 0), 0)
         out.scaffold(_END, owner)
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a later system message."""
-        out.turn(_header("system"), view.text(index).strip(), _END, index)
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn(_header("user"), view.text(index).strip(), _END, index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text, or one call."""
-        out.scaffold(_header("assistant"), index)
         calls = view.calls(index)
         if not calls:
-            out.model_reply(view.text(index).strip(), _END, "", index)
+            out.assistant_turn(self.assistant_header, self.content(view, index), _END, "", index)
             return
         refuse_many_calls(view, index, self.name)
         refuse_text_beside_calls(view, index, self.name)
+        out.scaffold(self.assistant_header, index)
         _DIALECT.write(calls[0], out, index)
         out.model_markup(_END, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; the template writes it as a JSON string."""
         out.turn(_header("ipython"), to_json(view.text(index)), _END, index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold(_header("assistant"))
 
 
 class Llama30Renderer(Llama3Renderer):
@@ -146,27 +136,16 @@ class Llama30Renderer(Llama3Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the beginning of the text, as part of the first message's turn."""
-        refuse_tools(view, self.name)
         out.scaffold(_BEGIN, 0)
         return 0
 
-    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text."""
-        refuse_calls(view, index, self.name)
-        super().assistant(view, index, out)
-
-
-def _header(role: str) -> str:
-    return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
-
 
 def write_user_with_tools(
-    view: ConversationView, tools: Tools, index: int, out: Emitter, *, name: str, turn: tuple[str, str], remedy: str
+    family: Family, view: ConversationView, tools: Tools, index: int, out: Emitter, *, remedy: str
 ) -> None:
     """Write the first user's turn, which holds the tools before its text.
 
     Args:
-        name: of the format. turn: what is before and after the turn.
         remedy: what the caller can do if message `index` is not a user's.
 
     Raises:
@@ -175,9 +154,10 @@ def write_user_with_tools(
     if view.roles[index : index + 1] != ["user"]:
         raise MessageError(
             "no_user_message",
-            f"message {index}: no user speaks here, and {name} writes the tools into the first user's turn; {remedy}",
+            f"message {index}: no user speaks here, and {family.name} writes the tools into the first user's turn; "
+            + remedy,
         )
-    header, end = turn
+    header, end = family.user_turn
     out.scaffold(header + TOOLS_FOR_USER, index)
     out.untrusted_label(tools.declaration(declare_tools), index)
     out.content(view.text(index).strip(), index)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from niels_gpt.errors import MessageError
 from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.sections import MINIMAX, MiniMaxSection
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
 
 
 class MiniMaxM2RendererConfig(FamilyConfig):
@@ -67,31 +64,30 @@ class MiniMaxM2Renderer(Family):
     after_stop = "\n"
     calls = MiniMaxSection()
     before_first_call = "\n"
+    user_turn = (f"{_TURN}user\n", f"{_END}\n")
+    assistant_header = f"{_TURN}ai\n"
 
-    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
-        super().__init__(tokenizer, config, **options)
-        if self.config.model_identity is None:  # resolved here, so that the fingerprint holds what is rendered
-            named = _VERSION.fullmatch(self.encoder.name)
-            identity = _IDENTITIES[named[2] if named else "M2.5"]
-            self.config = self.config.model_copy(update={"model_identity": identity})
+    def found_options(self) -> Mapping[str, Any]:
+        """See `Family`."""
+        if self.config.model_identity is not None:
+            return {}
+        named = _VERSION.fullmatch(self.encoder.name)
+        return {"model_identity": _IDENTITIES[named[2] if named else "M2.5"]}
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block: the caller's message or the model's identity, then the tools."""
-        has_system = view.roles[0] == "system"
-        owner = 0 if has_system else -1
+        owner = view.system_owner
         out.scaffold(f"{_BEGIN}{_TURN}system\n", owner)
-        if has_system and view.messages[0]["content"]:  # an empty system message gets the default text
+        if view.has_system and view.messages[0]["content"]:  # an empty system message gets the default text
             out.content(view.text(0), 0)
         else:
             out.untrusted_label(self.config.model_identity, owner)
-        if has_system:
+        if view.has_system:
             self._date_and_place(view, out)
         if view.tools:
-            out.scaffold(_TOOLS, owner)
-            out.untrusted_label(view.tools.declaration(_declare), owner)
-            out.scaffold(_CALL_INSTRUCTIONS, owner)
+            out.labelled(_TOOLS, view.tools.declaration(_declare), _CALL_INSTRUCTIONS, owner)
         out.scaffold(f"{_END}\n", owner)
-        return int(has_system)
+        return owner + 1
 
     def _date_and_place(self, view: ConversationView, out: Emitter) -> None:
         """Write two optional keys of a system message, which only this format knows."""
@@ -101,31 +97,15 @@ class MiniMaxM2Renderer(Family):
                 out.scaffold(f"\n{label}: ", 0)
                 out.untrusted_label(str(value), 0)
 
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Refuse a system message after the first.
-
-        Raises:
-            MessageError: always (`late_system`).
-        """
-        raise MessageError(
-            "late_system", f"message {index}: a system message after others; expected at most one, first"
-        )
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn(f"{_TURN}user\n", view.text(index), f"{_END}\n", index)
-
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the reasoning of turns after the last user, the content, the calls."""
         content, reasoning = view.text(index), view.reasoning(index)
         if reasoning is None and "</think>" in content:
             reasoning = content.split("</think>")[0].strip("\n").split("<think>")[-1].strip("\n")
             content = content.split("</think>")[-1].strip("\n")
-        out.scaffold(f"{_TURN}ai\n", index)
+        out.scaffold(self.assistant_header, index)
         if reasoning and (index > view.last_user or self.preserves_thinking(view, index)):
-            out.model_markup("<think>\n", index)
-            out.model_text(reasoning, index)
-            out.model_markup("\n</think>\n\n", index)
+            out.model_block("<think>\n", reasoning, "\n</think>\n\n", index)
         calls = view.calls(index)
         if not calls:
             out.model_reply(content, _END, "\n", index)
@@ -141,17 +121,13 @@ class MiniMaxM2Renderer(Family):
         """Write a tool result; adjacent results share one turn."""
         if view.is_first_of_run(index):
             out.scaffold(f"{_TURN}tool", index)
-        out.turn("\n<response>", view.text(index), "</response>", index)
+        self.content_turn(("\n<response>", "</response>"), view, index, out)
         if view.is_last_of_run(index):
             out.scaffold(f"{_END}\n", index)
 
     def prefill(self) -> str:
         """An opened think block."""
         return "<think>\n"
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold(f"{_TURN}ai\n" + self.prefill())
 
 
 def _declare(tools: Tools) -> str:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import MistralList
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import (
-    check_alternates,
-    refuse_late_system,
-    refuse_only_system,
-    refuse_text_beside_calls,
-)
+from niels_gpt.renderers.family import Call, ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
+from niels_gpt.renderers.unsupported import check_alternates, refuse_only_system, refuse_text_beside_calls
 
 
 class MistralRendererConfig(FamilyConfig):
@@ -49,19 +43,13 @@ class MistralRenderer(Family):
         *("<s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]"),
         *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
     )
-    calls = _DIALECT = MistralList()
+    calls = MistralList()
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the beginning of the text; `user` writes a system message."""
         out.scaffold("<s>")
-        if view.roles[0] != "system":
-            return 0
         refuse_only_system(view, self.name)
-        return 1
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Refuse a system message that is not the first message."""
-        refuse_late_system(index, self.name)
+        return view.system_owner + 1
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message; the last one has the tools before it and the system text in it."""
@@ -69,11 +57,10 @@ class MistralRenderer(Family):
         # In a longer conversation the same user message is written without them: earlier prompts are no prefixes.
         is_last = index == view.last_user
         if is_last and view.tools:
-            out.scaffold("[AVAILABLE_TOOLS]", index)
-            out.untrusted_label(view.tools.declaration(_declare_all), index)
-            out.scaffold("[/AVAILABLE_TOOLS]", index)
+            declared = view.tools.declaration(_declare_all)
+            out.labelled("[AVAILABLE_TOOLS]", declared, "[/AVAILABLE_TOOLS]", index)
         out.scaffold("[INST]", index)
-        if is_last and view.roles[0] == "system":
+        if is_last and view.has_system:
             out.content(view.text(0), 0)
             out.scaffold("\n\n", index)
         out.content(view.text(index), index)
@@ -87,14 +74,7 @@ class MistralRenderer(Family):
             out.model_reply(view.text(index), "</s>", "", index)
             return
         refuse_text_beside_calls(view, index, self.name)
-        out.model_markup("[TOOL_CALLS]", index)
-        before = "["
-        for call in calls:  # one JSON list, whose brackets and commas the model writes
-            check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
-            out.model_text(before, index)
-            self._DIALECT.write(call, out, index)
-            before = ", "
-        out.model_text("]", index)
+        write_call_list(calls, self.calls, index, out)
         out.model_markup("</s>", index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -105,8 +85,21 @@ class MistralRenderer(Family):
         out.untrusted_label(call_id, index)
         out.scaffold('"}[/TOOL_RESULTS]', index)
 
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write nothing: the assistant's turn has no header."""
+
+def write_call_list(calls: Sequence[Call], dialect: CallDialect, index: int, out: Emitter) -> None:
+    """Write calls as one JSON list, whose brackets and commas the model writes, too.
+
+    Raises:
+        MessageError: `wrong_call_id`.
+    """
+    out.model_markup("[TOOL_CALLS]", index)
+    before = "["
+    for call in calls:
+        check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
+        out.model_text(before, index)
+        dialect.write(call, out, index)
+        before = ", "
+    out.model_text("]", index)
 
 
 def _declare_all(tools: Tools) -> str:

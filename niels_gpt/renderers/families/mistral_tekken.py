@@ -9,14 +9,11 @@ import json
 from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import MistralList
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.families.mistral import check_call_id
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.families.mistral import check_call_id, write_call_list
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
 from niels_gpt.renderers.unsupported import check_alternates, refuse_late_system
 
 
@@ -60,8 +57,9 @@ class MistralV7Renderer(Family):
         *("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
         *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]"),
     )
-    calls: CallDialect | None = MistralList()
+    calls: CallDialect = MistralList()
     tools_at_first: ClassVar[bool] = False
+    user_turn = ("[INST]", "[/INST]")
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the beginning of the text."""
@@ -72,16 +70,14 @@ class MistralV7Renderer(Family):
         """Write the first message; refuse a system message that is not the first."""
         if index or view.is_extension:
             refuse_late_system(index, self.name)
-        out.turn("[SYSTEM_PROMPT]", view.text(index), "[/SYSTEM_PROMPT]", index)
+        self.content_turn(("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"), view, index, out)
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message; the last one, or the first, has the tools before it."""
         check_alternates(view, index, self.name)
         if view.tools and index == self._tools_at(view):
-            out.scaffold("[AVAILABLE_TOOLS]", index)
-            out.untrusted_label(view.tools.declaration(_declare), index)
-            out.scaffold("[/AVAILABLE_TOOLS]", index)
-        out.turn("[INST]", view.text(index), "[/INST]", index)
+            out.labelled("[AVAILABLE_TOOLS]", view.tools.declaration(_declare), "[/AVAILABLE_TOOLS]", index)
+        super().user(view, index, out)
 
     def _tools_at(self, view: ConversationView) -> int:
         """The user message that has the tools before it."""
@@ -108,26 +104,15 @@ class MistralV7Renderer(Family):
         return ""
 
     def _write_calls(self, view: ConversationView, index: int, out: Emitter) -> None:
-        assert self.calls is not None
-        out.model_markup("[TOOL_CALLS]", index)
-        before = "["
-        for call in view.calls(index):  # one JSON list, whose brackets and commas the model writes
-            check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
-            out.model_text(before, index)
-            self.calls.write(call, out, index)
-            before = ", "
-        out.model_text("]", index)
+        write_call_list(view.calls(index), self.calls, index, out)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result with the id of its call."""
         call_id = view.messages[index].get("tool_call_id", "")
         check_call_id(call_id, f"message {index}: tool_call_id")
-        out.scaffold("[TOOL_RESULTS]", index)
-        out.untrusted_label(call_id, index)
-        out.turn("[TOOL_CONTENT]", json_again(view.text(index)), "[/TOOL_RESULTS]", index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write nothing: the assistant's turn has no header."""
+        out.labelled("[TOOL_RESULTS]", call_id, "[TOOL_CONTENT]", index)
+        out.content(json_again(view.text(index)), index)
+        out.scaffold("[/TOOL_RESULTS]", index)
 
 
 class MistralV11Renderer(MistralV7Renderer):
@@ -147,7 +132,8 @@ class MistralV11Renderer(MistralV7Renderer):
 
     def _write_calls(self, view: ConversationView, index: int, out: Emitter) -> None:
         for call in view.calls(index):
-            check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
+            if self.calls.ids:
+                check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
             self.calls.write(call, out, index)
 
 
@@ -173,10 +159,6 @@ class MistralV13Renderer(MistralV11Renderer):
 
     def _reasoning(self, view: ConversationView, index: int) -> str:
         return (view.reasoning(index) or "") if "[THINK]" in self.encoder.added_ids else ""
-
-    def _write_calls(self, view: ConversationView, index: int, out: Emitter) -> None:
-        for call in view.calls(index):
-            self.calls.write(call, out, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result."""

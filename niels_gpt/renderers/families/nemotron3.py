@@ -9,12 +9,11 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from niels_gpt.renderers.completions.builder import ALL_SPACE
-from niels_gpt.renderers.conversation import ConversationView, Tools, as_mapping, to_json
+from niels_gpt.renderers.conversation import as_mapping
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
-from niels_gpt.renderers.options import FamilyConfig, with_options
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, Tools, to_json
 
 
 class _NemotronConfig(FamilyConfig):
@@ -81,16 +80,13 @@ class Nemotron3Renderer(ChatMLTurns):
     name = "nemotron-3"
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3RendererConfig
     content_trim = ALL_SPACE
-    roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "</s>")
     calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n"
 
-    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
-        super().__init__(tokenizer, config, **options)
-        if self.ultra is None:  # resolved here, so that the fingerprint holds what is rendered
-            is_ultra = _ULTRA_NAME.match(self.encoder.name) is not None
-            self.config = with_options(self.config, {"ultra": is_ultra})
+    def found_options(self) -> Mapping[str, Any]:
+        """See `Family`."""
+        return {"ultra": _ULTRA_NAME.match(self.encoder.name) is not None} if self.ultra is None else {}
 
     @property
     def ultra(self) -> bool | None:
@@ -100,22 +96,20 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block, even an empty one: the caller's message, then the tools."""
-        has_system = view.roles[0] == "system"
-        owner, text = (0, view.text(0)) if has_system else (-1, "")
+        owner, text = view.system_owner, view.text(0) if view.has_system else ""
         out.scaffold("<|im_start|>system\n", owner)
-        if has_system:
+        if view.has_system:
             out.content(text, 0)
         if view.tools:
-            out.scaffold(("\n\n" if text else "") + TAGS_DECLARED, owner)
-            out.untrusted_label(view.tools.declaration(_declare_all), owner)
-            out.scaffold(TAGS_EXPLAINED, owner)
+            before, declared = ("\n\n" if text else "") + TAGS_DECLARED, view.tools.declaration(_declare_all)
+            out.labelled(before, declared, TAGS_EXPLAINED, owner)
         out.scaffold("<|im_end|>\n", owner)
-        return int(has_system)
+        return owner + 1
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message; the last one may ask for less thinking."""
         end = (self._effort if index == view.last_user else "") + "<|im_end|>\n"
-        out.turn("<|im_start|>user\n", view.text(index), end, index)
+        self.content_turn(("<|im_start|>user\n", end), view, index, out)
 
     @property
     def _closing(self) -> str:
@@ -130,7 +124,7 @@ class Nemotron3Renderer(ChatMLTurns):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block, the content, the calls."""
         calls = view.calls(index)
-        out.scaffold("<|im_start|>assistant\n", index)
+        out.scaffold(self.assistant_header, index)
         if self._is_current(view, index):
             content = self._with_reasoning(view, index, out)
         else:
@@ -185,7 +179,7 @@ class Nemotron3Renderer(ChatMLTurns):
         """Write a tool result; adjacent results share one user turn."""
         if view.is_first_of_run(index):
             out.scaffold("<|im_start|>user\n", index)
-        out.turn("<tool_response>\n", view.text(index), "\n</tool_response>\n", index)
+        self.content_turn(("<tool_response>\n", "\n</tool_response>\n"), view, index, out)
         if view.is_last_of_run(index):
             out.scaffold("<|im_end|>\n", index)
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_tools
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
+from niels_gpt.renderers.unsupported import refuse_late_system
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
 
 
@@ -37,44 +34,27 @@ class NgptRenderer(Family):
     stops = (_END,)
     controls = (_SYSTEM, _USER, _ASSISTANT)
     has_reasoning = False
+    system_turn, user_turn = (_SYSTEM, _END), (_USER, _END)
+    assistant_header = _ASSISTANT
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Check the conversation; write the default system turn, of no message, where there is none.
 
         Raises:
-            MessageError: `unsupported_field`: tools, calls or reasoning; `late_system`.
+            MessageError: `unsupported_field`: reasoning; `late_system`.
         """
-        refuse_tools(view, self.name)
         for index, message in enumerate(view.messages):
-            field = next((name for name in ("tool_calls", "reasoning_content") if message.get(name)), None)
-            if field is not None:
+            if message.get("reasoning_content"):
                 raise MessageError(
-                    "unsupported_field", f"message {index}: {field} has no place in the ngpt format; remove it"
+                    "unsupported_field",
+                    f"message {index}: reasoning_content has no place in the {self.name} format; remove it",
                 )
             if index and message["role"] == "system":
-                raise MessageError(
-                    "late_system", f"message {index}: a system message after others; expected at most one, first"
-                )
-        if view.roles[0] != "system":
-            out.scaffold(_SYSTEM)
-            out.untrusted_label(self.config.default_system_text, -1)
-            out.scaffold(_END)
+                refuse_late_system(index, self.name)
+        if not view.has_system:
+            out.labelled(_SYSTEM, self.config.default_system_text, _END, -1)
         return 0
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message."""
-        out.turn(_SYSTEM, view.text(index), _END, index)
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn(_USER, view.text(index), _END, index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message."""
-        out.scaffold(_ASSISTANT, index)
-        out.model_text(view.text(index), index)
-        out.model_markup(_END, index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's sentinel."""
-        out.scaffold(_ASSISTANT)
+        out.assistant_turn(_ASSISTANT, view.text(index), _END, "", index)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.lists import PythonCalls
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, Tools, to_json
 
 
 class Olmo3RendererConfig(FamilyConfig):
@@ -55,8 +53,9 @@ class Olmo3Renderer(ChatMLTurns):
     has_reasoning = False
     stops = ("<|im_end|>", "<|endoftext|>")
     controls = ("<|im_start|>", "<|endoftext|>")
-    calls = _DIALECT = PythonCalls("<function_calls>", "</function_calls>")
+    calls = PythonCalls("<function_calls>", "</function_calls>")
     identity: ClassVar[str] = "You are a helpful function-calling AI assistant. "
+    tool_turn = ("<|im_start|>environment\n", "<|im_end|>\n")
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the default system message where there is no system message anywhere."""
@@ -68,32 +67,26 @@ class Olmo3Renderer(ChatMLTurns):
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a system message, with the tools after it."""
-        out.turn("<|im_start|>system\n", view.text(index), "", index)
+        self.content_turn(("<|im_start|>system\n", ""), view, index, out)
         self._write_tools(view, index, out)
         out.scaffold("<|im_end|>\n", index)
 
     def _write_tools(self, view: ConversationView, owner: int, out: Emitter) -> None:
         if view.tools:
-            out.scaffold("<functions>", owner)
-            out.untrusted_label(view.tools.declaration(_declare), owner)
-            out.scaffold("</functions>", owner)
+            out.labelled("<functions>", view.tools.declaration(_declare), "</functions>", owner)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text, then the calls, a line each."""
-        out.scaffold("<|im_start|>assistant\n", index)
+        out.scaffold(self.assistant_header, index)
         out.model_text(view.text(index), index)
         calls = view.calls(index)
         for number, call in enumerate(calls):
             out.model_markup("\n" if number else "<function_calls>", index)
-            self._DIALECT.write(call, out, index)
+            self.calls.write(call, out, index)
         if calls:
             out.model_markup("</function_calls>", index)
         is_last = index == len(view.roles) - 1
         out.model_reply("", *(("<|endoftext|>", "") if is_last else ("<|im_end|>", "\n")), index)
-
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result."""
-        out.turn("<|im_start|>environment\n", view.text(index), "<|im_end|>\n", index)
 
 
 class Olmo31Renderer(Olmo3Renderer):

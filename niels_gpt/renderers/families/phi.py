@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_calls, refuse_tools
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
 
 
 class Phi3RendererConfig(FamilyConfig):
@@ -53,9 +49,6 @@ class Phi3Renderer(Family):
         <|endoftext|>
 
     The last token follows whole conversations only: a generation prompt takes its place.
-
-    Class attributes:
-        separator: the text after a role's token and between turns.
     """
 
     name = "phi-3"
@@ -63,31 +56,15 @@ class Phi3Renderer(Family):
     roles = ("system", "user", "assistant")
     stops = ("<|end|>", "<|endoftext|>")
     controls = ("<|system|>", "<|user|>", "<|assistant|>", "<|endoftext|>")
-    after_stop = separator = "\n"
+    after_stop = "\n"
     has_reasoning = False
-
-    def begin(self, view: ConversationView, out: Emitter) -> int:
-        """Refuse tools; nothing comes before the turns."""
-        refuse_tools(view, self.name)
-        return 0
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message."""
-        out.turn("<|system|>" + self.separator, view.text(index), "<|end|>" + self.separator, index)
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn("<|user|>" + self.separator, view.text(index), "<|end|>" + self.separator, index)
+    system_turn = ("<|system|>\n", "<|end|>\n")
+    user_turn = ("<|user|>\n", "<|end|>\n")
+    assistant_header = "<|assistant|>\n"
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message."""
-        refuse_calls(view, index, self.name)
-        out.scaffold("<|assistant|>" + self.separator, index)
-        out.model_reply(view.text(index), "<|end|>", self.separator, index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold("<|assistant|>" + self.separator)
+        out.assistant_turn(self.assistant_header, view.text(index), "<|end|>", self.after_stop, index)
 
     def end(self, view: ConversationView, out: Emitter) -> None:
         """Write the end of text."""
@@ -116,7 +93,10 @@ class Phi4MiniRenderer(Phi3Renderer):
 
     name = "phi-4-mini"
     config_class = Phi4MiniRendererConfig
-    after_stop = separator = ""
+    after_stop = ""
+    system_turn = ("<|system|>", "<|end|>")
+    user_turn = ("<|user|>", "<|end|>")
+    assistant_header = "<|assistant|>"
 
 
 class Phi4Renderer(Family):
@@ -135,29 +115,13 @@ class Phi4Renderer(Family):
     stops = ("<|im_end|>", "<|endoftext|>")
     controls = ("<|im_start|>", "<|im_sep|>")
     has_reasoning = False
-
-    def begin(self, view: ConversationView, out: Emitter) -> int:
-        """Refuse tools; nothing comes before the turns."""
-        refuse_tools(view, self.name)
-        return 0
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message."""
-        out.turn("<|im_start|>system<|im_sep|>", view.text(index), "<|im_end|>", index)
-
-    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
-        out.turn("<|im_start|>user<|im_sep|>", view.text(index), "<|im_end|>", index)
+    system_turn = ("<|im_start|>system<|im_sep|>", "<|im_end|>")
+    user_turn = ("<|im_start|>user<|im_sep|>", "<|im_end|>")
+    assistant_header = "<|im_start|>assistant<|im_sep|>"
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message."""
-        refuse_calls(view, index, self.name)
-        out.scaffold("<|im_start|>assistant<|im_sep|>", index)
-        out.model_reply(view.text(index), "<|im_end|>", "", index)
-
-    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the assistant's header."""
-        out.scaffold("<|im_start|>assistant<|im_sep|>")
+        out.assistant_turn(self.assistant_header, view.text(index), "<|im_end|>", "", index)
 
 
 def thought_and_solution(backtracking: str, thought: str, solution: str) -> str:
@@ -202,15 +166,13 @@ class Phi4ReasoningRenderer(Phi4Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the default system message where the first message is none."""
-        super().begin(view, out)
-        if view.roles[0] != "system":
+        if not view.has_system:
             out.scaffold(f"<|im_start|>system<|im_sep|>{_REASONING_SYSTEM}<|im_end|>")
         return 0
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write reasoning and a text."""
-        refuse_calls(view, index, self.name)
-        out.scaffold("<|im_start|>assistant<|im_sep|>", index)
+        out.scaffold(self.assistant_header, index)
         if reasoning := view.reasoning(index):
             out.model_block("<think>", reasoning, "</think>", index)
         out.model_reply(view.text(index), "<|im_end|>", "", index)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.completions.builder import NOTHING
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 
 
 class Qwen25RendererConfig(FamilyConfig):
@@ -38,9 +36,8 @@ class Qwen25Renderer(Qwen3Renderer):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the content as it is, then the calls, each on a line of its own."""
-        content = view.text(index)
-        out.scaffold("<|im_start|>assistant\n", index)
-        self.finish_turn(content, view.calls(index), bool(content), out, index)
+        out.scaffold(self.assistant_header, index)
+        self.finish_turn(view.text(index), view, index, out)
 
     def prefill(self) -> str:
         """Nothing: the model does not think."""

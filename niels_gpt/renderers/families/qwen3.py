@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
-from niels_gpt.renderers.conversation import Call, ConversationView, split_thinking
+from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import HermesJSON
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 
 
 class Qwen3RendererConfig(FamilyConfig):
@@ -60,7 +58,6 @@ class Qwen3Renderer(ChatMLTurns):
     name = "qwen3"
     config_class: ClassVar[type[FamilyConfig]] = Qwen3RendererConfig
     content_trim = NEWLINES_BEFORE
-    roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "<|endoftext|>")
     calls: CallDialect = HermesJSON()
     before_first_call = "\n"
@@ -68,25 +65,17 @@ class Qwen3Renderer(ChatMLTurns):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """With tools, write one system block: the caller's message, then the tools."""
-        has_system = view.roles[0] == "system"
         if not view.tools:  # the caller's system message is then written by `system`
-            if self.default_system and not has_system:
+            if self.default_system and not view.has_system:
                 out.scaffold(f"<|im_start|>system\n{self.default_system}<|im_end|>\n")
             return 0
-        # With a system message its turn also has the tools, so its scaffold is that message's; else it belongs to no
-        # message
-        # (-1).
-        owner = 0 if has_system else -1
-        out.scaffold("<|im_start|>system\n", owner)
-        if has_system:
-            out.content(view.text(0), 0)
-            out.scaffold("\n\n", 0)
-        elif self.default_system:
-            out.scaffold(self.default_system + "\n\n")
-        out.scaffold(_TOOLS, owner)
-        out.untrusted_label("".join("\n" + text for text in view.tools.json_texts), owner)
-        out.scaffold(_CALL_INSTRUCTIONS, owner)
-        return int(has_system)
+        owner = view.system_owner
+        if view.has_system:
+            out.turn("<|im_start|>system\n", view.text(0), "\n\n", 0)
+        else:
+            out.scaffold("<|im_start|>system\n" + (self.default_system and self.default_system + "\n\n"))
+        out.labelled(_TOOLS, "".join("\n" + text for text in view.tools.json_texts), _CALL_INSTRUCTIONS, owner)
+        return owner + 1
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write reasoning after the last query, the content, the calls.
@@ -98,41 +87,25 @@ class Qwen3Renderer(ChatMLTurns):
         if reasoning is None:
             reasoning, content = split_thinking(content)
             if not is_last and not reasoning and view.is_text_only(index):  # most answers: written in one call
-                out.assistant_turn("<|im_start|>assistant\n", content, "<|im_end|>", "\n", index)
+                out.assistant_turn(self.assistant_header, content, "<|im_end|>", "\n", index)
                 return
-        out.scaffold("<|im_start|>assistant\n", index)
-        has_content = bool(content)
+        out.scaffold(self.assistant_header, index)
+        has_content = bool(content)  # the template asks before it strips the content
         is_current = (reasoning or is_last) and index > view.last_query
         if is_current or (reasoning and self.preserves_thinking(view, index)):
             content = self.think_block(reasoning, content, out, index)
-        self.finish_turn(content, view.calls(index), has_content, out, index)
+        self.finish_turn(content, view, index, out, has_content=has_content)
 
     def think_block(self, reasoning: str, content: str, out: Emitter, index: int) -> str:
         """Write the block, and return the content as it is written after one."""
         out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
         return content.lstrip("\n")
 
-    def finish_turn(self, content: str, calls: Sequence[Call], has_content: bool, out: Emitter, index: int) -> None:
-        """Write the content, the calls and the end of a turn.
-
-        Args:
-            has_content: `before_first_call` is written before the first call. It is not `bool(content)`: the template
-                tests the content before it strips it.
-        """
-        if calls:  # the reply below then holds the stop and an empty text
-            out.model_text(content, index)
-            content = ""
-        for number, call in enumerate(calls):
-            if number or has_content:
-                out.model_markup("\n" if number else self.before_first_call, index)
-            self.calls.write(call, out, index)
-        out.model_reply(content, "<|im_end|>", "\n", index)
-
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one user turn."""
         header = "<|im_start|>user\n<tool_response>\n" if view.is_first_of_run(index) else "\n<tool_response>\n"
         footer = "\n</tool_response><|im_end|>\n" if view.is_last_of_run(index) else "\n</tool_response>"
-        self.content_turn(header, view, index, footer, out)
+        self.content_turn((header, footer), view, index, out)
 
     def prefill(self) -> str:
         """An empty block where thinking is off."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.completions.builder import ALL_SPACE
-from niels_gpt.renderers.conversation import ConversationView, is_tool_result, split_thinking
+from niels_gpt.renderers.conversation import is_tool_result, split_thinking
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen3_vl import QwenImages
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 from niels_gpt.renderers.images.loading import ImagePart
-from niels_gpt.renderers.images.processors import CACHE_SIZE
-from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.unsupported import refuse_late_system
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -67,18 +66,9 @@ class Qwen35Renderer(QwenImages):
     calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n\n"
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        config: FamilyConfig | None = None,
-        *,
-        processor: Any = None,
-        image_cache_max: int = CACHE_SIZE,
-        **options: Any,
-    ) -> None:
-        super().__init__(tokenizer, config, processor=processor, image_cache_max=image_cache_max, **options)
-        if self.config.enable_thinking is None:  # resolved here, so that the fingerprint holds what is rendered
-            self.config = self.config.model_copy(update={"enable_thinking": thinks_by_default(self.encoder)})
+    def found_options(self) -> Mapping[str, Any]:
+        """See `Family`."""
+        return {"enable_thinking": thinks_by_default(self.encoder)} if self.config.enable_thinking is None else {}
 
     def content(self, view: ConversationView, index: int) -> str:
         """See `QwenImages`; contents are stripped."""
@@ -95,20 +85,18 @@ class Qwen35Renderer(QwenImages):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block: the tools, then the caller's message."""
-        has_system = view.roles[0] == "system"
         if view.tools:
             self.tools_block("", view, out)
-        elif has_system:
+        elif view.has_system:
             super().system(view, 0, out)
-        return int(has_system)
+        return view.system_owner + 1
 
     def tools_block(self, first: str, view: ConversationView, out: Emitter) -> None:
         """Write a system block: the text `first`, the tools, then the caller's message if there is one."""
-        owner = 0 if view.roles[0] == "system" else -1
-        text = self.content(view, 0) if owner == 0 else ""
-        out.scaffold(f"<|im_start|>system\n{first}{TAGS_DECLARED}", owner)
-        out.untrusted_label("".join("\n" + text for text in view.tools.json_texts) if view.tools else "", owner)
-        out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
+        owner, text = view.system_owner, self.content(view, 0) if view.has_system else ""
+        declared = "".join("\n" + text for text in view.tools.json_texts) if view.tools else ""
+        out.labelled(f"<|im_start|>system\n{first}{TAGS_DECLARED}", declared, TAGS_EXPLAINED, owner)
+        out.turn("\n\n" if text else "", text, "<|im_end|>\n", owner)
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Refuse a system message that is not the first message; `begin` writes that one."""
@@ -117,10 +105,10 @@ class Qwen35Renderer(QwenImages):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block after the last query, the content, the calls."""
         reasoning, content = self.reasoning_and_content(view, index)
-        out.scaffold("<|im_start|>assistant\n", index)
+        out.scaffold(self.assistant_header, index)
         if self._is_current(view, index) or self.preserves_thinking(view, index):
             content = self.think_block(reasoning.strip(), content, out, index)
-        self.finish_turn(content, view.calls(index), bool(content), out, index)
+        self.finish_turn(content, view, index, out)
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str, str]:
         """The reasoning of an assistant message, "" for none, and its content."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags
 from niels_gpt.renderers.families.qwen35 import Qwen35Renderer
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, FamilyConfig
 
 
 class Qwen36RendererConfig(FamilyConfig):

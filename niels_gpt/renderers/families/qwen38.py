@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen36 import Qwen36Renderer
-from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 
 
 class Qwen38RendererConfig(FamilyConfig):
@@ -44,15 +42,14 @@ class Qwen38Renderer(Qwen36Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block: the effort, the tools, the caller's message; none where all of them are empty."""
-        has_system = view.roles[0] == "system"
         effort = _EFFORTS[self.config.reasoning_effort] if self.config.enable_thinking else ""
-        text = self.content(view, 0) if has_system else ""
+        text = self.content(view, 0) if view.has_system else ""
         if view.tools:
             self.tools_block(effort and effort + "\n\n", view, out)
         elif effort or text:
             before = "<|im_start|>system\n" + effort + ("\n\n" if effort and text else "")
-            out.turn(before, text, "<|im_end|>\n", 0 if has_system else -1)
-        return int(has_system)
+            out.turn(before, text, "<|im_end|>\n", view.system_owner)
+        return view.system_owner + 1
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str, str]:
         """See `Qwen35Renderer`; reasoning is read from its own field only."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.completions.builder import NOTHING
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 from niels_gpt.renderers.image_family import TakesImages
 from niels_gpt.renderers.images.loading import ImagePart
-from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.unsupported import refuse_late_system
 
 
@@ -41,11 +39,12 @@ class QwenImages(TakesImages, Qwen3Renderer):
         parts = self.content_parts(view, index)
         return "".join(part if isinstance(part, str) else "".join(self.image_tokens) for part in parts)
 
-    def content_turn(self, header: str, view: ConversationView, index: int, footer: str, out: Emitter) -> None:
-        """See `ChatMLTurns`."""
-        if isinstance(view.messages[index]["content"], str):
-            out.turn(header, self.content(view, index), footer, index)
+    def content_turn(self, around: tuple[str, str], view: ConversationView, index: int, out: Emitter) -> None:
+        """See `Family`."""
+        if isinstance(view.messages[index]["content"], str) or view.roles[index] == "system":
+            super().content_turn(around, view, index, out)
             return
+        header, footer = around
         out.scaffold(header, index)
         self.write_parts(self.stripped_parts(self.content_parts(view, index)), index, out)
         out.scaffold(footer, index)
@@ -75,10 +74,9 @@ class Qwen3VLRenderer(QwenImages):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the content as it is, then the calls, each on a line of its own."""
-        out.scaffold("<|im_start|>assistant\n", index)
+        out.scaffold(self.assistant_header, index)
         # As the template asks: a list of parts counts as content even if its texts are empty.
-        has_content = bool(view.messages[index]["content"])
-        self.finish_turn(view.text(index), view.calls(index), has_content, out, index)
+        self.finish_turn(view.text(index), view, index, out, has_content=bool(view.messages[index]["content"]))
 
     def prefill(self) -> str:
         """Nothing: the model does not think."""

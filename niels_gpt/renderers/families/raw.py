@@ -6,11 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from niels_gpt.errors import TokenizerError
 from niels_gpt.renderers.completions.builder import Trim
-from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_calls, refuse_tools
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 
 
@@ -60,11 +56,6 @@ class RawRenderer(Family):
         self._blanks = separator[len(self._newlines) :]
         self.content_trim = Trim(prefix=self._blanks)
 
-    def begin(self, view: ConversationView, out: Emitter) -> int:
-        """Refuse tools; nothing comes before the texts."""
-        refuse_tools(view, self.name)
-        return 0
-
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text."""
         out.content(self._separate(out, index) + view.text(index), index)
@@ -75,7 +66,6 @@ class RawRenderer(Family):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text and the eos."""
-        refuse_calls(view, index, self.name)
         out.model_reply(self._separate(out, index) + view.text(index), self._eos, "", index)
 
     def _separate(self, out: Emitter, index: int) -> str:

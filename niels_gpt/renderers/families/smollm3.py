@@ -6,13 +6,10 @@ import json
 from typing import Literal
 
 from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
-from niels_gpt.renderers.conversation import ConversationView, Tools
 from niels_gpt.renderers.dialects.json_calls import HermesJSON
-from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.families.phi import thought_and_solution
-from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_late_system
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, Tools
 
 
 class SmolLM3RendererConfig(FamilyConfig):
@@ -74,14 +71,15 @@ class SmolLM3Renderer(ChatMLTurns):
 
     name = "smollm3"
     config_class = SmolLM3RendererConfig
-    calls = _DIALECT = HermesJSON()
+    calls = HermesJSON()
     before_first_call = "\n"
     content_trim = NEWLINES_BEFORE
+    system_turn = None
+    tool_turn = ChatMLTurns.user_turn
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system block: metadata, the caller's instructions or the default ones, the tools."""
-        has_system = view.roles[0] == "system"
-        owner, text = (0, view.text(0)) if has_system else (-1, "")
+        owner, text = view.system_owner, view.text(0) if view.has_system else ""
         instructions = text.replace("/no_think", "").replace("/think", "").rstrip()
         out.scaffold("<|im_start|>system\n", owner)
         if "/system_override" in text:  # the caller's text is the whole block
@@ -90,9 +88,7 @@ class SmolLM3Renderer(ChatMLTurns):
             return 1
         out.scaffold("## Metadata\n\nKnowledge Cutoff Date: June 2025\n", owner)
         if self.config.date_string:
-            out.scaffold("Today Date: ", owner)
-            out.untrusted_label(self.config.date_string, owner)
-            out.scaffold("\n", owner)
+            out.labelled("Today Date: ", self.config.date_string, "\n", owner)
         thinks = self._thinks(view)
         mode = "/think" if thinks else "/no_think"
         out.scaffold(f"Reasoning Mode: {mode}\n\n## Custom Instructions\n\n", owner)
@@ -102,44 +98,28 @@ class SmolLM3Renderer(ChatMLTurns):
             out.scaffold(_IDENTITY + (_THINKING if thinks else ""), owner)
         out.scaffold("\n\n", owner)
         if view.tools:
-            out.scaffold(_TOOLS, owner)
-            out.untrusted_label(view.tools.declaration(_declare), owner)
-            out.scaffold(_CALL_INSTRUCTIONS, owner)
-        return int(has_system)
+            out.labelled(_TOOLS, view.tools.declaration(_declare), _CALL_INSTRUCTIONS, owner)
+        return owner + 1
 
     def _thinks(self, view: ConversationView) -> bool:
         """Whether a conversation is in thinking mode: by a flag in its system message, else by the option."""
-        text = view.text(0) if view.roles[0] == "system" else ""
+        text = view.text(0) if view.has_system else ""
         return "/no_think" not in text and ("/think" in text or bool(self.config.enable_thinking))
-
-    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Refuse a system message that is not the first message."""
-        refuse_late_system(index, self.name)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write reasoning, or an empty block where it is off; the content; the calls."""
-        content, calls, reasoning = view.text(index).lstrip("\n"), view.calls(index), view.reasoning(index)
-        thinks = self._thinks(view)
+        reasoning, thinks = view.reasoning(index), self._thinks(view)
         out.prefill = "" if thinks else _EMPTY_BLOCK  # the engine sets that of the option
-        out.scaffold("<|im_start|>assistant\n", index)
+        out.scaffold(self.assistant_header, index)
         if reasoning:
             out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n", index)
         elif not thinks:
             out.model_markup(_EMPTY_BLOCK, index)
-        out.model_text(content, index)
-        for number, call in enumerate(calls):
-            if number or content:
-                out.model_markup("\n", index)
-            self._DIALECT.write(call, out, index)
-        out.model_reply("", "<|im_end|>", "\n", index)
-
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result: a user's turn."""
-        out.turn("<|im_start|>user\n", view.text(index), "<|im_end|>\n", index)
+        self.finish_turn(view.text(index).lstrip("\n"), view, index, out)
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header, and an empty block where reasoning is off."""
-        out.scaffold("<|im_start|>assistant\n" + ("" if self._thinks(view) else _EMPTY_BLOCK))
+        out.scaffold(self.assistant_header + ("" if self._thinks(view) else _EMPTY_BLOCK))
 
     def prefill(self) -> str:
         """An empty block where reasoning is off by the option."""
