@@ -11,8 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer
-
+from niels_gpt.errors import MissingExtra
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer.training import train_byte_bpe
 
@@ -31,7 +30,10 @@ TEMPLATE = """\
 def write_model(folder: Path) -> None:
     """A tokenizer trained on the samples, as directories of models hold it."""
     with tempfile.TemporaryDirectory() as trained:
+        # It needs the extra `hf`, and says so where that is not installed; so the import comes after it.
         train_byte_bpe([chats_file(), notes_dir()], Path(trained) / "bpe", vocab_size=2000)
+        from tokenizers import AddedToken, Tokenizer
+
         tokenizer = Tokenizer.from_file(str(Path(trained) / "bpe" / "tokenizer.json"))
     tokenizer.add_special_tokens(list(CONTROLS))
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
@@ -49,7 +51,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("practice"))
     out = parser.parse_args().out
-    write_model(out / "model")
+    try:
+        write_model(out / "model")
+    except MissingExtra as error:
+        raise SystemExit(f"error: {error}") from None
     shutil.copyfile(chats_file(), out / "chats.jsonl")
     shutil.copytree(notes_dir(), out / "notes", dirs_exist_ok=True)
     print(f"{out / 'model'}: a tokenizer and its chat template")

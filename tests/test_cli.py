@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -208,3 +209,14 @@ def test_help_shows_every_word_of_every_option(monkeypatch: pytest.MonkeyPatch) 
             assert " ".join(text.split()) in page, f"{' '.join(path)}: {text}"
             shown += 1
     assert shown > 15
+
+
+@pytest.mark.parametrize("page", ["--help", "show --help", "cache --help", "renderers", "rules"])
+def test_a_closed_pipe_is_no_failure(page: str) -> None:
+    """As in `niels-gpt --help | head -1`; exit code 1 would be findings of the doctor."""
+    program = Path(sys.executable).parent / "niels-gpt"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([program, *page.split()], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

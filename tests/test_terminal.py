@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -195,3 +196,31 @@ def test_a_reader_that_leaves_is_no_failure() -> None:
         done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
     os.close(writing)
+
+
+@pytest.mark.parametrize("arguments", [["show", "nothing", "--json"], ["show", "--jsn", "--json"], ["sho", "--json"]])
+def test_an_error_is_json_too(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one of a command line that cannot be parsed."""
+    from niels_gpt.cli.main import app
+
+    monkeypatch.setattr(sys, "argv", ["niels-gpt", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        terminal.run(lambda: app(arguments))
+    printed, said = capsys.readouterr()
+    found = json.loads(printed)
+    assert (found["exit_code"], f"error: {found['error']}\n") == (ended.value.code, said)
+
+
+def test_brackets_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich takes what is in brackets as the name of a style, and prints nothing."""
+    terminal.out().print("pip install 'niels-gpt[hub]'")
+    table = terminal.table_of("file")
+    table.add_row("a[1].jsonl")
+    terminal.out().print(table)
+    terminal.err().print("b[2].jsonl")
+    printed, said = capsys.readouterr()
+    assert "niels-gpt[hub]" in printed
+    assert "a[1].jsonl" in printed
+    assert said == "b[2].jsonl\n"

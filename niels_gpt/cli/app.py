@@ -61,7 +61,8 @@ class HelpCommand(TyperCommand):
         # typer keeps the line breaks of the source, which then break lines of 80 columns twice.
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        super().format_help(ctx, formatter)
+        with closed_pipe_is_no_failure():
+            super().format_help(ctx, formatter)
 
 
 def refuse_empty(args: Sequence[str]) -> None:
@@ -96,7 +97,8 @@ class CommandGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """As `HelpCommand`."""
         shorten_options(self, ctx)
-        super().format_help(ctx, formatter)
+        with closed_pipe_is_no_failure():
+            super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that a command line names.
@@ -146,6 +148,18 @@ def in_our_words(ctx: Any) -> Iterator[None]:
             if isinstance(refused, NielsError):  # of a function of ours that converts a value, see `options`
                 raise refused from None
         raise UsageError(_message(error, ctx)) from error
+
+
+@contextmanager
+def closed_pipe_is_no_failure() -> Iterator[None]:
+    """Raise `BrokenPipeError`, with which `terminal.run` exits with 0, where rich exits with 1 (`--help | head -1`).
+
+    typer prints pages on a console of its own, so `terminal.out` does not help here.
+    """
+    try:
+        yield
+    except SystemExit as ended:
+        raise BrokenPipeError from ended
 
 
 def _message(error: Any, ctx: Any) -> str:

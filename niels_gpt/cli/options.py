@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
 
@@ -24,7 +25,7 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.cli import shell_completion
 from niels_gpt.cli.terminal import note
-from niels_gpt.errors import InputError, UsageError, did_you_mean
+from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean
 from niels_gpt.sources.rows.chat_shapes import DIALECTS
 from niels_gpt.sources.rows.preference_rows import FORMS
 from niels_gpt.values import VALUE_HELP, name_and_value
@@ -56,7 +57,7 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
 def existing(expected: str = "", what: str = "file or directory") -> dict[str, Any]:
     """typer settings of a path or a list of paths: a missing one is refused before any library is loaded.
 
-    Patterns and URLs are left to the reader, which resolves them.
+    So is one that no installed library can read. Patterns and URLs are left to the reader, which resolves them.
 
     Args:
         expected: what the file should be, for the message.
@@ -68,9 +69,33 @@ def existing(expected: str = "", what: str = "file or directory") -> dict[str, A
             if "://" not in text and not any(sign in text for sign in "*?[") and not _is_there(text):
                 remedy = f"expected {expected}. Check the path" if expected else "check the path"
                 raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
+            _check_library_of(text)
         return value
 
     return {"callback": there}
+
+
+# What reads a path or URL, by its beginning or end. The readers check this too, but a tokenizer may be loaded by then.
+_LIBRARIES: Final = (
+    (("s3://", "s3a://"), (), "s3fs"),
+    (("hf://",), (), "huggingface_hub"),
+    ((), (".parquet", ".arrow", ".zst"), "pyarrow"),
+)
+
+
+def _check_library_of(text: str) -> None:
+    """Raise `MissingExtra` if the library that reads a path or URL is not installed; it is not imported."""
+    for beginnings, ends, library in _LIBRARIES:
+        if text.startswith(beginnings) or text.endswith(ends):
+            _require(library)
+    if "://" in text:
+        _require("fsspec")
+
+
+def _require(library: str) -> None:
+    """Raise `MissingExtra` if a library is not installed; it is not imported, which may take seconds."""
+    if find_spec(library) is None:
+        raise MissingExtra(library)
 
 
 def _is_there(text: str) -> bool:

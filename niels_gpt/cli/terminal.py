@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from niels_gpt.errors import (
     EXTRA_OF_LIBRARY,
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 def out() -> Console:
     """The console for results."""
-    return _console_type()(highlight=False)
+    # Without markup, in which `[hub]` of "pip install 'niels-gpt[hub]'" and `[1]` of a file's name are tags.
+    return _console_type()(highlight=False, markup=False)
 
 
 @cache
@@ -54,7 +57,7 @@ def err() -> Console:
     """The console for progress, notes and errors, so that results can be piped."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 def note(text: str) -> None:
@@ -79,6 +82,7 @@ def print_json(value: Any) -> None:
 def run(command: Callable[[], Any]) -> None:
     """Run a command line; an expected error becomes one line on stderr and its exit code.
 
+    With --json the error is an object on stdout, too, so that a program finds JSON there whatever happens.
     Interrupts are handled around this; see `interrupts.interruptible`.
     """
     stdout = sys.stdout
@@ -90,21 +94,18 @@ def run(command: Callable[[], Any]) -> None:
                 raise BrokenPipeError
             sys.stdout.flush()
     except NielsError as error:
-        _print_error(str(error))
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
     except BrokenPipeError:  # stdout becomes /dev/null, since Python flushes it once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     except MemoryError:
-        _print_error("there is not enough memory for this; ask for fewer or shorter rows (B, T)")
-        sys.exit(2)
+        _end("there is not enough memory for this; ask for fewer or shorter rows (B, T)", 2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         remedy = STORAGE_REMEDIES.get(error.errno or 0)
         # The errors of this package are safe to print already; those of the system name a path as it was given.
         found = shortened(without_passwords(f"{where}{error.strerror or error}"))
-        _print_error(found + (f"; {remedy}" if remedy else ""))
-        sys.exit(3)
+        _end(found + (f"; {remedy}" if remedy else ""), 3)
 
 
 def _with_extras_named(command: Callable[[], Any]) -> None:
@@ -116,10 +117,17 @@ def _with_extras_named(command: Callable[[], Any]) -> None:
         raise
 
 
-def _print_error(message: str) -> None:
+def _end(message: str, code: int) -> NoReturn:
+    """Print an error and exit."""
     from rich.text import Text
 
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    # Of the command line, because an option may be refused before typer has read the others.
+    if "--json" in sys.argv:
+        with suppress(BrokenPipeError):
+            print_json({"error": message, "exit_code": code})
+            sys.stdout.flush()
+    sys.exit(code)
 
 
 WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is reported in the last line of a build
@@ -171,6 +179,10 @@ def print_built(
         return
     out().print(counts)
     look = f"niels-gpt show {place} 0" + (f" --tokenizer {tokenizer}" if tokenizer else "")
+    # Rows of episodes are shown as the loader makes them, which needs torch; rows of caches are not.
+    if "episodes" in manifest["splits"]["train"] and find_spec("torch") is None:
+        group = "preferences" if manifest.get("kind") == "preferences" else "episodes"
+        look = f"niels-gpt {group} info {place}"
     print_line(f"{place} is complete. Look at it: {look}")
     print_bad_rows(place, manifest)
 

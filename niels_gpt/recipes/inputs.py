@@ -33,7 +33,7 @@ from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, table_path
 from niels_gpt.sources.curation.filters import Filtered, RowCheck
-from niels_gpt.sources.curation.ngrams import RULE
+from niels_gpt.sources.curation.ngrams import RULE, check_rensa
 from niels_gpt.sources.files.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
 from niels_gpt.storage.checksums import file_record
@@ -103,6 +103,8 @@ def open_recipe(
     # Before anything is read or built, which may take hours.
     for export in loaded.recipe.exports:
         _check_export(export.to, export.options)
+    if loaded.recipe.duplicates is not None and loaded.recipe.duplicates.near is not None:
+        check_rensa()
     options = _renderer_options(loaded)
     options.check()
     loaded = _at_commits(loaded)

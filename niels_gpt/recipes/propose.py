@@ -25,6 +25,7 @@ from niels_gpt.renderers.registry import automatic_renderer, create_renderer
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import ChatFile, chat_files
 from niels_gpt.sources.files.inputs import Rejected
+from niels_gpt.tokenizer.load import is_sentencepiece
 
 SAMPLED: Final = 200  # rows of each file
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -62,7 +63,9 @@ def propose(inputs: Sequence[str], tokenizer: str, *, base: Path) -> str:
     if not any(each.conversations for each in found):
         first = next((each.example for each in found if each.example), "the files hold no rows")
         raise UsageError(f"no row of {', '.join(str(each.file.path) for each in found)} is a conversation: {first}")
-    if tokenizer.endswith(".model"):
+    # As the build decides: it refuses `[loss]` for conversations that are written with sentinels.
+    path = Path(tokenizer).expanduser()
+    if path.exists() and is_sentencepiece(path):
         return _written(found, tokenizer, None, [], base)
     return _written(found, tokenizer, *_rendered(found, tokenizer), base)
 

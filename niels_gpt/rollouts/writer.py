@@ -314,6 +314,9 @@ def import_rollouts(
         count, paths = ReadProgress(), [Path(file) for file in files]
         count.begin(paths)
         for path in paths:
+            if path.suffix in (".parquet", ".arrow"):  # the reader of lines would call them damaged texts
+                expected = "expected lines of JSON: .jsonl, .jsonl.gz or .jsonl.zst"
+                raise InputError(f"{path}: rollouts are not read from {path.suffix} files; {expected}")
             for record in read_jsonl(path, count=count):
                 if isinstance(record, Rejected):
                     raise InputError(record.detail)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-from niels_gpt.errors import MessageError, UsageError, did_you_mean
+from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, files_with_rows
@@ -19,6 +19,7 @@ from niels_gpt.sources.rows.preference_rows import FORMS, Preference, detect_for
 from niels_gpt.storage.remote import AnyFile, address
 
 LOOKED_AT = 100  # rows of a file that are read to find its form
+MOST_COLUMNS = 12  # names of columns in a message
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class PreferenceFiles:
         """The form of the rows.
 
         Raises:
-            UsageError: no row has the columns of any form, or two files have different ones.
+            InputError: no row has the columns of any form. UsageError: two files have different ones.
         """
         if self.form is not None:
             return self.form
@@ -71,9 +72,9 @@ class PreferenceFiles:
             listed = ", ".join(f"{path}: {form}" for path, form in found.items())
             raise UsageError(f"the files hold rows of different forms ({listed}); build one dataset of each")
         if not forms:
-            raise UsageError(
-                f"{self.files[0]}: no row has the columns of preferences; expected {_expected()}. Name the form with "
-                "--format, or build conversations with: niels-gpt episodes build"
+            raise InputError(
+                f"{self.files[0]}: no row has the columns of preferences; found {_columns_of(self.files[0])}; expected "
+                f"{_expected()}. Name the form with --format, or build conversations with: niels-gpt episodes build"
             )
         return forms[0]
 
@@ -157,6 +158,16 @@ def _form_of(path: AnyFile) -> str | None:
         if isinstance(record, Record) and isinstance(record.value, dict) and (form := detect_form(record.value)):
             return form
     return None
+
+
+def _columns_of(path: AnyFile) -> str:
+    """The columns of the first row that is an object, for a message."""
+    for record in islice(read_records(path), LOOKED_AT):
+        if isinstance(record, Record) and isinstance(record.value, dict):
+            names = [shown(name) for name in record.value]
+            more = f" and {len(names) - MOST_COLUMNS} more" if len(names) > MOST_COLUMNS else ""
+            return f"{', '.join(names[:MOST_COLUMNS]) or 'no column'}{more}"
+    return "no row that is an object"
 
 
 def _expected() -> str:

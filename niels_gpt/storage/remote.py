@@ -337,6 +337,8 @@ def file_system(url: str) -> tuple[Any, str]:
     # s3fs, which brings fsspec, is named first: who is told to install fsspec would be told about s3fs next.
     if url.startswith(("s3://", "s3a://")):
         check_library("s3fs")
+    if url.startswith("hf://"):
+        check_library("huggingface_hub")  # fsspec's own error for it does not say which library is missing
     check_library("fsspec")
     from fsspec.core import split_protocol, url_to_fs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import InputError, MessageError, UsageError
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.rows.preference_rows import Preference, detect_form, to_preference
 from tests.preferences.made import labelled, pairs, write_rows
@@ -206,7 +206,7 @@ def test_files_of_one_form(tmp_path: Any) -> None:
     mixed = preference_files([str(one), str(write_rows(tmp_path / "c.jsonl", labelled(2)))])
     with pytest.raises(UsageError, match="rows of different forms"):
         mixed.detected_form()
-    with pytest.raises(UsageError, match="no row has the columns of preferences"):
+    with pytest.raises(InputError, match="no row has the columns of preferences"):
         preference_files([str(write_rows(tmp_path / "d.jsonl", [{"messages": []}]))]).detected_form()
 
 

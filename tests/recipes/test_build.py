@@ -373,13 +373,14 @@ def test_what_is_refused_before_anything_is_built(folder: Path, setting: str, co
     assert not (folder / "made").exists()
 
 
-def test_init_writes_a_recipe_that_builds(folder: Path) -> None:
+@pytest.mark.parametrize("tokenizer", ["tokenizer/spm.model", "tokenizer"])
+def test_init_writes_a_recipe_that_builds(folder: Path, tokenizer: str) -> None:
     turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
     write_rows(folder / "odd.jsonl", [{"conversations": turns}] * 3)
     with (folder / "odd.jsonl").open("a") as file:
         file.write('{"conversations": [{"from": "alien", "value": "x"}]}\n')
     files = ["pairs.jsonl", "odd.jsonl", "chats/0.jsonl"]
-    options = ["--tokenizer", "tokenizer/spm.model", "--out", "mine.toml"]
+    options = ["--tokenizer", tokenizer, "--out", "mine.toml"]
     done = run_cli("init", *files, *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     written = (folder / "mine.toml").read_text()

@@ -157,6 +157,14 @@ def mixed(values: UInt64s) -> UInt64s:
     return values ^ (values >> np.uint64(31))
 
 
+def check_rensa() -> None:
+    """Raise `MissingExtra` if rensa is not installed, without which no MinHash can be computed."""
+    try:
+        import rensa  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtra("rensa") from error
+
+
 def minhashes_of(chats: Sequence[Sequence[Message]], words: int, roles: Sequence[str]) -> UInt32s:
     """The MinHash of each conversation, uint32, shape (n, PERMUTATIONS); zeros where it has no words.
 
@@ -167,10 +175,9 @@ def minhashes_of(chats: Sequence[Sequence[Message]], words: int, roles: Sequence
     Raises:
         MissingExtra: without rensa.
     """
-    try:
-        from rensa import RMinHash
-    except ModuleNotFoundError as error:
-        raise MissingExtra("rensa") from error
+    check_rensa()
+    from rensa import RMinHash
+
     found = ngrams(["\n".join(_texts(messages, roles)) for messages in chats], words)
     matrix = RMinHash.digest_matrix_from_flat_token_hashes(
         found.hashes, found.offsets.astype(np.uint64), PERMUTATIONS, SEED

@@ -1,0 +1,75 @@
+"""Commands without an optional library: refused at once, before any work, with the pip command that installs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.cli.main import app
+from niels_gpt.cli.terminal import run
+from niels_gpt.samples import chats_file
+
+RECIPE = """
+out = "built"
+[tokenizer]
+path = "{tokenizer}"
+[renderer]
+name = "ngpt"
+[[sources]]
+name = "chats"
+files = ["{chats}"]
+"""
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The error of a command line, which must end with 2."""
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: app([str(argument) for argument in arguments]))
+    said = " ".join(capsys.readouterr().err.split())
+    assert ended.value.code == 2, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "line"),
+    [
+        ("pyarrow", "hub", "episodes build chats.parquet --out out --tokenizer TOKENIZER"),
+        ("pyarrow", "hub", "cache build-sft chats.jsonl.zst --out out --tokenizer TOKENIZER"),
+        ("pyarrow", "hub", "preferences build chats.parquet --out out --tokenizer TOKENIZER"),
+        ("pyarrow", "hub", "init chats.parquet --tokenizer TOKENIZER"),
+        ("s3fs", "s3", "episodes build s3://bucket/chats.jsonl --out out --tokenizer TOKENIZER"),
+        ("fsspec", "remote", "episodes build memory://chats.jsonl --out out --tokenizer TOKENIZER"),
+        ("huggingface_hub", "hub", "episodes build hf://datasets/a/b --out out --tokenizer TOKENIZER"),
+        ("huggingface_hub", "hub", "fetch hf://datasets/a/b --out out"),
+        ("pyarrow", "hub", "build exports.toml"),
+        ("pyarrow", "hub", "build exports.toml --dry-run"),
+        ("rensa", "dedup", "build near.toml"),
+        ("rensa", "dedup", "build near.toml --dry-run"),
+        ("pyarrow", "hub", "export missing --to trl --out out"),
+    ],
+)
+def test_refused_before_any_work(
+    library: str,
+    extra: str,
+    line: str,
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if library == "huggingface_hub":
+        pytest.importorskip("fsspec")
+    recipe = RECIPE.format(tokenizer=tokenizer_dir, chats=chats_file())
+    Path(tmp_path / "exports.toml").write_text(recipe + '[[exports]]\nto = "trl"\n')
+    Path(tmp_path / "near.toml").write_text(recipe + "[duplicates]\nnear = 0.8\n")
+    for name in ("chats.parquet", "chats.jsonl.zst"):
+        Path(tmp_path / name).write_bytes(b"-")
+    (tmp_path / "missing").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, library, None)
+    said = refused(capsys, *line.replace("TOKENIZER", str(tokenizer_dir)).split())
+    assert said.endswith(f"this needs {library}, which is not installed: pip install 'niels-gpt[{extra}]'")
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
