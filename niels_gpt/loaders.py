@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,6 +83,8 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
     for name in asked.options:
         if name in _OTHER_NAMES:
             raise UsageError(f"found {name}; ng.loader takes {_OTHER_NAMES[name]} in its place")
+    if isinstance(asked.path, Iterator):  # the first directory, which shows the kind, is looked at more than once
+        asked = replace(asked, path=list(asked.path))
     counted = {name: asked.options.get(name) for name in ("too_long", "share_prefixes")}
     mixture = mixture_for(asked.path, sequence_length=asked.sequence_length, packing=asked.packing, **counted)
     if mixture is None and asked.sequence_length is None:

@@ -166,6 +166,21 @@ def test_a_cut_index_without_a_meta_is_refused(niels: Niels) -> None:
         open_chats(asst_id=3)
 
 
+@pytest.mark.parametrize("damage", [10**12, -8])
+def test_an_index_that_leaves_the_tokens_between_probes(
+    tmp_path: Path, damage: int, each_kernel: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening looks at every third offset here; what it does not see must not be read as tokens."""
+    monkeypatch.setattr("niels_gpt.cache.mmap.INDEX_PROBES", 3)
+    np.arange(40).astype("<u2").tofile(tmp_path / "tokens.bin")
+    np.save(tmp_path / "idx.npy", np.array([0, 4, 8, 12, damage, damage + 4, 24, 28, 32, 36]))
+    paths = str(tmp_path / "tokens.bin"), str(tmp_path / "idx.npy")
+    dataset = SFTExampleDataset(*paths, T=6, device="cpu", eot_id=2, asst_id=3)
+    for example in (3, 4, 5):
+        with pytest.raises(CacheError, match=r"idx\.npy: record \d"):
+            dataset.rows(np.array([0, example]))
+
+
 def test_an_index_of_as_many_other_examples_is_found_by_verify(niels: Niels) -> None:
     """Sizes agree and offsets grow, so only the checksum tells."""
     edit_index(lambda offsets: offsets.__iadd__(offsets > 0))

@@ -30,6 +30,26 @@ from tests.rollouts.made import rows, write
 NAN = float("nan")
 
 
+def test_directories_from_a_generator(tmp_path: Path) -> None:
+    """Finding out what kind of dataset there is took the first two of them."""
+    for name in "abc":
+        write_dataset(tmp_path / name, [6] * 4)
+    found = ng.loader(sorted(tmp_path.iterdir()), batch_size=12, sequence_length=5)
+    assert len(next(iter(found)).episodes) == 12
+    found = ng.loader((path for path in sorted(tmp_path.iterdir())), batch_size=12, sequence_length=5)  # type: ignore[arg-type]
+    assert len(next(iter(found)).episodes) == 12
+    for path in (3, b"abc"):
+        with pytest.raises(UsageError, match="expected a directory, several, or a mapping"):
+            ng.loader(path, batch_size=2, sequence_length=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("switch", ["share_prefixes", "global_counts"])
+def test_switches_are_true_or_false(tmp_path: Path, switch: str) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    with pytest.raises(UsageError, match=f"{switch} is 'no'; expected true or false"):
+        ng.loader(dataset, batch_size=2, sequence_length=5, packing=True, too_long="head", **{switch: "no"})
+
+
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("datasets")

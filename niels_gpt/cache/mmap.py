@@ -102,17 +102,19 @@ class ExampleIndex:
         """Start and stop of each example, in tokens, both int64 of the shape of `examples`.
 
         Raises:
-            CacheError: an example is empty or ends before it starts.
+            CacheError: an example is empty, ends before it starts, or leaves the token file.
         """
         starts = self.offsets[examples]
         # An example stops where the next starts. The last has no next one, so it reads its own start, which the line
         # after replaces by the end.
         stops = self.offsets[np.minimum(examples + 1, len(self) - 1)]
         stops[examples == len(self) - 1] = self._end
-        if examples.size and (stops - starts).min() < 1:
-            bad = int(examples[np.argmin(stops - starts)])
+        # Opening a long index has looked at some entries only.
+        if examples.size and ((stops - starts).min() < 1 or starts.min() < 0 or stops.max() > self._end):
+            bad = int(np.argmax((stops <= starts) | (starts < 0) | (stops > self._end)))
             raise CacheError(
-                f"{self.path}: record {bad} ends before it starts; the index is damaged: restore it, or build again"
+                f"{self.path}: record {int(examples[bad]):,} is from token {int(starts[bad]):,} to {int(stops[bad]):,} "
+                f"of {self._end:,}; the index is damaged: restore it, or build again"
             )
         return starts, stops
 

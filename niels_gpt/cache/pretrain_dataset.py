@@ -14,14 +14,13 @@ from niels_gpt.cache.mmap import Int64s, map_tokens, windows
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format import gather
 from niels_gpt.format.collate import (
-    check_batch_size,
     check_generator,
-    check_length,
     checked_device,
     to_device,
 )
 from niels_gpt.format.gather import Buffers, shifted
 from niels_gpt.kernel import native
+from niels_gpt.ranges import BATCH_SIZE, LENGTH
 
 
 class PretrainTokenStreamDataset:
@@ -44,7 +43,7 @@ class PretrainTokenStreamDataset:
     """
 
     def __init__(self, shards_dir: str, *, T: int, device: str, tokenizer: Any | None = None) -> None:
-        self.shards_dir, self.T, self.device = Path(shards_dir), check_length(T), device
+        self.shards_dir, self.T, self.device = Path(shards_dir), LENGTH.whole(T), device
         self._on_cpu = checked_device(device).type == "cpu"
         dtype, paths = _find_shards(self.shards_dir, tokenizer)
         found = [map_tokens(path, dtype) for path in paths]
@@ -71,7 +70,7 @@ class PretrainTokenStreamDataset:
         Raises:
             UsageError: `B` below 1, or no generator of torch's.
         """
-        B = check_batch_size(B)
+        B = BATCH_SIZE.whole(B)
         check_generator(generator)
         drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
         x, y = map(torch.from_numpy, self._x_and_y((drawn if drawn.is_cpu else drawn.cpu()).numpy()))

@@ -14,10 +14,8 @@ from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, Tokens, map_to
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format import gather
 from niels_gpt.format.collate import (
-    check_batch_size,
     check_device,
     check_generator,
-    check_length,
     fill_trained,
     padded_inputs_and_targets,
     to_device,
@@ -25,7 +23,7 @@ from niels_gpt.format.collate import (
 from niels_gpt.format.gather import Buffers
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
 from niels_gpt.kernel import native
-from niels_gpt.ranges import TOKEN_ID
+from niels_gpt.ranges import BATCH_SIZE, LENGTH, TOKEN_ID
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +66,7 @@ class SFTExampleDataset:
         asst_id: int | None = None,
         tokenizer: Any | None = None,
     ) -> None:
-        self.T = T = check_length(T)
+        self.T = T = LENGTH.whole(T)
         self.tokens_path, self.idx_path, self.device = Path(tokens_path), Path(idx_path), device
         check_device(device)
         meta = meta_beside(self.tokens_path.parent, tokenizer)
@@ -102,7 +100,7 @@ class SFTExampleDataset:
         """
         import torch
 
-        B = check_batch_size(B)
+        B = BATCH_SIZE.whole(B)
         check_generator(generator)
         # On the generator's device, as torch requires; the examples of a seed differ between CPU and CUDA generators.
         drawn = torch.randint(len(self), (B,), generator=generator, device=generator.device)

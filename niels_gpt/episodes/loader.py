@@ -141,8 +141,9 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         others: dict[str, Any] = {"use_loss_mask": use_loss_mask, "pad_token_id": pad_token_id}
         others |= {"episode_min_tokens": episode_min_tokens}
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", order | others)
-        self.packing, self.share_prefixes = check_flag(packing, "packing"), share_prefixes
-        self.device, self._global_counts, self._images = self.config.device, global_counts, images
+        self.packing, self.share_prefixes = check_flag(packing, "packing"), check_flag(share_prefixes, "share_prefixes")
+        self.device, self._images = self.config.device, images
+        self._global_counts = check_flag(global_counts, "global_counts")
         self._choose_policy(too_long, proportions["weight_by"])
         self._open_directories(dataset_dir, shard_cache, proportions)
         self.rank, self.world_size = ranks(rank, world_size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import fields
@@ -140,11 +141,16 @@ def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], dict[str, f
     """
     if dataset_dir is None:
         raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
+    if isinstance(dataset_dir, bytes) or not isinstance(dataset_dir, Path | Iterable):
+        raise UsageError(
+            f"dataset_dir is {shown(dataset_dir)}; expected a directory, several, or a mapping from directories to "
+            "proportions"
+        )
     names = [str(dataset_dir)] if isinstance(dataset_dir, str | Path) else [str(name) for name in dataset_dir]
     if not names:
         raise UsageError("dataset_dir is empty; pass at least one directory that holds train/ and val/")
-    # Weights refer to names, and a state to positions in this list.
-    if len(set(names)) < len(names):
+    # Weights refer to names, and a state to positions in this list. Without `normpath`, a and a/ would be two.
+    if len(set(map(os.path.normpath, names))) < len(names):
         raise UsageError(f"dataset_dir names a directory twice: {', '.join(names)}; name each once, with a proportion")
     mixture = None
     if isinstance(dataset_dir, Mapping):

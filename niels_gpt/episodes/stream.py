@@ -144,13 +144,14 @@ class GPTDataLoader:
         B = self.batch_size
         # Positions count windows over all ranks: 2 ranks of 4 read 0-3 and 4-7, then 8-11 and 12-15.
         first = self._positions[split] + self.rank * B
-        self._positions[split] += B * self.world_size
         spans = windows.draw(first, first + B)
         masks = None if self.config.use_loss_mask is False else windows.masks
         if masks is None:
             self._warn_once(split, windows)
         arrays = windows.arrays(spans, masks)
-        return tuple(to_device(torch.from_numpy(array), self.config.device) for array in arrays)
+        tensors = tuple(to_device(torch.from_numpy(array), self.config.device) for array in arrays)
+        self._positions[split] += B * self.world_size  # only now: after an error, the next call makes this batch again
+        return tensors
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
         """The place of the next batch; `position` counts windows over all ranks, `epoch` is always 0."""

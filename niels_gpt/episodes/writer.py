@@ -57,7 +57,8 @@ class EpisodeWriter:
         files: the finished files by name, relative to `folder`; complete after `close`.
 
     Raises:
-        UsageError: unknown `mask_dtype`, or `shard_bytes` has no room for one token. MissingExtra: no pyarrow.
+        UsageError: unknown `mask_dtype` or `segments_dtype`, or `shard_bytes` has no room for one token.
+        MissingExtra: no pyarrow.
     """
 
     def __init__(
@@ -75,6 +76,10 @@ class EpisodeWriter:
     ) -> None:
         if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
             raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
+        if segments_dtype is not None and segments_dtype not in SEGMENT_DTYPES:
+            raise UsageError(
+                f"segments_dtype is {segments_dtype!r}; expected one of {', '.join(SEGMENT_DTYPES)}, or None"
+            )
         EPISODES_SHARD_BYTES.check(shard_bytes)
         self.tokens = self.episodes = self.trained_tokens = self.groups = self.images = self.image_tokens = 0
         self.files: dict[str, FileRecord] = {}
@@ -205,6 +210,14 @@ class EpisodeWriter:
             raise UsageError(
                 f"{n} ids, segments_dtype {self._segments_dtype} and {found} segments; expected one per id with a "
                 "segments_dtype, and none without"
+            )
+        if segments is None or self._segments_dtype is None or not n:
+            return
+        most = int(np.iinfo(SEGMENT_DTYPES[self._segments_dtype]).max)
+        # Larger numbers would wrap around silently: 0 and 65,536 would be one text.
+        if segments.min() < 0 or segments.max() > most:
+            raise UsageError(
+                f"segments from {segments.min()} to {segments.max()} in {self._segments_dtype}; expected 0 to {most:,}"
             )
 
     def _checked(

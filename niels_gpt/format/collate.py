@@ -14,22 +14,11 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError, did_you_mean, shown
 from niels_gpt.format.gather import shifted
-from niels_gpt.ranges import BATCH_SIZE, LENGTH
 
 if TYPE_CHECKING:
     import torch
 
 DEVICES: Final = ("cpu", "cuda", "mps", "xpu", "meta")
-
-
-def check_batch_size(B: Any) -> int:
-    """The batch size as an `int`; raises `UsageError` unless it is a positive whole number."""
-    return BATCH_SIZE.whole(B)
-
-
-def check_length(T: Any) -> int:
-    """The number of inputs in a row as an `int`; raises `UsageError` unless it is a positive whole number."""
-    return LENGTH.whole(T)
 
 
 def check_generator(generator: Any) -> None:

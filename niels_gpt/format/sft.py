@@ -23,7 +23,7 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.fitting import drop_oldest_turns
 from niels_gpt.format.masks import IGNORE_INDEX, assistant_mask
 from niels_gpt.messages import ChatExample, Message, normalise
-from niels_gpt.ranges import LENGTH
+from niels_gpt.ranges import BATCH_SIZE, LENGTH
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, Ids, Lengths, encode_ordinary, sentinel_ids
 
 if TYPE_CHECKING:
@@ -195,8 +195,8 @@ def collate_sft_batch(
 
     from niels_gpt.format import collate  # imported here, so that serialising chats does not import torch
 
-    collate.check_batch_size(len(packed))
-    T = collate.check_length(T)
+    BATCH_SIZE.whole(len(packed))
+    T = LENGTH.whole(T)
     collate.checked_device(device)
     for index, (ids, mask) in enumerate(packed):
         if len(ids) != T + 1 or len(mask) != T + 1:

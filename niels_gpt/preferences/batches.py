@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
+from niels_gpt.episodes.format import COMPLETION
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
 from niels_gpt.episodes.order.states import Place
@@ -185,7 +186,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         # The completions of a group are neighbours: those of a group that begins at episode 20 are 20, 21, ... A
         # missing group has the number -1, so `begins` gives a wrong episode for it, which `present` discards.
         episodes = np.where(present, self.groups.begins[groups[group]] + number, -1)
-        fields = np.zeros(len(group), dtype=self.groups.records(np.empty(0, np.int64)).dtype)
+        fields = np.zeros(len(group), dtype=COMPLETION)
         fields["rank"] = fields["label"] = -1
         fields["score"] = fields["margin"] = np.nan
         fields[present] = self.groups.records(episodes[present])

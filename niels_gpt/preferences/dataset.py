@@ -25,6 +25,7 @@ from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
 from niels_gpt.episodes.order.metadata import checked_begins, open_completions
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
+from niels_gpt.forks import cached_property
 
 TOO_LONG: Final = ("error", "skip", "head", "tail")
 NO_COMPLETION: Final = ("error", "skip")
@@ -146,10 +147,11 @@ class PreferenceSplit:
     def __len__(self) -> int:
         return len(self.filtered)
 
-    @property
+    @cached_property
     def smallest(self) -> int:
         """The number of completions of the smallest group; 0 without groups."""
-        return int(np.diff(self.begins).min(initial=2**31)) if len(self.begins) > 1 else 0
+        # Cached: every batch asks for it, and there may be millions of groups.
+        return int(np.diff(self.begins).min()) if len(self.begins) > 1 else 0
 
     def positions_of_datasets(self) -> list[Span]:
         """The positions (after filtering) of each dataset's groups."""

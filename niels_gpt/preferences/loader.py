@@ -9,7 +9,7 @@ from typing import Any
 from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate import SplitIterator
-from niels_gpt.episodes.order.sampling import Sampling, grouped_schedule
+from niels_gpt.episodes.order.sampling import Sampling, grouped_schedule, groups_of
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
@@ -160,8 +160,5 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
     def _mixed(self, opened: PreferenceSplit, mixture: dict[str, float]) -> Schedule:
         """The groups of several datasets in proportion."""
         sampling = Sampling(weight_by="dataset", weights=mixture, **self._order)
-        # Numbered, so that a moved mixture can still be resumed.
-        spans = zip(opened.positions_of_datasets(), mixture.values(), strict=True)
-        used = {f"dataset {number}": both for number, both in enumerate(spans) if both[1] > 0}
-        members = {name: span for name, (span, _) in used.items()}
-        return grouped_schedule(members, {name: share for name, (_, share) in used.items()}, sampling)
+        groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), sampling)
+        return grouped_schedule(groups.members, groups.proportions, sampling)

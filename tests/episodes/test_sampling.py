@@ -22,7 +22,7 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order.sampling import shares
+from niels_gpt.episodes.order.sampling import Sampling, shares
 from niels_gpt.episodes.order.schedule import (
     EMPTY,
     EveryRow,
@@ -401,6 +401,59 @@ GOOD = {"chat": 1, "code": 1, "math": 1}
 def test_weights_that_do_not_fit(dataset: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         open_loader(dataset, **options)
+
+
+@pytest.mark.parametrize("option", ["weights", "repeats"])
+@pytest.mark.parametrize("value", [[1, 2], 2, "chat"])
+def test_proportions_without_names(dataset: Path, option: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{option} is .*; expected a mapping from names to numbers"):
+        open_loader(dataset, weight_by="type", **{option: value})
+
+
+@pytest.mark.parametrize("phases", [{"chat": 2}, [{"chat": 2}, 3], 5])
+def test_phases_without_names(dataset: Path, phases: Any) -> None:
+    with pytest.raises(UsageError, match=r"phases is .*; expected a list of mappings from names to numbers of rows"):
+        Sampling(weight_by="type", phases=phases)
+
+
+@pytest.mark.parametrize("ends", ["first", "all"])
+def test_a_temperature_that_leaves_a_group_out(tmp_path: Path, ends: str) -> None:
+    """(2 / 9) ** 10,000 is 0 as a float."""
+    folders = [write_dataset(tmp_path / "a", [6] * 9), write_dataset(tmp_path / "b", [6] * 2)]
+    with pytest.raises(UsageError, match=r"the weight of dataset 1 is 0 at temperature 0\.0001"):
+        open_loader(folders, temperature=1e-4, epoch_ends=ends)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repeats": {"a": 1e300, "b": 1}},
+        {"weight_by": "dataset", "weights": {"a": 1e-30, "b": 1}, "epoch_ends": "all"},
+        {"sampling": Sampling(phases=[{"a": 2**62, "b": 2**62}, {"a": 2**62, "b": 2**62}])},
+    ],
+    ids=["repeats", "all", "phases"],
+)
+def test_epochs_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [str(write_dataset(Path(name), [6] * 9)) for name in "ab"]
+    with pytest.raises(UsageError, match=r"an epoch of .* rows; expected at most 2\*\*62"):
+        open_loader(names, **options)
+
+
+def test_datasets_are_named_by_paths_too(tmp_path: Path) -> None:
+    a, b = (write_dataset(tmp_path / name, [6] * 9) for name in "ab")
+    for sampling in (
+        Sampling(weight_by="dataset", weights={a: 1, b: 3}),
+        Sampling(repeats={a: 0.5, b: 1.5}),
+        Sampling(phases=[{a: 3, b: 9}]),
+    ):
+        first, other = (open_loader([a, b], sampling=sampling) for _ in range(2))
+        assert first.next_batch().state == other.next_batch().state
+
+
+def test_one_directory_under_two_names(dataset: Path) -> None:
+    with pytest.raises(UsageError, match="names a directory twice"):
+        open_loader([str(dataset), f"{dataset}/"])
 
 
 def test_proportions_and_weights_together(dataset: Path) -> None:

@@ -39,6 +39,17 @@ def counting(folder: Path, n: int, *, first: int = 0, mask: str | None = None) -
 # ---- batches
 
 
+def test_a_batch_for_which_the_device_has_no_room_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = counting(tmp_path / "train", 100)
+    expected = GPTDataLoader(settings(), None, dataset).get_batch()
+    loader = GPTDataLoader(settings(), None, dataset)
+    with monkeypatch.context() as patched:
+        patched.setattr("niels_gpt.episodes.stream.to_device", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loader.get_batch()
+    assert torch.equal(loader.get_batch()[0], expected[0])
+
+
 def test_windows_of_one_file(tmp_path: Path) -> None:
     dataset = counting(tmp_path / "train", 100, first=70_000)
     loader = GPTDataLoader(settings(), dataset_dir=dataset, use_loss_mask=False)

@@ -34,6 +34,16 @@ from tests.conftest import ASST, EOT, IDS, SYS, USR, FakeTokenizer
 CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
 
 
+def test_texts_that_the_segments_file_cannot_number(tmp_path: Path) -> None:
+    """65536 became 0 in uint16, and two texts one."""
+    with pytest.raises(UsageError, match="segments_dtype is 'uint8'; expected one of uint16, uint32, or None"):
+        EpisodeWriter(tmp_path, "train", mask_dtype=None, segments_dtype="uint8")
+    for number in (1 << 16, -1):
+        writer = EpisodeWriter(tmp_path, "train", mask_dtype=None, segments_dtype="uint16")
+        with pytest.raises(UsageError, match=r"segments from .*; expected 0 to 65,535"):
+            writer.write(np.arange(2), np.array([2]), segments=np.array([0, number]))
+
+
 def records(folder: Path) -> list[list[int]]:
     return np.fromfile(folder / "episodes.idx", dtype="<u8").reshape(-1, 2).tolist()
 

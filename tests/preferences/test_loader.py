@@ -248,6 +248,22 @@ def test_mixtures(folder: Path) -> None:
     assert len(both.split("train")) == first + len(loader(folder, "other").split("train"))
 
 
+@pytest.mark.parametrize("share", [-1.0, float("nan"), "half", None])
+def test_shares_that_cannot_be(folder: Path, share: Any) -> None:
+    """As for episodes; -1 and nan left the dataset out without a word."""
+    shares = {str(folder / "pairs" / "out"): 1.0, str(folder / "other" / "out"): share}
+    with pytest.raises(UsageError, match=r"the weight of .*other.* is .*; expected a number of 0 or more"):
+        PreferenceLoader(shares, batch_size=4, sequence_length=96)
+
+
+def test_a_share_of_a_dataset_without_groups(folder: Path) -> None:
+    """All groups of one dataset are too long: nothing of it can be drawn."""
+    longest = built(folder / "longest", [{"prompt": "a " * 90, "chosen": "b", "rejected": "c"}] * 5)
+    shares = {str(folder / "pairs" / "out"): 1.0, str(longest): 1.0}
+    with pytest.raises(UsageError, match=r"weights name the dataset .*longest.*, which has no rows"):
+        PreferenceLoader(shares, batch_size=4, sequence_length=80, too_long="skip")
+
+
 def test_front_door(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="preferences, which have no packing"):
         ng.loader(folder / "pairs" / "out", batch_size=2, sequence_length=96, packing=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -42,11 +42,8 @@ from niels_gpt.episodes.order.schedule import (
     running_shares,
 )
 from niels_gpt.episodes.packing import StoredPlan, group_rows
-from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.errors import UsageError, did_you_mean, shown
 from niels_gpt.seeds import MAX_LENGTH
-
-if TYPE_CHECKING:
-    pass
 
 WEIGHT_COLUMNS: Final = ("type", "source", "dataset", "weight")
 MODES: Final = ("epoch", "random")
@@ -104,6 +101,7 @@ class Sampling:
     phases: Sequence[Mapping[str, int]] | None = None
 
     def __post_init__(self) -> None:
+        self._name_groups_by_text()
         if self.weight_by is None and self._set_among("temperature", "repeats", "phases"):
             object.__setattr__(self, "weight_by", "dataset")  # the one column that every dataset has
         if self.mode not in MODES:
@@ -125,6 +123,27 @@ class Sampling:
             ranges.check_flag(vars(self)[name], name)
         self._check_epoch()
         self._check_shards()
+
+    def _name_groups_by_text(self) -> None:
+        """Names of groups become text: datasets may be named by paths."""
+        for option in ("weights", "repeats"):
+            found = vars(self)[option]
+            if found is None:
+                continue
+            if not isinstance(found, Mapping):
+                raise UsageError(f"{option} is {shown(found)}; expected a mapping from names to numbers")
+            object.__setattr__(self, option, _named_by_text(found))
+        if self.phases is None:
+            return
+        if (
+            isinstance(self.phases, Mapping)
+            or not isinstance(self.phases, Sequence)
+            or not all(isinstance(phase, Mapping) for phase in self.phases)
+        ):
+            raise UsageError(
+                f"phases is {shown(self.phases)}; expected a list of mappings from names to numbers of rows"
+            )
+        object.__setattr__(self, "phases", tuple(map(_named_by_text, self.phases)))
 
     def _check_shards(self) -> None:
         if self.shuffle_shards is None:
@@ -195,8 +214,6 @@ class Sampling:
                 raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
             # `dataset_dir={"a": 0.7, "b": 0.3}` is short for weights by dataset.
             values |= {"weight_by": "dataset", "weights": mixture}
-        if values["repeats"] is not None:  # datasets may be named by paths
-            values["repeats"] = {str(name): times for name, times in values["repeats"].items()}
         return cls(
             mode=settings.sampling_mode,
             shuffle=settings.epoch_shuffle,
@@ -214,6 +231,10 @@ class Sampling:
             seed=self.seed,
             shuffle_shards=self.shuffle_shards,
         )
+
+
+def _named_by_text(numbers: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): number for name, number in numbers.items()}
 
 
 @dataclass(frozen=True)
@@ -242,13 +263,25 @@ def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) ->
     """
     if not sampling.by_group or sampling.weight_by is None:
         return None
-    by_dataset = sampling.weight_by == "dataset"
     found: dict[str, IndexSet] = {}
-    if by_dataset:
+    if sampling.weight_by == "dataset":
         # Whole ranges of positions: a mixture of datasets needs no metadata and no memory.
         found |= zip(names, split.positions_of_datasets(), strict=True)
     else:
         found |= labels(split, sampling.weight_by)
+    return groups_of(found, sampling)
+
+
+def groups_of(found: Mapping[str, IndexSet], sampling: Sampling) -> EpisodeGroups:
+    """The groups to draw from, among those that the data has.
+
+    Args:
+        found: the members of each group by its name in the proportions; of datasets in their order.
+
+    Raises:
+        UsageError: proportions and data do not name the same groups.
+    """
+    by_dataset = sampling.weight_by == "dataset"
     # Fingerprints hold the groups' names. A dataset is numbered there, so that a moved mixture can still be resumed.
     known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
     # At most one of the two is set; `Sampling` has checked that.
@@ -259,7 +292,7 @@ def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) ->
         option, proportions = "phases", _rows_of_phases(sampling.phases)
     if proportions is None:
         return EpisodeGroups({known_as[name]: members for name, members in found.items() if len(members)}, None)
-    _check_names(found, proportions, option, sampling.weight_by)
+    _check_names(found, proportions, option, str(sampling.weight_by))
     # A group of weight 0 is left out, so that an epoch need not hold a row of it.
     used = [name for name in found if proportions[name] > 0]
     return EpisodeGroups(
@@ -356,6 +389,7 @@ def grouped_schedule(
             return RandomGroups(groups, ends, sampling.seed)
         n = rows_until(sampling.epoch_ends, sizes, weight_of) if sampling.epoch_ends else sampling.epoch_rows
         parts = shares(weight_of, n or sum(sizes.values()))
+    _check_epoch_length(sum(parts.values()))
     unseen = [name for name, rows in parts.items() if not rows]
     if unseen:
         raise UsageError(
@@ -365,6 +399,14 @@ def grouped_schedule(
     return GroupedRows(
         [Group(name, rows, parts[name]) for name, rows in members.items()], sampling.seed, sampling.shuffle
     )
+
+
+def _check_epoch_length(rows: int) -> None:
+    if rows > MAX_LENGTH:
+        raise UsageError(
+            f"an epoch of {shown(rows)} rows; expected at most 2**62: lower the repeats or phases, or raise "
+            "the smallest weight"
+        )
 
 
 def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
@@ -402,7 +444,11 @@ def by_temperature(sizes: Mapping[str, int], temperature: float) -> dict[str, fl
         raise UsageError(f"temperature is {temperature!r}; expected a number above 0 (1: by size, large: all alike)")
     # Divided by the largest before the power, or sizes of billions at a low temperature would overflow.
     most = max(sizes.values())
-    return {name: (size / most) ** (1 / temperature) for name, size in sizes.items()}
+    weight_of = {name: (size / most) ** (1 / temperature) for name, size in sizes.items()}
+    # At a temperature near 0 the power is too small for a float. As 0 it would leave the group out silently.
+    if lost := next((name for name, weight in weight_of.items() if not weight and sizes[name]), None):
+        raise UsageError(f"the weight of {lost} is 0 at temperature {temperature:g}; raise the temperature")
+    return weight_of
 
 
 def by_repeats(sizes: Mapping[str, int], repeats: Mapping[str, float]) -> dict[str, int]:
@@ -432,11 +478,12 @@ def rows_until(ends: str, sizes: Mapping[str, int], weight_of: Mapping[str, floa
 def _phased_schedule(
     members: Mapping[str, IndexSet], phases: Sequence[Mapping[str, int]], sampling: Sampling
 ) -> Schedule:
-    shown = _rows_of_phases(phases)
-    groups = [Group(name, rows, shown[name]) for name, rows in members.items()]
+    drawn = _rows_of_phases(phases)
+    groups = [Group(name, rows, drawn[name]) for name, rows in members.items()]
     empty = [group.name for group in groups if not len(group.members)]
     if empty:
         raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
+    _check_epoch_length(sum(drawn.values()))
     whole = GroupedRows(groups, sampling.seed, sampling.shuffle)
     if len(phases) == 1:
         return whole
