@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from niels_gpt.errors import UsageError, shown
+from niels_gpt.extras import with_extras_named
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.values import check_keywords, check_names
 
@@ -130,6 +131,7 @@ def _check_path(name: str, path: object) -> None:
         raise UsageError(f"{name} is {shown(path)}; expected the path of a directory")
 
 
+@with_extras_named
 def loader(
     path: str | Path | Sequence[str | Path] | Mapping[str | Path, float],
     *,
@@ -198,6 +200,7 @@ def loader(
     return loader_of(asked).as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 
+@with_extras_named
 def build(
     inputs: str | Path | Sequence[str | Path],
     out: str | Path,
@@ -289,6 +292,7 @@ def _with_processor(options: Mapping[str, Any], tokenizer: Any, images: str | Pa
     return {**options, "processor": load_processor(str(tokenizer))}
 
 
+@with_extras_named
 def tokenize(
     tokenizer: Any,
     *,
@@ -325,6 +329,7 @@ def tokenize(
     return Tokenize(chosen, LossOn.of(loss_on), pack, **options)
 
 
+@with_extras_named
 def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
     """What is wrong with data, a tokenizer or a template, before GPU hours are spent on it.
 
@@ -343,6 +348,7 @@ def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
     return run(source, other, **options)
 
 
+@with_extras_named
 def convert(
     source: str | Path, out: str | Path, *, to: str | None = None, source_format: str | None = None, **options: Any
 ) -> dict[str, Any]:
@@ -374,6 +380,7 @@ def convert(
     return import_episodes(source, str(source_format), out, **options)
 
 
+@with_extras_named
 def explore(
     path: str | Path | None = None,
     *,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Equal to the versions in pyproject's extras, which a test checks.
 MINIMUM_VERSIONS: Final = {
@@ -42,6 +47,21 @@ def check_library(name: str) -> None:
             f"{name} {found} is installed; this needs {least} or newer: pip install --upgrade "
             f"'niels-gpt[{EXTRA_OF_LIBRARY[name]}]'"
         )
+
+
+def with_extras_named(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, but the import of an optional library that is missing, wherever in it, raises `MissingExtra`."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            if error.name in EXTRA_OF_LIBRARY:
+                raise MissingExtra(error.name) from error
+            raise
+
+    return called
 
 
 def _numbers(version_text: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from niels_gpt.cli.main import app
 from niels_gpt.cli.terminal import run
 from niels_gpt.samples import chats_file
+from tests.conftest import run_python
 
 RECIPE = """
 out = "built"
@@ -73,3 +75,46 @@ def test_refused_before_any_work(
     said = refused(capsys, *line.replace("TOKENIZER", str(tokenizer_dir)).split())
     assert said.endswith(f"this needs {library}, which is not installed: pip install 'niels-gpt[{extra}]'")
     assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
+
+
+# In a new process, where nothing that needs the libraries is imported yet.
+FUNCTIONS = """
+import json, sys
+import niels_gpt as ng
+for name in ("torch", "pyarrow", "uvicorn", "hyperscan", "tokenizers", "transformers"):
+    sys.modules[name] = None
+calls = {
+    "loader": lambda: ng.loader("nothing", batch_size=1, sequence_length=8),
+    "diagnose": lambda: ng.diagnose("chats.parquet"),
+    "convert": lambda: ng.convert("nothing", "out", to="trl"),
+    "explore": lambda: ng.explore(),
+    "tokenize": lambda: ng.tokenize("owner/model"),
+    "renderer": lambda: ng.renderer("owner/model"),
+    "build": lambda: ng.build("chats.parquet", "out", TOKENIZER),
+}
+for name, call in calls.items():
+    try:
+        call()
+    except ImportError as error:
+        print(json.dumps([name, type(error).__name__, str(error)]))
+"""
+
+
+def test_functions_name_the_extra(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """As an ImportError, which programs in Python expect."""
+    (tmp_path / "chats.parquet").write_bytes(b"PAR1")
+    done = run_python("-c", FUNCTIONS.replace("TOKENIZER", repr(str(tokenizer_dir))), cwd=tmp_path, fresh=True)
+    found = {name: (kind, said) for name, kind, said in map(json.loads, done.stdout.splitlines())}
+    expected = {
+        "loader": ("torch", "torch"),
+        "diagnose": ("pyarrow", "hub"),
+        "convert": ("pyarrow", "hub"),
+        "explore": ("hyperscan", "explorer"),
+        "tokenize": ("transformers", "hf"),
+        "renderer": ("transformers", "hf"),
+        "build": ("pyarrow", "hub"),
+    }
+    assert found == {
+        name: ("MissingExtra", f"this needs {library}, which is not installed: pip install 'niels-gpt[{extra}]'")
+        for name, (library, extra) in expected.items()
+    }, done.stderr

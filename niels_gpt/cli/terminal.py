@@ -15,13 +15,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from niels_gpt.errors import (
-    EXTRA_OF_LIBRARY,
     STORAGE_REMEDIES,
-    MissingExtra,
     NielsError,
     shortened,
     without_passwords,
 )
+from niels_gpt.extras import with_extras_named
 from niels_gpt.progress import Progress
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def run(command: Callable[[], Any]) -> None:
     stdout = sys.stdout
     try:
         try:
-            _with_extras_named(command)
+            with_extras_named(command)()
         finally:
             if sys.stdout is not stdout:  # typer puts another there when the pipe is closed, and exits with 1
                 raise BrokenPipeError
@@ -106,15 +105,6 @@ def run(command: Callable[[], Any]) -> None:
         # The errors of this package are safe to print already; those of the system name a path as it was given.
         found = shortened(without_passwords(f"{where}{error.strerror or error}"))
         _end(found + (f"; {remedy}" if remedy else ""), 3)
-
-
-def _with_extras_named(command: Callable[[], Any]) -> None:
-    try:
-        command()
-    except ModuleNotFoundError as error:
-        if error.name in EXTRA_OF_LIBRARY:
-            raise MissingExtra(error.name) from error
-        raise
 
 
 def _end(message: str, code: int) -> NoReturn:
