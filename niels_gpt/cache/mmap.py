@@ -169,6 +169,26 @@ class RowReader:
         return rows
 
 
+def parts_of(values: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """A mapped array from end to end, in parts with the number of their first value; a part is released after use."""
+    # In parts, because comparing a whole file at once would need a second array of its size.
+    for start in range(0, len(values), VERIFY_TOKENS):
+        yield start, values[start : start + VERIFY_TOKENS]
+        release(values)
+
+
+def outside_vocabulary(path: Path, first: int, ids: Tokens, vocab_size: int) -> str | None:
+    """What is wrong with the first of some ids that is not in the vocabulary; `None` if all are.
+
+    Args:
+        first: the number of the first one in the file at `path`.
+    """
+    if ids.max() < vocab_size:
+        return None
+    at = int(np.argmax(ids >= vocab_size))
+    return f"{path}: token {first + at:,} is {int(ids[at])}; the vocabulary has {vocab_size:,}"
+
+
 def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
     """Read a whole cache and yield one line for each problem.
 
@@ -189,17 +209,13 @@ def _verify_contents(folder: Path, meta: Meta) -> Iterator[str]:
     dtype, vocab_size = TOKEN_DTYPES[meta["token_dtype"]], meta["vocab_size"]
     for name in meta["files"]:
         if name in {mask_name(split) for split in SPLITS}:
-            if map_tokens(folder / name, "|u1").max(initial=0) > 1:
+            if any(part.max() > 1 for _, part in parts_of(map_tokens(folder / name, "|u1"))):
                 yield f"{folder / name}: entries other than 0 and 1; expected a mask"
         elif name.endswith(".bin"):
-            tokens = map_tokens(folder / name, dtype)
-            # In chunks, because comparing a whole file at once would need a second array of its size.
-            for start in range(0, len(tokens), VERIFY_TOKENS):
-                chunk = tokens[start : start + VERIFY_TOKENS]
-                if chunk.max() >= vocab_size:
-                    at = start + int(np.argmax(chunk >= vocab_size))
-                    yield f"{folder / name}: token {at:,} is {int(tokens[at])}; the vocabulary has {vocab_size:,}"
-                    break
+            parts = parts_of(map_tokens(folder / name, dtype))
+            found = (outside_vocabulary(folder / name, start, ids, vocab_size) for start, ids in parts)
+            if first := next(filter(None, found), None):
+                yield first
     if meta["kind"] == "sft":
         for split in SPLITS:
             try:

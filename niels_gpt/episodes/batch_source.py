@@ -247,9 +247,9 @@ class BatchSource(Batches[EpisodeBatch]):
         texts = reader.texts(spans)
         weights = reader.weights(spans, texts)
         own_tokens, used = spans.own, spans.used
-        row = texts.places // texts.width
+        row = texts // self._width
         # In the example with width 5, texts at places 0 2 5 of the padded rows begin at 0 2 3 without padding.
-        begins = texts.places - row * texts.width + (used.cumsum() - used)[row]
+        begins = texts - row * self._width + (used.cumsum() - used)[row]
         lengths = np.diff(begins, append=used.sum())
         numbers = np.arange(len(row)) - row.searchsorted(row)
         return reader.ids(spans, 0)[own_tokens], used, weights[own_tokens], numbers.repeat(lengths)
@@ -258,6 +258,7 @@ class BatchSource(Batches[EpisodeBatch]):
         """A source of the same rows in ascending order, each once, without dropping any."""
         n = len(self.split) if self.plan is None else self.plan.rows
         schedule: Schedule = EveryRow(n, self.options.seed, shuffle=False)
+        # Where shards come from a store, a stream needs to know which ones a place is in.
         if isinstance(self.schedule, ShardWindows):
             schedule = replace(self.schedule, shuffle=False)
         return BatchSource(self.split, replace(self.options, drop_last=False), schedule, self.plan, self.counts)

@@ -33,7 +33,6 @@ from niels_gpt.episodes.index_sets import IndexSet, Int64s, RowFilter, Span
 from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.episodes.shards import (
     Shard,
-    episodes_of,
     identifying_samples,
     index_chunks_of,
     open_shard,
@@ -123,13 +122,12 @@ class EpisodeSplit:
         ]
         self.shards = [shard for shards in opened for shard in shards]
         self.shard_of_dataset = np.cumsum([0, *map(len, opened)])
-        # The number of each shard's first episode: shards of 3 and 2 episodes give 0 3 5.
-        self._first = np.cumsum([0, *map(episodes_of, self.shards)])
+        self._first = self._first_episodes()
         if share_prefixes is not None:
             for _ in self._checked_lengths():  # items are made of records that are right
                 pass
             self.shards = [with_items(shard, share_prefixes) for shard in self.shards]
-            self._first = np.cumsum([0, *map(episodes_of, self.shards)])
+            self._first = self._first_episodes()
         self._options: dict[str, Any] = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
         self._options |= {"streamed": self.streamed, "share_prefixes": share_prefixes, "window": window}
         short, long = [], []
@@ -144,11 +142,17 @@ class EpisodeSplit:
         dropped = np.sort(np.concatenate([*left_out, np.empty(0, dtype=np.int64)]))
         self.filtered = RowFilter(self.n_episodes, dropped)
 
+    def _first_episodes(self) -> Int64s:
+        """The number of each shard's first episode and, last, of all episodes: shards of 3 and 2 give 0 3 5."""
+        return np.cumsum([0, *(len(shard.records) for shard in self.shards)])
+
     def _manifest_of(self, dataset: Path) -> Manifest | None:
         if dataset in self.streamed:
             return self.streamed[dataset].manifest()
         if self._window is None:
-            return _manifest_of(dataset)
+            if not dataset.is_dir():
+                raise CacheError(f"{dataset}: no such directory; expected a dataset with train/ and val/ in it")
+            return open_manifest(dataset)
         meta = open_meta(dataset)
         if meta["kind"] != "pretrain":
             raise CacheError(f"{dataset}: a cache of kind {meta['kind']!r}; windows are of kind 'pretrain'")
@@ -440,12 +444,6 @@ def _reopen(datasets: list[Path], split: str, options: dict[str, Any], fingerpri
             f"{datasets[0]}: no longer what it was when the loader opened it; do not rebuild a dataset in use"
         )
     return opened
-
-
-def _manifest_of(dataset: Path) -> Manifest | None:
-    if not dataset.is_dir():
-        raise CacheError(f"{dataset}: no such directory; expected a dataset with train/ and val/ in it")
-    return open_manifest(dataset)
 
 
 def open_split(

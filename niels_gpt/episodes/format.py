@@ -244,10 +244,16 @@ def checked_manifest(path: Path) -> Manifest:
 
 def kind_of(names: object) -> str | None:
     """What the manifest of a local directory, or of the first of several, calls it; `None` for anything else."""
+    first = first_of(names)
+    path = None if first is None else Path(first) / MANIFEST_NAME
+    return checked_manifest(path)["kind"] if path is not None and is_regular(path) else None
+
+
+def first_of(names: object) -> str | Path | None:
+    """The name itself, or the first of several, of datasets; `None` if there is none."""
     if isinstance(names, Iterable) and not isinstance(names, str):
         names = next(iter(names), None)
-    path = Path(names) / MANIFEST_NAME if isinstance(names, str | Path) else None
-    return checked_manifest(path)["kind"] if path is not None and is_regular(path) else None
+    return names if isinstance(names, str | Path) else None
 
 
 _NOT_PLAIN: Final = {

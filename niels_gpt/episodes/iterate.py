@@ -32,7 +32,7 @@ from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
 
 LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
 LOOKAHEAD_TOKENS = 1 << 17  # in them at most, if they have TOKEN_BYTES each; a larger batch is made alone
-MAX_WORKERS = 1024
+MAX_WORKERS = int(NUM_WORKERS.most)  # an `EpisodeIterable` has 8 bytes for each, in memory that all of them share
 
 
 class SplitIterator(Generic[Batch]):
@@ -140,9 +140,9 @@ class Lookahead(Generic[Batch]):
     def _several(self, place: Place) -> list[tuple[Batch, Place]]:
         try:
             return self._batch_source.batches(place, self._n)[::-1]
-        # Any error, even MemoryError, may concern a later batch only, and must be raised where that batch comes. One
-        # batch raises it again if it concerns this one.
         except Exception:
+            # Any error, even MemoryError, may concern a later batch only, and must be raised where that batch comes. One
+            # batch raises it again if it concerns this one.
             return self._batch_source.batches(place, 1)
 
     def __reduce__(self) -> tuple[type[Lookahead[Batch]], tuple[Batches[Batch]]]:
@@ -210,8 +210,8 @@ class Prefetch(Generic[Batch]):
             if isinstance(item, _Failed):
                 raise item.error
             moved = item.to(self._device)
-        # Any error, even Ctrl-C: the batch may have left the queue, so another call would skip it without a trace.
         except BaseException:
+            # Any error, even Ctrl-C: the batch may have left the queue, so another call would skip it without a trace.
             self.close()
             raise
         self._state = item.state
@@ -261,8 +261,8 @@ def _fill_queue(
         while not stop.is_set():
             batch, place = lookahead.batch(place)
             _put(batch.pin_memory() if pinned else batch, waiting, stop)
-    # An error that ends a thread would not be seen, so the consumer gets it and raises it.
     except BaseException as error:
+        # An error that ends a thread would not be seen, so the consumer gets it and raises it.
         _put(_Failed(error), waiting, stop)
 
 

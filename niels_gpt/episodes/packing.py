@@ -365,6 +365,7 @@ def _reopen_counts(path: Path, n: int) -> Counts:
 
 def new_member(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> IO[bytes]:
     """A new `.npy` member of a zip: its header is written, the values are the caller's to write."""
+    # zip64, because zipfile ends a member without it at 2 GiB, and cannot know that this one will be longer.
     # ZipInfo's default date is constant (1980), so the same arrays give the same bytes.
     out = archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
@@ -410,4 +411,5 @@ def _map(file: IO[bytes], member: zipfile.ZipInfo) -> npt.NDArray[Any]:
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     if 0 in shape:  # an empty range cannot be mapped
         return np.empty(shape, dtype)
+    # As a plain array: indexing a memmap runs Python code each time.
     return np.memmap(file, dtype, mode="r", offset=file.tell(), shape=shape).view(np.ndarray)

@@ -7,7 +7,6 @@ the native kernel by `format.gather`, else in numpy. There is no Python loop ove
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -83,19 +82,6 @@ class Column:
             # Not `take`: it would copy the whole of an array that repeats one value, as `_segments` returns.
             values[here] = file[np.minimum(places[here], len(file) - 1)]
         return values.reshape(spans.filled, spans.width)
-
-
-@dataclass(frozen=True, eq=False)
-class TextStarts:
-    """Where texts begin in some rows. An episode is one text, or several if the dataset has segment ids.
-
-    Attributes:
-        places: int64, shape (texts,), ascending: indices into the flattened rows.
-        width: tokens in a row.
-    """
-
-    places: Int64s
-    width: int
 
 
 class BatchSums(NamedTuple):
@@ -209,6 +195,7 @@ class EpisodeReader:
             CacheError: an id is outside the vocabulary, or a mask value is not a weight (file, record and token named).
         """
         kernel, limit = native(), self._vocab_size
+        # The kernel compares the ids of files with the limit, and numpy those of the padding too.
         if kernel is not None and (limit is None or pad_id < limit):
             found = self._gathered(kernel, spans, pad_id, batches, with_layout)
             if found is not None:
@@ -259,10 +246,10 @@ class EpisodeReader:
             sums, layout = self._layout(spans, texts, sums)
         return TrainingRows(x, y, weights.astype(np.float32, order="C"), sums, layout)
 
-    def _layout(self, spans: RowSpans, texts: TextStarts, sums: list[BatchSums]) -> tuple[list[BatchSums], Layout]:
+    def _layout(self, spans: RowSpans, texts: Int64s, sums: list[BatchSums]) -> tuple[list[BatchSums], Layout]:
         """The layout of the texts of rows, and the sums with those of sequences."""
         T = self._width - 1
-        found = layout_of(texts.places, spans.used, T=T)
+        found = layout_of(texts, spans.used, T=T)
         starts, size = found.cu_seqlens, spans.B // len(sums) * T
         # Two batches of 8 inputs: sequences that start at 0 3 8 12, and the end 16, become 0 3 8 and 0 4 8. Every row
         # begins a sequence, so every batch begins exactly at one.
@@ -320,8 +307,8 @@ class EpisodeReader:
             )
         return ids
 
-    def texts(self, spans: RowSpans) -> TextStarts:
-        """Where episodes begin, and where segment ids change inside one.
+    def texts(self, spans: RowSpans) -> Int64s:
+        """Where texts begin, ascending indices into the flattened rows: with episodes, and where segment ids change.
 
         ::
 
@@ -329,12 +316,12 @@ class EpisodeReader:
         """
         if kernel := native():
             files, given, T = self._files.segments, spans.for_kernel, self._width - 1
-            return TextStarts(gather.text_starts(kernel, self.buffers, files, given, B=spans.B, T=T), self._width)
+            return gather.text_starts(kernel, self.buffers, files, given, B=spans.B, T=T)
         begins = spans.row * self._width + spans.column
         if spans.sees is None:  # else each sample of an item is a text of its own
             begins = spans.of_episodes(begins)
         if self._segments is None:
-            return TextStarts(begins, self._width)
+            return begins
         segments = self._segments.unfilled(spans).reshape(-1)
         # The first value needs no comparison: every row begins with a span.
         changes = np.empty(segments.shape, dtype=np.bool_)
@@ -345,9 +332,9 @@ class EpisodeReader:
         if not spans.full:  # segment ids also change in the arbitrary values on padding
             row = places // self._width
             places = places[places - row * self._width < spans.used[row]]
-        return TextStarts(places, self._width)
+        return places
 
-    def weights(self, spans: RowSpans, texts: TextStarts) -> Array:
+    def weights(self, spans: RowSpans, texts: Int64s) -> Array:
         """The loss weight of every token, uint8 or float32, shape (B, width); 0 on padding.
 
         The first token of every text weighs 0 too: nothing in its own text predicts it.
@@ -365,7 +352,7 @@ class EpisodeReader:
         self._check_weights(weights, spans)
         if self._masks is not None and spans.sees is not None:
             self._check_branches(weights, spans, spans.sees)
-        weights.reshape(-1)[texts.places] = 0
+        weights.reshape(-1)[texts] = 0
         if self._masks is not None and spans.is_prefix is not None:
             # They are trained in the episode that owns them. Prefixes # . . of 2 1 3 tokens, the last one's row of 4:
             # # # . . . .

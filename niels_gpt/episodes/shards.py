@@ -175,11 +175,6 @@ def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
     )
 
 
-def episodes_of(shard: Shard) -> int:
-    """The number of episodes in a shard."""
-    return len(shard.records)
-
-
 def with_items(shard: Shard, width: int) -> Shard:
     """A shard whose records are items of samples, where it has prefixes.
 

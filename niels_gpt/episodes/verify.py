@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt.cache.mmap import VERIFY_TOKENS, outside_vocabulary, parts_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import (
     COMPLETIONS_NAME,
@@ -30,7 +31,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import VOCAB_SIZE
 from niels_gpt.storage.manifests import Manifest, verify_files
 
-CHUNK = 1 << 22  # tokens that are checked at a time
+CHUNK = VERIFY_TOKENS  # tokens that are checked at a time, of rollouts too
 
 
 @dataclass(frozen=True)
@@ -141,24 +142,20 @@ def _shard_findings(shard: Shard, vocab_size: int | None, progress: Progress) ->
     if shard.mask is None and (shard.folder / MASK_NAME).exists():
         yield shard.no_mask
     bad_token = bad_weight = False
-    for at in range(0, len(shard.tokens), CHUNK):
-        tokens = shard.tokens[at : at + CHUNK]
-        if vocab_size is not None and not bad_token and tokens.max() >= vocab_size:
-            bad_token = True
-            first = at + int(np.argmax(tokens >= vocab_size))
-            yield (
-                f"{shard.folder / TOKENS_NAME}: token {first:,} is {int(shard.tokens[first])}; "
-                f"the vocabulary has {vocab_size:,}"
-            )
+    for at, ids in parts_of(shard.tokens):
+        if vocab_size is not None and not bad_token:
+            found = outside_vocabulary(shard.folder / TOKENS_NAME, at, ids, vocab_size)
+            bad_token = found is not None
+            yield from [found] if found else []
         if shard.mask is not None and not bad_weight:
-            weights = shard.mask[at : at + CHUNK]
+            weights = shard.mask[at : at + len(ids)]
             valid = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
             if not valid.all():
                 bad_weight = True
                 # argmin of bools is the place of the first False.
                 first = at + int(np.argmin(valid))
                 yield f"{shard.folder / MASK_NAME}: value {first:,} is {shard.mask[first]}; expected 0, 1 or a weight"
-        progress.advance(len(tokens))
+        progress.advance(len(ids))
 
 
 def _completion_findings(shard: Shard, manifest: Manifest | None) -> Iterator[str]:
@@ -205,8 +202,7 @@ def _image_findings(shard: Shard) -> Iterator[str]:
         placeholder = int(ids[0])
         covered += image.tokens
         end = (image.episode, stop)
-    parts = (shard.tokens[at : at + CHUNK] for at in range(0, len(shard.tokens), CHUNK))
-    if (found := sum(int(np.count_nonzero(part == placeholder)) for part in parts)) != covered:
+    if (found := sum(int(np.count_nonzero(ids == placeholder)) for _, ids in parts_of(shard.tokens))) != covered:
         yield (
             f"{shard.images.folder / IMAGES_NAME}: {covered:,} tokens of images, and {found:,} placeholders (id "
             f"{placeholder}) in {TOKENS_NAME}; expected an image for each"

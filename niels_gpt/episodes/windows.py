@@ -7,13 +7,13 @@ and `GPTDataLoader` draw windows at random places instead, with replacement, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import first_of
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.remote import is_url, open_streamed
@@ -116,9 +116,9 @@ def are_token_caches(names: Any, cache: ShardCache | None) -> bool:
     Raises:
         CacheError, StorageError: as `open_streamed` and `open_meta`.
     """
-    if isinstance(names, Iterable) and not isinstance(names, str):
-        names = next(iter(names), None)
-    if names is not None and is_url(names):
-        return cache is not None and open_streamed(str(names), cache).is_token_cache
-    is_cache = isinstance(names, str | Path) and is_regular(Path(names) / META_NAME)
-    return is_cache and open_meta(Path(names))["kind"] == "pretrain"
+    first = first_of(names)
+    if first is None:
+        return False
+    if is_url(first):
+        return cache is not None and open_streamed(str(first), cache).is_token_cache
+    return is_regular(Path(first) / META_NAME) and open_meta(Path(first))["kind"] == "pretrain"

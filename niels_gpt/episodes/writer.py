@@ -316,6 +316,9 @@ class _ShardFiles:
         self._images = HashedWriter(folder / IMAGES_NAME) if with_images else None
         self._image_paths = HashedWriter(folder / IMAGE_PATHS_NAME) if with_images else None
         self._metadata = _MetadataFile(folder / METADATA_NAME) if with_metadata else None
+        optional = (self._mask, self._segments, self._completions, self._prefixes, self._image_paths, self._images)
+        # In the order in which they are closed, the index last: without it the folder holds no episodes.
+        self._writers = [writer for writer in (self._ids, *optional, self._records) if writer is not None]
 
     def write(
         self,
@@ -376,19 +379,16 @@ class _ShardFiles:
         return np.stack([begins, n], axis=1)
 
     def close(self) -> dict[str, FileRecord]:
-        # The index last: without it the folder holds no episodes.
-        optional = (self._mask, self._segments, self._completions, self._prefixes, self._image_paths, self._images)
-        writers = [writer for writer in (self._ids, *optional, self._records) if writer is not None]
-        records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
+        records = {f"{self._name}/{writer.path.name}": writer.close() for writer in self._writers}
         if self._metadata is not None:
             records[f"{self._name}/{METADATA_NAME}"] = self._metadata.close()
         return records
 
     def abandon(self) -> None:
-        optional = (self._mask, self._segments, self._completions, self._prefixes, self._image_paths, self._images)
-        for writer in (self._ids, self._records, *optional, self._metadata):
-            if writer is not None:
-                writer.abandon()
+        for writer in self._writers:
+            writer.abandon()
+        if self._metadata is not None:
+            self._metadata.abandon()
 
 
 class _MetadataFile:
