@@ -140,9 +140,9 @@ class Lookahead(Generic[Batch]):
     def _several(self, place: Place) -> list[tuple[Batch, Place]]:
         try:
             return self._batch_source.batches(place, self._n)[::-1]
-        except Exception:
-            # Any error, even MemoryError, may concern a later batch only, and must be raised where that batch comes. One
-            # batch raises it again if it concerns this one.
+        except (
+            Exception
+        ):  # even MemoryError may concern a later batch only; one batch raises it if it concerns this one
             return self._batch_source.batches(place, 1)
 
     def __reduce__(self) -> tuple[type[Lookahead[Batch]], tuple[Batches[Batch]]]:
@@ -210,8 +210,7 @@ class Prefetch(Generic[Batch]):
             if isinstance(item, _Failed):
                 raise item.error
             moved = item.to(self._device)
-        except BaseException:
-            # Any error, even Ctrl-C: the batch may have left the queue, so another call would skip it without a trace.
+        except BaseException:  # even Ctrl-C: the batch may have left the queue, and another call would skip it
             self.close()
             raise
         self._state = item.state
@@ -261,8 +260,7 @@ def _fill_queue(
         while not stop.is_set():
             batch, place = lookahead.batch(place)
             _put(batch.pin_memory() if pinned else batch, waiting, stop)
-    except BaseException as error:
-        # An error that ends a thread would not be seen, so the consumer gets it and raises it.
+    except BaseException as error:  # it would end the thread without being seen, so the consumer raises it
         _put(_Failed(error), waiting, stop)
 
 

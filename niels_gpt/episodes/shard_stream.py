@@ -244,8 +244,7 @@ def _fetch(wanted: _Wanted) -> None:
                 wanted.done(shard)
             else:
                 wanted.put_back(shard)
-        except Exception as error:
-            # Any error: the reader that needs the shard gets the same one, and raises it.
+        except Exception as error:  # the reader that needs the shard gets the same one, and raises it
             wanted.done(shard)
             _log.debug("[Store] %s: not fetched ahead: %s", remote.url, error)
 
