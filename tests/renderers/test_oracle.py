@@ -335,6 +335,155 @@ def test_white_space_between_the_generation_prompt_and_an_answer_is_sampled() ->
     assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == [" Hello.<|im_end|>"]
 
 
+def test_a_question_that_ends_as_its_stop_has_a_stop_all_the_same() -> None:
+    """The next turn writes the stop, so that the text before it seems to have one already."""
+    loop = STOP_IN_NEXT_TURN.partition("<|im_end|>{% if add")[0]
+    end = "{% if add_generation_prompt %}<|im_end|>\n<|im_start|>assistant\n{% endif %}"
+    renderer = made("{% set all %}" + loop + "{% endset %}{{ all }}" + end, final_stop="<|im_end|>")
+    chat = [user("a <|im_end|>"), assistant("Hello.")]
+    assert renderer.render(chat).attribution == "full"
+    assert runs(renderer, chat)[2] == ("<|im_end|>\n", 0, False, False)
+
+
+def test_an_answer_of_white_space_alone_is_sampled() -> None:
+    """No letter shows where it is; its place is found by a letter in its place."""
+    source = "{% for m in messages %}{{ m.content if m.role != 'user' else '[u] ' + m.content + ' [/u]' }}{% endfor %}"
+    renderer, chat = made(source, final_stop="<|im_end|>"), [user("Hi"), assistant("\n")]
+    assert renderer.render(chat).attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["\n<|im_end|>"]
+
+
+def test_the_header_of_an_answer_that_is_the_first_message_is_not_sampled() -> None:
+    """The generation prompt writes the stop of the message before it, and there is none: only bos is the same."""
+    end = "{% if add_generation_prompt %}<|im_end|>\n<|im_start|>assistant\n{% endif %}"
+    renderer = made("{{ bos_token }}" + STOP_IN_NEXT_TURN.partition("<|im_end|>{% if add")[0] + end, bos_token="<s>")
+    chat = [assistant("Hello."), user("Hi"), assistant("Yes."), user("So?")]
+    assert renderer.render(chat).attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["Hello.<|im_end|>", "Yes.<|im_end|>"]
+
+
+def test_the_stop_of_a_last_result_is_its_own_behind_other_text() -> None:
+    """The template closes the conversation after its loop, where tracing knows no message."""
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ '\n</r>' if m.role == 'tool' }}"
+        "{{ '<|im_end|>\n' if not loop.last }}{% endfor %}<|im_end|>\n"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    chat = [user("Hi"), assistant("Wait."), TOOL]
+    assert runs(made(source), chat)[-1] == ("\n</r><|im_end|>\n", 2, False, False)
+
+
+def test_a_control_token_that_an_answer_ends_in_is_no_stop() -> None:
+    """The template only writes the token, from a mapping, but might as well compare contents with it."""
+    source = (
+        "{% set all %}{% for m in messages %}{{ {'user': '<|im_start|>', 'assistant': '<|endoftext|>'}[m.role] }}"
+        "{{ m.content }}{% endfor %}{% endset %}{{ all }}{% if add_generation_prompt %}<|endoftext|>{% endif %}"
+    )
+    renderer, chat = made(source, final_stop="<|im_end|>"), [user("Hi"), assistant("a <|im_start|>"), user("So?")]
+    assert renderer.render(chat).attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["a <|im_start|><|im_end|>"]
+
+
+def test_an_answer_of_which_nothing_is_left_has_its_header_and_stop() -> None:
+    """The template drops the reasoning, which is all of it; tracing would give its header to the next message."""
+    loop = CHATML.replace("m.content", "(m.content.split('</think>') | last)").replace("in messages", "in ns.l")
+    source = (
+        "{% set ns = namespace(l=[]) %}{% for m in messages %}{% set ns.l = ns.l + [dict(m, one=1)] %}{% endfor %}"
+        + loop
+    )
+    renderer, chat = made(source), [user("Hi"), assistant("hm</think>"), user("So?"), assistant("So.")]
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["<|im_end|>", "So.<|im_end|>"]
+    assert [index for text, index, _, _ in runs(renderer, chat) if "assistant" in text] == [1, 3]
+
+
+def test_a_result_that_ends_in_a_sign_ends_with_the_markup_around_it() -> None:
+    """Signs such as `<` have no substitute; the one in the content must not seem to open a tag of the template."""
+    source = (
+        "{% for m in messages %}{% if m.role == 'tool' %}[{{ {'r': m.content} | tojson }}]{% elif m.role == 'user' %}"
+        "[{{ m.content }}]{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if not add_generation_prompt %}<|im_end|>{% endif %}"
+    )
+    renderer = made(source, final_stop="<|im_end|>")
+    chat = [user("Hi"), assistant("Wait."), {**TOOL, "content": "one, <"}, assistant("Sunny.")]
+    assert renderer.render(chat).attribution == "full"
+    assert runs(renderer, chat)[-2:] == [('"}]', 2, False, False), ("Sunny.<|im_end|>", 3, True, True)]
+
+
+def test_a_blank_answer_without_its_reasoning_ends_before_the_next_header() -> None:
+    """Every control token that ends a turn opens the next one (GLM), and the reasoning is dropped from the history."""
+    source = (
+        "{% for m in messages %}{{ '<|im_end|>' if m.role == 'user' else '<|im_start|>' }}"
+        "{% if loop.last and m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    chat = [user("Hi"), assistant(" ", reasoning_content="hm"), user("So?"), assistant("So.")]
+    assert [text for text, _, sampled, _ in runs(made(source), chat) if sampled] == [" ", "So."]
+
+
+def test_a_generation_prompt_that_is_text_is_not_cut_in_its_first_tag() -> None:
+    """The tokenizer has only the stop; the prompt and the stop that it takes the place of begin alike."""
+    source = (
+        "{% for m in messages %}<|role|>{{ m.role }}\n{{ {'r': m.content} | tojson }}{% endfor %}"
+        "{% if add_generation_prompt %}<|role|>assistant\n{% else %}<|im_end|>{% endif %}"
+    )
+    renderer, chat = made(source, final_stop="<|im_end|>"), [user("Hi"), assistant("Hello."), user("So?")]
+    out = renderer.emit(normalise(chat), add_generation_prompt=True)
+    assert out.attribution == "full"
+    assert joined([(p.text, p.msg, p.sampled, p.content) for p in out.pieces()])[-1] == (
+        "<|role|>assistant\n",
+        -1,
+        False,
+        False,
+    )
+
+
+def test_a_block_before_an_answer_that_is_the_first_message_is_not_sampled() -> None:
+    """Served without messages, the template writes nothing, and a default text before the first message."""
+    source = (
+        "{% if messages and messages[0].role != 'system' %}<|im_start|> Be kind. <|endoftext|>{% endif %}"
+        "{% for m in messages %}{% if m.role == 'assistant' %}{{ ' ' + m.content + '<|im_end|>' }}{% else %}"
+        "{{ '<|im_start|> ' + m.content + ' <|endoftext|>' }}{% endif %}{% endfor %}"
+    )
+    assert made(source).render([user("Hi"), assistant("Hello.")]).attribution == "full"
+    rendered = made(source).render([assistant("Hello."), user("Hi")])
+    assert rendered.attribution == "partial: message 0 does not begin as the generation prompt"
+
+
+def test_the_stop_of_an_empty_result_is_not_that_of_the_call_before_it() -> None:
+    """The template closes the conversation once, and no letter of the last message is between the two turns."""
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "<call>{{ c.function.name }}</call>{% endfor %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}<|im_end|>{% endif %}"
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+    renderer = made(source, final_stop="<|im_end|>")
+    chat = [user("Hi"), {**assistant("Wait."), "tool_calls": [call]}, {**TOOL, "content": ""}]
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["Wait.<call>look</call><|im_end|>"]
+
+
+def test_a_generation_prompt_in_place_of_the_last_stop_is_of_no_message() -> None:
+    """Tracing knows no messages in the set block; without a prompt, the text goes on otherwise."""
+    source = (
+        "{% set all %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}{% endset %}{{ all }}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}<|im_end|>{% endif %}"
+    )
+    pieces = made(source).pieces([user("Hi")], add_generation_prompt=True)
+    assert [piece.msg for piece in pieces if "assistant" in piece.text] == [-1]
+
+
+def test_a_stop_in_the_generation_prompt_is_not_written_again() -> None:
+    """Whatever follows this answer, the template leaves out its tags, so that no other text shows what follows it."""
+    loop = STOP_IN_NEXT_TURN.partition("<|im_end|>{% if add")[0]
+    tags = "{% if m.role == 'assistant' and loop.last %}<think>\n</think>{% endif %}{{ m.content | trim }}"
+    end = "{% if add_generation_prompt %}<|im_end|>\n<|im_start|>assistant\n{% endif %}"
+    renderer = made(loop.replace("{{ m.content }}", tags) + end, final_stop="<|im_end|>")
+    plain = made(renderer.source)
+    chat = [user("Hi"), assistant("\n")]
+    assert renderer.text(chat, add_generation_prompt=True) == plain.text(chat, add_generation_prompt=True)
+    assert renderer.text(chat) == plain.text(chat) + "<|im_end|>"
+
+
 def test_escaped_letters_are_followed() -> None:
     """Substitutes are no ASCII, so `ensure_ascii` escapes them (Reka); letters that it also escapes are not proven."""
     source = CHATML.replace("m.content", "({'c': m.content} | tojson(ensure_ascii=True))")

@@ -18,6 +18,7 @@ on other conversations with the same features as on the probes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -228,10 +229,14 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], con
     # White space too, so that it has one owner in all conversations. Text outside of loops may be of none, but not the
     # end of a turn.
     is_end = np.zeros(len(proof.text), np.bool_)
-    is_end[_footers(proof)] = True
+    is_end[_footers(proof, controls)] = True
     for turn in _turns_without_content(proof, controls):
         is_end[turn] |= np.maximum.accumulate(owner)[turn] >= 0
     wrong = (proof.content < 0) & (proof.owner >= 0) & (owner != proof.owner) & (is_end | (owner >= 0))
+    owned = np.flatnonzero(proof.owner >= 0)
+    prompt = int(owned[-1]) + 1 if len(owned) else 0  # a generation prompt is of no message
+    visible = np.array([not character.isspace() for character in proof.text[prompt:]], np.bool_)
+    wrong[prompt:] |= visible & (owner[prompt:] >= 0)
     if wrong.any():
         at = int(np.argmax(wrong))
         return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
@@ -259,14 +264,20 @@ def _headers(proof: Proof) -> list[int]:
     return [at for at in before if at >= 0 and proof.content[at] < 0]
 
 
-def _footers(proof: Proof) -> list[int]:
-    """The position of the first visible character after each content, if that is scaffold: a stop, for example.
+def _footers(proof: Proof, controls: ControlTokens) -> list[int]:
+    """The positions of the first visible character after each content, if that is scaffold, and of the turn's stop.
 
-    Some templates write it in the iteration of the next message.
+    Some templates write the stop in the iteration of the next message, or after the loop, with more text before it::
+
+        text     <r>4 degrees</r><|end|>      positions of   <   in </r>   and of   >   in <|end|>
     """
     ends = (np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, append=-1) != 0)) + 1).tolist()
     after = [end + len(proof.text[end:]) - len(proof.text[end:].lstrip()) for end in ends]
-    return [at for at in after if at < len(proof.text) and proof.content[at] < 0]
+    turn_ends = [*(np.flatnonzero(np.diff(proof.owner) != 0) + 1).tolist(), len(proof.text)]
+    starts = [at for at in after if at < len(proof.text) and proof.content[at] < 0]
+    turns = [(at, turn_ends[bisect_right(turn_ends, at)]) for at in starts]
+    stops = [at + controls.first_stop(proof.text[at:end]) for at, end in turns]
+    return [*starts, *(stop - 1 for stop, at in zip(stops, starts, strict=True) if stop > at)]
 
 
 def _turns_without_content(proof: Proof, controls: ControlTokens) -> Iterator[slice]:

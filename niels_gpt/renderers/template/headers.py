@@ -64,6 +64,14 @@ class Headers(Stops):
         stop = self.controls.first_stop(text)
         return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
 
+    def _turn_length(self, text: str) -> int:
+        """The length of the turn that a text begins with: with its stop, or up to the stop that opens the next turn."""
+        if self._usual_opener():  # GLM: <|assistant|>\nYes.<|user|>\n
+            return next(
+                (start for start, end in self.controls.places(text) if self.controls.is_stop(text[start:end])), 0
+            )
+        return self._after_first_stop(text)
+
     def _first_turn(self, end: int) -> int:
         """Where the first message's turn starts: after any turn the template adds, such as a default system turn."""
         nothing = self.rendering(0, False)

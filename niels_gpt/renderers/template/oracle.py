@@ -21,8 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
-from typing import Final
+from itertools import chain, product
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +42,11 @@ from niels_gpt.renderers.template.proof import (
     Ints,
     Proof,
     SampledSpan,
+    compared_tokens,
 )
 from niels_gpt.renderers.template.renderings import Render
 from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
+from niels_gpt.renderers.template.stops import PROBE
 from niels_gpt.renderers.template.substitution import (
     NONE,
     Substituted,
@@ -95,9 +97,9 @@ class Oracle:
 
     def _substituted(self, messages: list[Message], real: str, gen: bool) -> tuple[Substituted, str]:
         """The messages with substitutes, and their output, which is the real one but for the substitutes."""
-        for letters_only, everywhere, escaped in _MANNERS:
+        for retained, (letters_only, everywhere, escaped) in product(self._retained_by(messages), _MANNERS):
             made = substitute(
-                messages, self.retained, self.source, letters_only=letters_only, everywhere=everywhere, escaped=escaped
+                messages, retained, self.source, letters_only=letters_only, everywhere=everywhere, escaped=escaped
             )
             try:
                 output = made.unescaped(self.render(made.messages, gen))
@@ -107,6 +109,18 @@ class Oracle:
                 return made, output
         raise Unproven("the template changes the contents: with other letters it writes another text")
 
+    def _retained_by(self, messages: list[Message]) -> list[re.Pattern[str]]:
+        """What is not replaced in contents: first without control tokens, where a content spells one.
+
+        Templates also write the strings that they seem to compare with, such as values of a mapping. A control token
+        that stays in a content could not be told from the template's own::
+
+            {{ {'user': '<|USER|>', 'assistant': '<|BOT|>'}[m.role] }}      an answer that ends in <|BOT|>
+        """
+        if not compared_tokens(messages, self.retained, self.controls):
+            return [self.retained]
+        return [self.controls.excluded_from(self.retained), self.retained]
+
 
 class _Turns(Headers):
     """One conversation: where its turns end, and what the model emits of them."""
@@ -115,7 +129,7 @@ class _Turns(Headers):
         self, oracle: Oracle, messages: list[Message], real: str, made: Substituted, output: str, *, gen: bool
     ) -> None:
         super().__init__(oracle.render, oracle.controls, messages, real, made, output, gen=gen)
-        self.retained = oracle.retained
+        self.retained = made.retained
         self.added_stops = {}
         self.problems = [
             f"the output does not show where the text of message {index} is"
@@ -269,7 +283,7 @@ class _Turns(Headers):
             return end + after
         aligned = self._aligned(part)
         if aligned is None:  # the template drops all of this message later on, such as a turn of only reasoning
-            return least + self._after_first_stop(self.real[least : self._next_data(least)])
+            return least + self._turn_length(self.real[least : self._next_data(least)])
         at, place = aligned
         before = self.real[place:least]  # what the messages before wrote: this message may have no data
         if part.text.startswith(before, at):
@@ -283,13 +297,18 @@ class _Turns(Headers):
             tail = self._without_prompt(index, part.text[:at], tail)
         spaced = end_of_same(tail, text) if tail else 0
         if spaced is not None:
-            has_stop = self.controls.is_stop(self.controls.at_end(self.real[: place + spaced].rstrip()))
+            # With substitutes: a question may end in what looks like its stop.
+            has_stop = self.controls.is_stop(self.controls.at_end(self.whole.text[: place + spaced].rstrip()))
             return place + spaced + (0 if has_stop else self._later_end(index, text[spaced:]))
         shared = self._before_split_token(tail, text, self._shared(tail, text))
         if self.messages[index]["role"] == "assistant":
             shared += _same_end(tail[shared:], text[shared:])
-        # The end may be written otherwise, but with a stop. A message without data that follows has a stop of its own.
-        mine = self.messages[index]["role"] == "assistant" or bool((self.own == index + 1).any())
+        # The end may be written otherwise, but with a stop. A message without data that follows has a stop of its own,
+        # which is behind a header.
+        is_last = index + 1 == len(self.messages)
+        at_once = self.controls.is_stop(self.controls.first_at_start(text[shared:]))
+        is_answer = self.messages[index]["role"] == "assistant"
+        mine = (is_answer and (is_last or at_once)) or bool((self.own == index + 1).any())
         if shared < len(tail) and mine and self._after_first_stop(tail):
             shared = max(shared, self._after_first_stop(text))
         if index + 1 == len(self.messages) and self.gen:  # it may be written otherwise because the prompt follows
@@ -325,13 +344,18 @@ class _Turns(Headers):
         """
         begin, end = ends[index - 1] if index else 0, ends[index]
         own = begin + np.flatnonzero(self.own[begin:end] == index)  # within its turn: later turns may quote it
-        last = self._after_content(int(own[-1]) + 1) if len(own) else begin
         contents = begin + np.flatnonzero(self.content[begin:end] == index)
+        last = self._after_content(int(own[-1]) + 1) if len(own) else begin
+        if len(contents) and not len(own):  # white space alone
+            last = int(contents[-1]) + 1
         first = int(contents[0]) if len(contents) else end
         if not len(own) and (place := self._place_of_nothing(index, begin, end)) is not None:
             last = place
             first = place if self.controls.final_stop else first
         start, rule = self._start(index, begin, first, end, least)
+        if index == 0 and rule and len(own) and not self._is_emitted_after_a_question(start, int(own[0])):
+            self.problems.append(f"message {index} does not begin as the generation prompt")
+            start, rule = first, ""
         if start < least:
             self.problems.append(f"message {index} begins before the answer before it ends")
         others = np.flatnonzero((self.content >= 0) & (self.content != index))
@@ -360,6 +384,9 @@ class _Turns(Headers):
             end: where the turn ends.
             least: where the answer before ends; its stop may be in this turn, and the prompt may hold it or not.
         """
+        before_all = self.rendering(0, False) if index == 0 else None
+        if before_all is not None and self.real.startswith(before_all.text):  # bos is no part of the turn
+            begin = max(begin, min(len(before_all.text), first))
         later = self._prompts(index, least) if least > begin else ()
         # White space before the first letter of a content is not certainly the content's.
         letters = first + np.flatnonzero(self.own[first:end] == index)
@@ -384,6 +411,30 @@ class _Turns(Headers):
             return first, WITHOUT
         self.problems.append(f"message {index} does not begin as the generation prompt")
         return first, ""
+
+    def _is_emitted_after_a_question(self, start: int, letter: int) -> bool:
+        """Whether the model would emit the text before the first letter of the first message after a question, too.
+
+        Served without a message, a template may write nothing, and then a block before the first one::
+
+            messages[:0], prompt    <s>
+            all messages            <s>[INST] Be kind. [/INST] Hello.</s>     the block is no part of the answer
+        """
+        markup = self.real[start:letter].strip()
+        probe: Any = {"role": "user", "content": PROBE}
+        for following in ([], [probe]):
+            try:
+                served = self.render([probe], True)
+                asked = self.render([probe, self.made.messages[0], *following], False)
+            except MessageError:
+                return True
+            if not asked.startswith(served):  # then it may be scaffold, such as the opener of the turn
+                return not self._words(markup)
+            after = asked[len(served) :]
+            places = np.flatnonzero(self.made.find(after) == self.whole.substitutes[letter])
+            if len(places) and after[: int(places[0])].rstrip().endswith(markup):
+                return True
+        return False
 
     def _prompts(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
         """Candidates `(where the generation prompt should begin, the prompt, the rule it would prove)`, best first."""
@@ -411,6 +462,9 @@ class _Turns(Headers):
             if index == 0 and usual.strip():  # it may follow a turn that the template adds
                 begin = max(begin, self._lead().rfind(usual.split()[0]))
             yield begin, usual, USUAL
+            end = self.controls.first_at_start(usual)
+            if index == 0 and self.controls.is_stop(end):  # the prompt writes the stop of the turn before it
+                yield begin, usual.lstrip().removeprefix(end).lstrip(), USUAL
 
     def _unwritten_prompt(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
         """The usual prompt, where the template writes none because nothing or an answer comes before, or just a stop.

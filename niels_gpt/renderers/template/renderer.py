@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,13 @@ _MESSAGE_FIELDS = _CONTENT_FIELDS | {"role", "name", "tool_call_id", "train", "w
 _NO_IMAGES = (
     "a template says where an image is, and not how many tokens it takes. Name a family with images, or use text(), "
     "which shows what the template writes"
+)
+
+# The flag once at most, and no text where it is not set: {% if add_generation_prompt %}<a>{% else %}<eos>{% endif %}
+_FLAG_UNSAID = r"(?:(?!add_generation_prompt).)*"
+_PROMPT_ALONE = re.compile(
+    rf"{_FLAG_UNSAID}|{_FLAG_UNSAID}\{{%-?\s*if\s+add_generation_prompt\s*-?%\}}(?:(?!add_generation_prompt|\bel(?:se|if)\b).)*",
+    re.DOTALL,
 )
 
 # Names that cannot be template variables: those that rendering sets itself, and options that only families have.
@@ -149,7 +157,7 @@ class TemplateRenderer(BaseRenderer):
             else fixed_prompt(source, clock, self._tracked_variables)
         )
         # With the flag named once, in the condition of the fixed prompt, nothing else of the output depends on it.
-        self._prompt_is_apart = self._fixed_prompt is not None and source.count("add_generation_prompt") <= 1
+        self._prompt_is_apart = self._fixed_prompt is not None and _PROMPT_ALONE.fullmatch(source) is not None
         strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
         self._retained, self._certificate, self._tested = (
             strings.retained,
@@ -258,8 +266,9 @@ class TemplateRenderer(BaseRenderer):
         out = proof = None
         if verdict.outcome == "agrees":
             out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
-        # The certificate was found with probes; a conversation may still contain what tracing cannot follow.
-        if out is None or out.attribution != "full":
+        # The certificate was found with probes; a conversation may still contain what tracing cannot follow, or an
+        # answer of which the template writes nothing, so that its header seems to be of the next message.
+        if out is None or out.attribution != "full" or _is_unseen(out, messages):
             out, proof = self._emit_proven(messages, tools, gen, reads)
         neutral = Neutral((self.source, messages, tools), self._tested, self.controls)
         check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
@@ -369,6 +378,14 @@ def load_template(path: str | Path) -> str:
     if not text.strip():
         raise TemplateError(f"{file}: the file is empty; expected a Jinja chat template")
     return text
+
+
+def _is_unseen(out: Emitter, messages: Sequence[Message]) -> bool:
+    """Whether no text of a rendering is of some message. Templates merge or leave out those with instructions."""
+    seen = {fact >> 3 for fact in out.facts}
+    return any(
+        index not in seen and message["role"] not in ("system", "developer") for index, message in enumerate(messages)
+    )
 
 
 def _tracked_variable(name: str, value: Any) -> Any:

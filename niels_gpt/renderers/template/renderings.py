@@ -169,7 +169,7 @@ class Renderings:
         return self._after_content(int(own[-1]) + 1) if len(own) else 0
 
     def _aligned(self, part: Rendering) -> tuple[int, int] | None:
-        """Two positions that correspond, `(in part, in the whole)`: those after the last substitute of `part`.
+        """Two positions that correspond, `(in part, in the whole)`: after the content of the last substitute of `part`.
 
         `None` if the whole lacks this substitute, because the template drops that text when messages follow.
         """
@@ -183,7 +183,9 @@ class Renderings:
         places = np.flatnonzero(self.whole.substitutes == number)
         if not len(places):
             return None
-        return last + 1, int(places[min(count, len(places)) - 1]) + 1
+        at, place = last + 1, int(places[min(count, len(places)) - 1]) + 1
+        rest = self.real[place : self._after_content(place)]  # signs without a substitute, which both have
+        return (at + len(rest), place + len(rest)) if part.text.startswith(rest, at) else (at, place)
 
     def _next_data(self, place: int) -> int:
         """The start of the next content at or after `place`, also where it begins with signs that have no substitute.

@@ -105,8 +105,11 @@ def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str
 
     The shorter text need not be a prefix of the longer: some templates write eos at the end only without a prompt.
     """
-    shared = controls.before_split_token(with_prompt, common_prefix(with_prompt, without))
-    return with_prompt[shared:]
+    shared = common_prefix(with_prompt, without)
+    opened = with_prompt.rfind("<", 0, shared)
+    if opened > with_prompt.rfind(">", 0, shared) and opened > with_prompt.rfind("\n", 0, shared):
+        shared = opened  # <|end_of_text|> and <|start_of_role|>, where the tokenizer does not have the second
+    return with_prompt[controls.before_split_token(with_prompt, shared) :]
 
 
 def end_of_same(expected: str, text: str) -> int | None:

@@ -81,6 +81,7 @@ class Substituted:
         leaf: the index of each substitute's leaf, int32.
         place: the index of the character in the leaf's text that it replaces, int32.
         letters_only: only letters and digits have substitutes.
+        retained: matches the strings that were not replaced.
         spare: one more such letter, which is in none of the messages.
     """
 
@@ -90,6 +91,7 @@ class Substituted:
     leaf: npt.NDArray[np.int32]
     place: npt.NDArray[np.int32]
     letters_only: bool
+    retained: re.Pattern[str]
     spare: str
 
     def find(self, output: str) -> npt.NDArray[np.int64]:
@@ -158,7 +160,7 @@ def substitute(
     ]
     codes = maker.letters[: len(maker.leaf)]
     leaf, place = np.array(maker.leaf, np.int32), np.array(maker.place, np.int32)
-    return Substituted(made, maker.leaves, codes, leaf, place, letters_only, chr(maker.letters[-1]))
+    return Substituted(made, maker.leaves, codes, leaf, place, letters_only, retained, chr(maker.letters[-1]))
 
 
 class _Substitution:
