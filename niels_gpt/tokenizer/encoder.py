@@ -50,6 +50,7 @@ from niels_gpt.tokenizer.pieces import (
     Encoded,
     Ids,
     Positions,
+    checked_ids,
     concatenate_pieces,
     edges_of,
     flatten_batches,
@@ -238,7 +239,7 @@ class TokenizerAdapter(FromParts):
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        plain = self._checked(ids)
+        plain = checked_ids(ids, self.vocab_size)
         if self._about.decodes:
             return b"".join(self._bytes_of(plain)).decode("utf-8", "replace")
         with rust_errors(self.parts.name, f"decode {shown(plain)}", "use another tokenizer.json"):
@@ -250,20 +251,13 @@ class TokenizerAdapter(FromParts):
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        return self._bytes_of(self._checked(ids))
+        return self._bytes_of(checked_ids(ids, self.vocab_size))
 
     def _bytes_of(self, ids: list[int]) -> list[bytes]:
         words = self._about.words.of(ids)
         for at in np.flatnonzero(self._is_added[ids]).tolist() if ids else ():
             words[at] = self._added_bytes[ids[at]]
         return words
-
-    def _checked(self, ids: Sequence[int] | Ids) -> list[int]:
-        plain = list(map(int, ids))
-        if plain and not 0 <= min(plain) <= max(plain) < self.vocab_size:
-            outside = next(token for token in plain if not 0 <= token < self.vocab_size)
-            raise TokenizerError(f"id {outside} is outside the vocabulary of {self.vocab_size} ids")
-        return plain
 
     def _encode_split(self, pieces: ConcatenatedPieces) -> tuple[Ids, Positions]:
         """`(ids, starts)`: all tokens and the byte at which each starts; control tokens are inserted by id."""

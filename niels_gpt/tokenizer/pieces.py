@@ -57,6 +57,19 @@ def token_id_list(values: Any, name: str) -> list[int]:
     )
 
 
+def checked_ids(ids: Any, vocab_size: int) -> list[int]:
+    """Token ids as Python's integers, for functions that decode.
+
+    Raises:
+        UsageError: as `token_id_list`. TokenizerError: an id is outside the vocabulary.
+    """
+    plain = token_id_list(ids, "ids")
+    if plain and not 0 <= min(plain) <= max(plain) < vocab_size:
+        outside = next(token for token in plain if not 0 <= token < vocab_size)
+        raise TokenizerError(f"id {outside} is outside the vocabulary of {vocab_size} ids")
+    return plain
+
+
 class Encoded(NamedTuple):
     """Many strings of pieces as ids.
 

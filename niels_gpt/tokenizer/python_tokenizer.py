@@ -21,7 +21,7 @@ from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, folder_of, hf_tokenizer_of
-from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encode_strings_with
+from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, checked_ids, encode_strings_with
 from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, SplitEncoder, proven_starts
 
 # Options of `encode` that make it take control spellings as text: of tiktoken-like classes, then of transformers'. The
@@ -136,7 +136,7 @@ class PythonEncoder(FromParts):
         Raises:
             TokenizerError: an id is outside the vocabulary, or the bytes of this tokenizer's ids are unknown.
         """
-        plain = self._checked(ids)
+        plain = checked_ids(ids, self.vocab_size)
         if self._to_bytes is None:
             raise TokenizerError(
                 f"{self.name}: the bytes of its ids are unknown (joined, they do not give the probe text back); "
@@ -150,7 +150,7 @@ class PythonEncoder(FromParts):
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        plain = self._checked(ids)
+        plain = checked_ids(ids, self.vocab_size)
         if self._verbatim:
             return b"".join(self._bytes_of(plain)).decode("utf-8", "replace")
         # Many classes write spaces around special tokens, so only the ids between them are decoded by the class.
@@ -159,13 +159,6 @@ class PythonEncoder(FromParts):
             "".join(map(spellings.__getitem__, group)) if special else self._tokenizer.decode(list(group), **_VERBATIM)
             for special, group in groupby(plain, spellings.__contains__)
         )
-
-    def _checked(self, ids: Sequence[int] | Ids) -> list[int]:
-        plain = [int(token) for token in ids]
-        outside = [token for token in plain if not 0 <= token < self.vocab_size]
-        if outside:
-            raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
-        return plain
 
     def _encode_plain(self, runs: list[str]) -> list[list[int]]:
         return [self._tokenizer.encode(run, **self._plain) for run in runs]

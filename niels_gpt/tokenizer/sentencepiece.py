@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from niels_gpt.errors import TokenizerError, storage_errors
+from niels_gpt.errors import TokenizerError, shown, storage_errors
 from niels_gpt.forks import cached_property
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.regular import is_regular, open_regular
 from niels_gpt.tokenizer.description import from_spaced
-from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encode_strings_with
+from niels_gpt.tokenizer.hf import is_unicode
+from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, checked_ids, encode_strings_with
 from niels_gpt.tokenizer.sentinels import MARK, SPECIAL_NAMES, SPECIAL_TOKENS, cut_sentinels
 from niels_gpt.tokenizer.split_encoder import SplitEncoder
 
@@ -68,9 +69,19 @@ class SentencePieceTokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str], *, num_threads: int | None = None) -> list[Ids]:
-        """The ids of each text, int32; the same whatever `num_threads` (`None`: one per processor)."""
+        """The ids of each text, int32; the same whatever `num_threads` (`None`: one per processor).
+
+        Raises:
+            TokenizerError: a lone surrogate in a text, or what is no text.
+        """
         texts = list(texts)
-        encoded = self._model.encode(texts, return_type="numpy", num_threads=num_threads or -1)
+        try:
+            encoded = self._model.encode(texts, return_type="numpy", num_threads=num_threads or -1)
+        except TypeError as error:  # the library's, for a str that has no UTF-8
+            wrong = next((index for index, text in enumerate(texts) if not (type(text) is str and is_unicode(text))), 0)
+            raise TokenizerError(
+                f"text {wrong} is {shown(texts[wrong])}; expected text without halves of surrogate pairs. Remove them"
+            ) from error
         for index, text in enumerate(texts):
             # Few texts need splitting; they are encoded a second time.
             if (not text.isascii() and _SPACE_MARK in text) or MARK in text:
@@ -87,25 +98,13 @@ class SentencePieceTokenizer:
         ]
         return np.concatenate(encoded, dtype=np.int32)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, sentinels spelled out.
 
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        return str(self._model.decode(self.checked_ids(ids)))
-
-    def checked_ids(self, ids: Sequence[int] | Ids) -> list[int]:
-        """The ids as ints of Python, all in the vocabulary.
-
-        Raises:
-            TokenizerError: an id is outside the vocabulary.
-        """
-        plain = [int(token) for token in ids]
-        outside = [token for token in plain if not 0 <= token < self.vocab_size]
-        if outside:
-            raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
-        return plain
+        return str(self._model.decode(checked_ids(ids, self.vocab_size)))
 
     def piece(self, token: int) -> str:
         """One id for display: its text, `<0x0A>` for a byte, or a note that the vocabulary has no such id."""
@@ -240,11 +239,11 @@ class SentencePieceEncoder:
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        return self._bytes_of(self.tokenizer.checked_ids(ids))
+        return self._bytes_of(checked_ids(ids, self.vocab_size))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, sentinels spelled out."""
-        return self.tokenizer.decode([int(token) for token in ids])
+        return self.tokenizer.decode(ids)
 
     def _bytes_of(self, ids: list[int]) -> list[bytes]:
         return [self._bytes[token] for token in ids]

@@ -512,3 +512,14 @@ def test_gigatoken_is_made_anew_and_gives_the_same(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         assert [made.encode_many(pieces[:n])[0].tolist() for n in (3, 200)] == expected
     assert made.fast._gigatoken._backend is not before
+
+
+@pytest.mark.parametrize("wrong", [[1.5, 2], np.array([1.0]), "12", np.array([[1, 2]]), [None], None, 5])
+def test_what_is_no_list_of_ids_is_not_decoded(wrong: Any) -> None:
+    """1.5 was decoded as 1, and the text "12" as the ids 1 and 2."""
+    encoder = TokenizerAdapter.load(tiny.byte_level())
+    for read in (encoder.decode, encoder.token_bytes):
+        with pytest.raises(UsageError, match=r"ids is .*; expected token ids"):
+            read(wrong)
+    for right in (np.array([1, 2], np.uint8), (np.int64(1), 2), iter([1, 2]), range(1, 3)):
+        assert encoder.decode(right) == encoder.decode([1, 2])  # type: ignore[arg-type]

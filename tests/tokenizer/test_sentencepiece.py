@@ -14,7 +14,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.errors import StorageError, TokenizerError
+from niels_gpt.errors import StorageError, TokenizerError, UsageError
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SPECIAL_TOKENS, SentencePieceTokenizer, load_tokenizer
 
@@ -88,6 +88,12 @@ def test_encode_gives_plain_ints(tokenizer: SentencePieceTokenizer) -> None:
     assert {type(token) for token in tokenizer.encode("a \u2581 b")} == {int}
 
 
+@pytest.mark.parametrize("wrong", ["a\ud800", None, 5])
+def test_what_is_no_text_is_refused_by_its_number(tokenizer: SentencePieceTokenizer, wrong: Any) -> None:
+    with pytest.raises(TokenizerError, match=r"text 1 is .*; expected text"):
+        tokenizer.encode_batch(["a", wrong])
+
+
 def test_sentinels(tokenizer: SentencePieceTokenizer) -> None:
     ids = tokenizer.special_token_ids()
     assert list(ids) == ["sys", "usr", "asst", "eot"]
@@ -103,6 +109,8 @@ def test_decode_takes_arrays_and_refuses_ids_outside_the_vocabulary(tokenizer: S
     for outside in (-1, tokenizer.vocab_size):
         with pytest.raises(TokenizerError, match=f"id {outside} is outside the vocabulary of 2000 ids"):
             tokenizer.decode([0, outside])
+    with pytest.raises(UsageError, match="expected token ids"):
+        tokenizer.decode([0.5])  # type: ignore[list-item]
 
 
 def test_pieces_are_shown_as_text(tokenizer: SentencePieceTokenizer) -> None:

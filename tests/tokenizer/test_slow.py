@@ -222,6 +222,8 @@ def test_bad_calls() -> None:
         made.decode([311])
     with pytest.raises(TokenizerError, match="id -1 is outside"):
         made.token_bytes([-1])
+    with pytest.raises(UsageError, match="expected token ids"):
+        made.decode("12")  # type: ignore[arg-type]
 
 
 def _in_another_process(made: PythonEncoder) -> list[int]:
