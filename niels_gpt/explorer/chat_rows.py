@@ -71,6 +71,8 @@ class ChatRows:
         elsewhere = bool(self.opened.remote or self.opened.hub)
         self.lines, self._renderers = LineIndex(path, self.opened if elsewhere else None), renderers
         self._name = path.name
+        # Asked once: the files may be gone when the page asks, and the rows are still shown.
+        self._bytes = sum(file.stat().st_size for file in self.lines.files)
         self.splits = ["all"]
         self._dialect = self.opened.dialect
         self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self._whole)
@@ -86,7 +88,7 @@ class ChatRows:
         if self.opened.kind == "preferences":
             facts["histograms"] = "of the best completions"
         if self.lines.files:
-            facts["bytes"] = sum(file.stat().st_size for file in self.lines.files)
+            facts["bytes"] = self._bytes
         return About(
             name=self.opened.name,
             kind="chats",

@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -19,11 +20,12 @@ from typing import IO, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import NielsError
+from niels_gpt.errors import InputError, NielsError
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, parse_line
 from niels_gpt.sources.files.records import data_files, read_records
 
 BLOCK_BYTES = 1 << 24
+_END_BYTES = 4096  # at the beginning and the end of a file, by which one that was appended to is told from a new one
 SPOOL_ROWS = 4096
 _SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", np.uint8)
 Int64s = npt.NDArray[np.int64]
@@ -73,6 +75,35 @@ def _spool_file() -> IO[bytes]:
     return tempfile.TemporaryFile(prefix="niels-gpt-explore-")
 
 
+@dataclass(frozen=True)
+class _Version:
+    """A file that is read in place, as it was at one moment: its size, when it was written, its first and last bytes.
+
+    Attributes:
+        ends: the first and the last `_END_BYTES` of `size` bytes.
+    """
+
+    size: int
+    written: int
+    ends: tuple[bytes, bytes]
+
+    @classmethod
+    def of(cls, file: IO[bytes], size: int | None = None) -> _Version:
+        """The version of a file, or of its first `size` bytes."""
+        found = os.fstat(file.fileno())
+        end = found.st_size if size is None else size
+        ends = (0, min(end, _END_BYTES)), (max(0, end - _END_BYTES), min(end, _END_BYTES))
+        first, last = (os.pread(file.fileno(), length, start) for start, length in ends)
+        return cls(found.st_size, found.st_mtime_ns, (first, last))
+
+    def still_holds(self, file: IO[bytes]) -> bool:
+        """Whether the file is as it was, or has only become longer: its writer may still be appending rows."""
+        now = os.fstat(file.fileno())
+        if (now.st_size, now.st_mtime_ns) == (self.size, self.written):
+            return True
+        return now.st_size > self.size and _Version.of(file, self.size).ends == self.ends
+
+
 class LineIndex:
     """The rows of a file by number, usable while the index is still being built.
 
@@ -105,6 +136,7 @@ class LineIndex:
         plain = ".jsonl" in name or not name.endswith((".json", ".gz", ".zst", ".parquet", ".arrow"))
         self._in_place = opened is None and plain and not name.endswith((".gz", ".zst")) and not path.is_dir()
         self._file: IO[bytes] = self.path.open("rb") if self._in_place else _spool_file()
+        self._version = _Version.of(self._file) if self._in_place else None
         self._names, self._read = None if self._in_place else PlaceNames(), ReadProgress()
         self._reading = threading.Lock()  # all readers share the file's position
         self._thread = threading.Thread(target=self._find, name="explorer-lines", daemon=True)
@@ -144,16 +176,26 @@ class LineIndex:
 
         Raises:
             IndexError: there is no such row, or it has not been found yet.
+            InputError: the file was rewritten since it was opened.
         """
         if not 0 <= row < len(self):
             raise IndexError(row)
         if row in self._rejected:
             return self._rejected[row]
+        self._check_unchanged()
         with self._reading:
             self._file.seek(int(self._starts[row]))
             line = self._file.readline()
         # A byte order mark may begin the file; JSON does not allow one.
         return parse_line(line.removeprefix(b"\xef\xbb\xbf") if row == 0 else line, self.where(row))
+
+    def _check_unchanged(self) -> None:
+        """Raise `InputError` if rows are no longer where they were found: what is there now would be shown as them."""
+        if self._version is not None and not self._version.still_holds(self._file):
+            raise InputError(
+                f"{self.path}: written to since it was opened, so its rows are no longer where they were; end the "
+                "explorer and start it again"
+            )
 
     def row_at(self, offset: int) -> int:
         """The row that contains a byte of the file."""
@@ -175,7 +217,12 @@ class LineIndex:
             return self._file.seek(0, 2)
 
     def read(self, first: int, stop: int) -> bytes:
-        """The bytes of rows first..stop - 1, as they are in the file."""
+        """The bytes of rows first..stop - 1, as they are in the file.
+
+        Raises:
+            InputError: the file was rewritten since it was opened.
+        """
+        self._check_unchanged()
         start, end = self.start(first), self.start(stop)
         with self._reading:
             self._file.flush()

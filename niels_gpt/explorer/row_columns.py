@@ -10,12 +10,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.errors import NielsError
 from niels_gpt.explorer.dataset import SCAN_SECONDS, Filter
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.messages import Conversation, Message, reasoning_of
@@ -178,6 +179,11 @@ class RowColumns:
         return np.concatenate((np.flatnonzero(passes) + start, np.arange(done, max(stop, done))))
 
     def _fill(self) -> None:
+        # Rows without facts are read one by one, which tells the user of the error.
+        with suppress(NielsError, OSError):
+            self._fill_table()
+
+    def _fill_table(self) -> None:
         for first, stop in self._blocks():
             if stop > len(self._table):  # doubled, so that growing costs no more than filling
                 grown = np.empty(max(stop, 2 * len(self._table)), _COLUMNS)

@@ -90,7 +90,7 @@ class SampleStats:
                 self._found += self._dataset.sizes(self._split, rows, self._choice)
                 self._seen += len(rows)
         # The thread ends here; `now` returns what was found, with the reason.
-        except NielsError as error:
+        except (NielsError, OSError) as error:
             self._problem = str(error)
             self._of = self._seen
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Filter
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.renderer_list import RendererList
+from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.files.records import read_records
 
@@ -26,6 +30,13 @@ LINES = st.lists(
     min_size=1,
     max_size=30,
 )
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def told(found: Record | Rejected) -> tuple[Any, ...]:
@@ -77,6 +88,55 @@ def test_a_broken_file_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
     assert lines.wait(60)
     assert "not valid JSON" in lines.problem
     lines.close()
+
+
+def _chats(*questions: str) -> str:
+    answer = {"role": "assistant", "content": "a"}
+    return "".join(json.dumps({"messages": [{"role": "user", "content": q}, answer]}) + "\n" for q in questions)
+
+
+@pytest.mark.parametrize("change", ["shorter", "as long", "longer"])
+def test_a_file_that_is_rewritten_while_it_is_open(tmp_path: Path, change: str) -> None:
+    """What is now at the places of its rows must not be shown as them."""
+    path = tmp_path / "chats.jsonl"
+    path.write_text(_chats(*(f"question {n}" for n in range(3000))))
+    rows = ChatRows(path, RendererList())
+    assert rows.lines.wait(60)
+    rows.page("all", 0, 5, Filter())
+    rewritten = {"shorter": 10, "as long": 3000, "longer": 4000}[change]
+    path.write_text(_chats(*(f"something {n}" for n in range(rewritten)))[: path.stat().st_size * rewritten // 3000])
+    os.utime(path, ns=(0, 1))  # later writes may fall into the same tick of the file system's clock
+    choice = RendererList().first
+    for ask in (
+        lambda: rows.detail("all", 5, choice, []),
+        lambda: rows.page("all", 0, 5, Filter()),
+        lambda: rows.page("all", 0, 5, Filter(text="question")),
+        lambda: rows.sizes("all", [1, 2], choice),
+    ):
+        with pytest.raises(InputError, match=r"chats\.jsonl: written to since it was opened.*start it again"):
+            ask()
+    stats = SampleStats(rows, "all", choice, "characters")
+    until(lambda: "written to" in stats.now().problem)
+    rows.close()
+
+
+def test_a_file_that_grows_or_vanishes_while_it_is_open(tmp_path: Path) -> None:
+    """Its rows are where they were: a job may still be writing more, and a file that is open outlives its name."""
+    path = tmp_path / "chats.jsonl"
+    path.write_text(_chats(*(f"question {n}" for n in range(3000))))
+    rows = ChatRows(path, RendererList())
+    assert rows.lines.wait(60)
+    with path.open("a") as file:
+        file.write(_chats("one more"))
+    assert rows.detail("all", 2999, RendererList().first, []).conversation is not None
+    assert len(rows.page("all", 0, 5, Filter(text="question 2999")).rows) == 1
+    path.unlink()
+    assert rows.detail("all", 5, RendererList().first, []).conversation is not None
+    assert rows.about("all").rows == 3000
+    stats = SampleStats(rows, "all", RendererList().first, "characters")
+    until(lambda: stats.now().of > 0 and stats.now().rows == stats.now().of)
+    assert not stats.now().problem
+    rows.close()
 
 
 def test_no_file(tmp_path: Path) -> None:
