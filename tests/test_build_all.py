@@ -23,13 +23,15 @@ import pytest
 pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
 import pyarrow.parquet as pq
 
-from niels_gpt.cache.build_all import NAMES, Settings, build_all
+from niels_gpt.cache import build_all as builds
+from niels_gpt.cache.build_all import NAMES, Settings, Target, build_all
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers import create_renderer
 from niels_gpt.samples import notes_dir
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.hub_corpora import articles
 from niels_gpt.sources.oasst1 import threads
@@ -51,6 +53,7 @@ FILES = {
     GUTENBERG: local.gutenberg(),
 }
 PLACES = ("pretrain/fineweb_edu", "pretrain/roam", "pretrain/wikitext", "sft/dolly15k", "sft/oasst1")
+OFFLINE = ("pretrain/roam",)  # their rows are not read over the network
 
 
 @pytest.fixture
@@ -154,7 +157,7 @@ def test_the_layout_is_document_001_s(whole: Builder) -> None:
     for place in PLACES:
         assert list(verify_cache(whole.cache / place)) == []
         meta = open_meta(whole.cache / place)
-        assert meta["streaming"] is (place != "pretrain/roam")
+        assert meta["streaming"] is (place not in OFFLINE)
         assert meta["seed"] == 42
     with pytest.raises(CacheError, match="a stub, marked as not built"):
         open_meta(whole.cache / "pretrain/gutenberg")
@@ -162,7 +165,7 @@ def test_the_layout_is_document_001_s(whole: Builder) -> None:
 
 def test_the_report_tells_what_was_built_from_what(whole: Builder) -> None:
     report = whole.report()
-    assert [source["status"] for source in report.values()] == ["built"] * 3 + ["stub"] + ["built"] * 2
+    assert [source["status"] for source in report.values()] == ["built"] * 3 + ["stub"] + ["built"] * (len(PLACES) - 3)
     fineweb = report["fineweb_edu"]["counts"]["source"]
     assert fineweb["revision"] == Repository(FILES[FINEWEB]).shas[-1]
     assert fineweb["shuffle"] == {"seed": 42, "buffer_size": 10_000, "datasets": version("datasets")}
@@ -202,7 +205,7 @@ def test_the_same_command_again_changes_nothing(whole: Builder, hub: Hub) -> Non
     times = {path: path.stat().st_mtime_ns for path in whole.cache.rglob("*.bin")}
     code, printed = whole.run(hub)
     assert code == 0
-    assert printed.count("nothing to do") == 5
+    assert printed.count("nothing to do") == len(PLACES)
     assert whole.digests() == before
     assert {path: path.stat().st_mtime_ns for path in whole.cache.rglob("*.bin")} == times
 
@@ -336,6 +339,14 @@ def test_gutenberg_can_be_built_over_its_stub(builder: Builder, hub: Hub) -> Non
     assert builder.report()["gutenberg"]["status"] == "stub"
     assert builder.run(hub, "--only", "gutenberg", "--with-gutenberg")[0] == 0
     assert open_meta(builder.cache / "pretrain/gutenberg")["splits"]["train"]["documents"] > 0
+
+
+def test_the_plan_names_a_source_of_its_own_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that reads neither the hub nor notes, as docs/add_a_source.md adds it."""
+    source: Any = ChatFile(tmp_path / "chats.jsonl")
+    monkeypatch.setattr(builds, "plan", lambda settings: [Target("mine", "sft/mine", source)])
+    (found,) = builds.describe(Settings(tmp_path))
+    assert found == ("mine", "sft/mine", "niels_gpt.sources.chat_files.ChatFile")
 
 
 def test_a_dry_run_touches_neither_hub_nor_disk(builder: Builder, hub: Hub) -> None:
@@ -554,7 +565,7 @@ def test_killed_builds_are_continued_to_the_same_bytes(whole: Builder, builder: 
     hub.faults.clear()
     code, printed = builder.run(hub)
     assert code == 0, printed
-    assert check_absent_or_whole(builder.cache) == 5
+    assert check_absent_or_whole(builder.cache) == len(PLACES)
     assert builder.digests() == whole.digests()
 
 

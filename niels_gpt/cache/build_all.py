@@ -426,9 +426,11 @@ def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:
             yield target.name, target.place, "a stub; --with-gutenberg builds it"
         elif isinstance(target.source, RoamNotes):
             yield target.name, target.place, f"markdown files of {target.source.folder}"
-        else:
-            assert isinstance(target.source, HubSource)
+        elif isinstance(target.source, HubSource):
             yield target.name, target.place, f"hub: {target.source.dataset}"
+        else:
+            kind = type(target.source)
+            yield target.name, target.place, f"{kind.__module__}.{kind.__qualname__}"
 
 
 def parse_dataset(text: str) -> tuple[str, HubDataset]:

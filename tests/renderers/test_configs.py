@@ -98,7 +98,8 @@ def another(config: Any, name: str) -> Any:
     held = get_args(type(config).model_fields[name].annotation)
     choices = [choice for each in held for choice in (each, *get_args(each)) if isinstance(choice, str)]
     value = getattr(config, name)
-    return next((choice for choice in choices if choice != value), 0.5 if isinstance(value, float) else "think")
+    number = {float: 0.5, int: 512}.get(type(value), "think")
+    return next((choice for choice in choices if choice != value), number)
 
 
 def turned(config: Any) -> Any:

@@ -44,9 +44,23 @@ def tokenizer() -> Any:
     return byte_level(Tokens(controls=("<|im_end|>", "<|im_start|>"), added=TAGS))
 
 
+# Family -> its parsers of calls and of reasoning. They stay where a family is rendered by a grammar later on.
+PARSERS: dict[str, tuple[str, str | None]] = {
+    "command-a": ("command-a", "command-a"),
+    "hunyuan": ("hunyuan", "think"),
+    "seed-oss": ("seed-oss", "seed-oss"),
+    "apertus": ("apertus", "apertus"),
+    "lfm2": ("lfm2", None),
+    "gemma-4": ("gemma-4", "gemma-4"),
+    "exaone-4": ("hermes", "think"),
+}
+
+
 def reader(name: str) -> TemplateRenderer:
     """A renderer that reads as a family does; its template does not matter."""
-    return TemplateRenderer(tokenizer(), template=CHATML, stops=("<|im_end|>",), **TEMPLATE_FAMILIES[name].options)
+    calls, reasoning = PARSERS[name]
+    options = {"tool_parser": calls} | ({"reasoning_parser": reasoning} if reasoning else {})
+    return TemplateRenderer(tokenizer(), template=CHATML, stops=("<|im_end|>",), **options)
 
 
 def ids_of(renderer: TemplateRenderer, text: str) -> list[int]:
@@ -85,6 +99,8 @@ def test_names_are_known_and_models_are_of_one_family() -> None:
         assert family.tool_parser in (None, *TOOL_PARSERS)
         assert family.reasoning_parser in (None, *REASONING_PARSERS)
         assert bool(family.certificate) == bool(family.template)
+    told = {name: (family.tool_parser, family.reasoning_parser) for name, family in TEMPLATE_FAMILIES.items()}
+    assert {name: PARSERS[name] for name in JUDGED} == {name: told[name] for name in JUDGED}
 
 
 def kind_of(probe: Probe) -> str:
@@ -153,17 +169,18 @@ def test_auto_takes_the_template_with_the_parsers(tmp_path: Path) -> None:
 
 
 def test_a_directory_with_the_name_of_a_model(tmp_path: Path) -> None:
-    folder = tmp_path / "Seed-OSS-36B-Instruct"
+    known = next(family for family in TEMPLATE_FAMILIES.values() if family.tool_parser != "hermes")
+    folder = tmp_path / known.models[0].partition("/")[2]
     folder.mkdir()
     tokenizer().save(str(folder / "tokenizer.json"))
     told = {"eos_token": "<|im_end|>", "chat_template": CHATML}
     (folder / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
     renderer = open_renderer(folder)
     assert isinstance(renderer, DefaultRenderer)
-    assert renderer.config.tool_parser == "seed-oss"
+    assert renderer.config.tool_parser == known.tool_parser
     other = open_renderer(folder, options={"tool_parser": "hermes"})
     assert isinstance(other, DefaultRenderer)
-    assert (other.config.tool_parser, other.config.reasoning_parser) == ("hermes", "seed-oss")
+    assert (other.config.tool_parser, other.config.reasoning_parser) == ("hermes", known.reasoning_parser)
     named = open_renderer(folder, "template")
     assert isinstance(named, DefaultRenderer)
     assert named.config.tool_parser is None  # who names the template gets it as it is
@@ -195,7 +212,7 @@ def test_calls_and_reasoning_as_the_model_writes_them(name: str) -> None:
         ("f", {"a": [1, "x"]}, Status.OK),
         ("g", {}, Status.OK),
     ]
-    assert parsed.reasoning_content == ("hm" if TEMPLATE_FAMILIES[name].reasoning_parser else None)
+    assert parsed.reasoning_content == ("hm" if PARSERS[name][1] else None)
     assert not parsed.content.strip()
 
 
@@ -332,6 +349,17 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     (found,) = renderer.parse_response(said).tool_calls
     expected = {"at": "a map", "times": 2}
     assert (found.name, found.arguments, found.status) == ("look", expected, Status.OK)
+
+
+def test_values_of_seed_oss_fill_the_space_between_their_tags() -> None:
+    """Its template writes no newline around a value, and `True` as Python prints it."""
+    renderer = reader("seed-oss")
+    parameters = {"type": "object", "properties": {"sure": {"type": "boolean"}, "text": {"type": "string"}}}
+    values = "<parameter=sure>True</parameter>\n<parameter=text>\na\n</parameter>\n"
+    text = f"<seed:tool_call>\n<function=f>\n{values}</function>\n</seed:tool_call>"
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    (found,) = renderer.parse_response(ids_of(renderer, text), tools=[tool]).tool_calls
+    assert (found.arguments, found.status) == ({"sure": True, "text": "\na\n"}, Status.OK)
 
 
 def test_the_page_has_the_table() -> None:

@@ -125,17 +125,21 @@ class FunctionTags(SeparateCalls, CallDialect):
 
     Attributes:
         python: numbers, booleans and null are written as Python prints them (`True`, `None`), else as JSON.
+        newlines: there is one before and after each value. Where there is none (Seed-OSS), those at the ends of a value
+            are its own.
     """
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"
     python: bool = False
+    newlines: bool = True
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
         out.model_markup(self.opening + "\n<function=", msg)
         out.model_text(call.name, msg)
-        markup = (">\n", "<parameter=", ">\n", "\n</parameter>\n")
+        newline = "\n" if self.newlines else ""
+        markup = (">\n", "<parameter=", ">" + newline, newline + "</parameter>\n")
         out.model_markup(f"{write_arguments(call, out, msg, markup, self._spell)}</function>\n{self.closing}", msg)
 
     def _spell(self, value: Any, where: str) -> str:
@@ -179,8 +183,7 @@ class FunctionTags(SeparateCalls, CallDialect):
             return name, arguments, Status.MALFORMED_STRUCTURE, at
         return name, arguments, status if name else Status.MISSING_NAME, end + len("</function>")
 
-    @staticmethod
-    def _scan_parameter(block: Window, at: int, out: ResponseBuilder) -> Steps[tuple[str, str, int] | None]:
+    def _scan_parameter(self, block: Window, at: int, out: ResponseBuilder) -> Steps[tuple[str, str, int] | None]:
         """Key and text of the parameter at `at`, and the end of the white space after it; `None` if there is none.
 
         A value ends at the closing tag that another parameter or the function's end follows, so it may hold such tags
@@ -192,17 +195,18 @@ class FunctionTags(SeparateCalls, CallDialect):
         angle = yield from block.find(">", at + len("<parameter="))
         if angle < 0:
             return None
-        # One more for a newline after the tag (`True` is 1), which is markup.
-        start = angle + 1 + (yield from block.starts_with("\n", angle + 1))
+        newline, start = "\n" if self.newlines else "", angle + 1
+        if self.newlines:  # one more for a newline after the tag (`True` is 1), which is markup
+            start += yield from block.starts_with("\n", start)
         key = completion.decoded(at + len("<parameter="), angle)
-        out.begin_argument(start, key, suffix="\n")
+        out.begin_argument(start, key, suffix=newline)
         stop = yield from block.find("</parameter>", start, out.argument_to)
         while stop >= 0:
             end = yield from block.skip_space(stop + len("</parameter>"))
             followed = yield from block.starts_with("<parameter=", end)
             if followed or (yield from block.starts_with("</function>", end)):
                 out.end_argument(stop)
-                return key, completion.decoded(start, stop).removesuffix("\n"), end
+                return key, completion.decoded(start, stop).removesuffix(newline), end
             stop = yield from block.find("</parameter>", stop + 1, out.argument_to)
         return None
 

@@ -143,7 +143,7 @@ class MistralNamedToolParser(DialectParser):
 class SeedToolParser(DialectParser):
     """Function tags between Seed-OSS's own tags."""
 
-    form = FunctionTags("<seed:tool_call>", "</seed:tool_call>")
+    form = FunctionTags("<seed:tool_call>", "</seed:tool_call>", python=True, newlines=False)
 
 
 class HunyuanToolParser(DialectParser):
