@@ -9,7 +9,7 @@ How a diagnosis runs::
       examine_slices: for every slice, in workers        examine.py      (slices.py)
         chat_rows, token_rows, rows_of -> rows           rows.py, columns.py, stored.py
         View: turns, padding, mask of these rows         view.py
-        rules -> Counters                                rules/, counters.py
+        rules -> Counters                                rules/, counters.py (evidence.py)
       Counters.merge, in the order of the input
       Context.conclude: what only the whole shows        context.py
       Copies: duplicates and leaks                       copies.py
@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from niels_gpt.doctor.evidence import Evidence, WindowToken
     from niels_gpt.doctor.live import watch
     from niels_gpt.doctor.options import DiagnoseOptions
-    from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
+    from niels_gpt.doctor.report import Finding, Report
     from niels_gpt.doctor.rules import RULES
     from niels_gpt.doctor.run import check_batch, diagnose
     from niels_gpt.doctor.scripts import judge_script
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "RULES": "rules",
     "DiagnoseOptions": "options",
-    "Evidence": "report",
+    "Evidence": "evidence",
     "Finding": "report",
     "Report": "report",
-    "WindowToken": "report",
+    "WindowToken": "evidence",
     "check_batch": "run",
     "diagnose": "run",
     "judge_script": "scripts",

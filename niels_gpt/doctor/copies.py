@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.progress import Progress
 from niels_gpt.sources.curation.ngrams import Groups, MinHashes, minhashes_of

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.evidence import Evidence
 
 
 @dataclass

@@ -5,74 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from niels_gpt.token_display import CSS, Kind, in_colour, span
+from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity
+from niels_gpt.token_display import CSS, in_colour
 
-Severity = Literal["error", "warning", "info"]
-SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 VERSION: Final = 1
 
 _EVIDENCE_IN_HTML: Final = 3  # places of a finding in a notebook; the report's JSON has all
 _TABLE_HEAD: Final = "<tr><th>severity</th><th>rule</th><th>what was found, and what to do</th><th>rows</th></tr>"
-
-
-@dataclass(frozen=True)
-class WindowToken:
-    """A token shown with evidence.
-
-    Attributes:
-        trained: it is in the loss; `None` without a mask.
-        role: of its turn, where turns are known.
-        expected: the mask should train it, because the model samples it; `None` where mask or turns are not known.
-    """
-
-    id: int
-    text: str
-    trained: bool | None = None
-    role: str | None = None
-    expected: bool | None = None
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One place where a rule fires.
-
-    Attributes:
-        row: index of the row in the input, from 0; -1 where the evidence is not a row.
-        where: where the row comes from (`chats.jsonl:17`); empty where there is no place.
-        note: what was found there.
-        message: index of the message, where one is known.
-        token: index of the token in its row, where one is known.
-        window: the tokens around it.
-        mark: the index of the token in `window`.
-    """
-
-    row: int
-    where: str
-    note: str
-    message: int | None = None
-    token: int | None = None
-    window: tuple[WindowToken, ...] = ()
-    mark: int | None = None
-
-    def _html(self) -> str:
-        """The place, the note, and the tokens around the place, as HTML."""
-        tokens = "".join(_token_html(token, marked=at == self.mark) for at, token in enumerate(self.window))
-        window = f'<div class="ng-tokens">{tokens}</div>' if tokens else ""
-        return f'<div class="ng-head">{escape(self.where)}: {escape(self.note)}</div>{window}'
-
-
-def _token_html(token: WindowToken, *, marked: bool) -> str:
-    # As in the terminal (`doctor/show.py`).
-    kind: Kind = "trained" if token.trained else "scaffold" if token.role is None else "context"
-    facts = [f"id {token.id}", *([] if token.role is None else [token.role])]
-    if token.trained is not None:
-        facts.append("trained" if token.trained else "not trained")
-    if token.expected is not None and token.expected != token.trained:
-        facts.append("should be trained" if token.expected else "should not be trained")
-    shown = span(token.text or "∅", kind, ", ".join(facts))
-    return f"<u>{shown}</u>" if marked else shown
 
 
 @dataclass(frozen=True)
@@ -114,7 +55,7 @@ class Finding:
         return f"<style>{CSS}</style><table>{_TABLE_HEAD}{self._table_row()}</table>"
 
     def _table_row(self) -> str:
-        windows = "".join(evidence._html() for evidence in self.evidence[:_EVIDENCE_IN_HTML])
+        windows = "".join(evidence.html() for evidence in self.evidence[:_EVIDENCE_IN_HTML])
         return (
             f"<tr><td>{escape(self.severity)}</td><td><code>{escape(self.rule)}</code></td>"
             f"<td style='text-align:left'><b>{escape(self.title)}</b><br>{escape(self.summary)}"
@@ -223,12 +164,10 @@ def _in_terminal(shown: Report | Finding) -> str:
     """A report or finding as text in colour, as wide as the terminal."""
     from rich.console import Console
 
-    from niels_gpt.doctor.show import render  # which imports this module
-
     console = Console()
     # Captured, because `str` must return text; rich knows the width and the colours of the terminal.
     with console.capture() as captured:
-        console.print(render(shown))
+        console.print(_rendered(shown))
     return captured.get().rstrip("\n")
 
 
@@ -236,6 +175,11 @@ def _print(shown: Report | Finding) -> None:
     """Print in colour even where standard output is a file, as `RenderedTokens.show` does."""
     from rich.console import Console
 
-    from niels_gpt.doctor.show import render  # which imports this module
+    Console(force_terminal=True).print(_rendered(shown))
 
-    Console(force_terminal=True).print(render(shown))
+
+def _rendered(shown: Report | Finding) -> Any:
+    # rich and the words of all rules are loaded where a report is printed, and not wherever one is made.
+    from niels_gpt.doctor.show import render, render_finding
+
+    return render_finding(shown) if isinstance(shown, Finding) else render(shown)

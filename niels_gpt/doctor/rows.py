@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, ToolSpec
 from niels_gpt.sources.chat_files import record_to_conversation

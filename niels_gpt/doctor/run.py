@@ -14,11 +14,12 @@ from niels_gpt.doctor.comparing import compare_formats, open_sides
 from niels_gpt.doctor.context import Conditions, Context, is_renderer
 from niels_gpt.doctor.copies import Copies, is_split
 from niels_gpt.doctor.counters import Counters, Hits
+from niels_gpt.doctor.evidence import SEVERITIES
 from niels_gpt.doctor.examine import Examination, examine_slices
 from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, SEED, DiagnoseOptions
 from niels_gpt.doctor.repair import check_target, repair, repair_stops
-from niels_gpt.doctor.report import SEVERITIES, Finding, Report, Silenced
+from niels_gpt.doctor.report import Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, vocabulary
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.token_files import ends_of

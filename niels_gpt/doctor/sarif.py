@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from niels_gpt.doctor.report import Evidence, Finding, Report, Severity
+from niels_gpt.doctor.evidence import Evidence, Severity
+from niels_gpt.doctor.report import Finding, Report
 from niels_gpt.doctor.rules import RULES
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.version import __version__

@@ -78,6 +78,8 @@ def judge_script(command: Sequence[str], **options: Any) -> Report:
         raise seen.error
     if ended is not None and not watcher.is_full:
         raise ended
+    if not watcher.collected[1]:
+        raise InputError(f"{script}: ended, and no batch with input_ids reached a model; nothing was judged")
     return watcher.judge()
 
 
@@ -86,13 +88,15 @@ def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None
     try:
         with _as_before(), _exits_caught(), _intercepted(seen):
             sys.argv, sys.path[0] = [str(script), *command[1:]], str(script.resolve().parent)
+            threading.excepthook = _without_enough
             runpy.run_path(str(script), run_name="__main__")
     except (_Enough, _Left) as error:
         if isinstance(error, _Left):
             return InputError(f"{script}: left by {error} before a batch reached a model; nothing was judged")
     except SystemExit as error:
         if error.code:
-            return InputError(f"{script}: ended with {_as_text(error.code)} before a batch reached a model")
+            code = f"exit code {error.code}" if isinstance(error.code, int) else _as_text(error.code)
+            return InputError(f"{script}: ended with {code} before a batch reached a model")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the user's own code may raise anything
@@ -102,6 +106,12 @@ def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None
         ended.__cause__ = error
         return ended
     return None
+
+
+def _without_enough(args: threading.ExceptHookArgs) -> None:
+    """Print what a thread of the script raised, but for what ends it."""
+    if not issubclass(args.exc_type, _Enough):
+        threading.__excepthook__(args)
 
 
 def _as_text(value: object) -> str:
@@ -140,6 +150,7 @@ def _as_before() -> Iterator[None]:
     Within it, what is printed goes to standard error, so that standard output holds the report alone.
     """
     argv, path, limit, folder = sys.argv, list(sys.path), sys.getrecursionlimit(), Path.cwd()
+    hook = threading.excepthook
     streams, alarm = (sys.stdout, sys.stderr), signal.getsignal(signal.SIGALRM)
     with ExitStack() as stack, warnings.catch_warnings():
         for name in ("stdout", "stderr"):
@@ -159,7 +170,7 @@ def _as_before() -> Iterator[None]:
             if signal.getsignal(signal.SIGALRM) is not alarm and _is_main_thread():
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, alarm or signal.SIG_DFL)
-            sys.argv, sys.path[:] = argv, path
+            sys.argv, sys.path[:], threading.excepthook = argv, path, hook
             sys.setrecursionlimit(limit)
             with suppress(OSError):  # the script may have deleted it
                 os.chdir(folder)

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from niels_gpt.doctor.report import SEVERITIES, Evidence, Finding, Report, Severity, WindowToken
+from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity, WindowToken
 from niels_gpt.doctor.rules import RULES
 from niels_gpt.doctor.rules.rule import Rule, thread_url
 from niels_gpt.token_display import STYLES, visible
+
+if TYPE_CHECKING:  # a report imports this module to show itself
+    from niels_gpt.doctor.report import Finding, Report
 
 COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 SHOWN = 3  # pieces of evidence of a finding in the terminal; markdown has all
 
 
-def render(report: Report | Finding) -> RenderableType:
-    """The report, worst first; or one finding of it."""
-    if isinstance(report, Finding):
-        return Group(*_finding(report))
+def render_finding(finding: Finding) -> RenderableType:
+    """One finding with its evidence."""
+    return Group(*_finding(finding))
+
+
+def render(report: Report) -> RenderableType:
+    """The report, worst first."""
     parts: list[RenderableType] = [_head(report)]
     if report.skipped:
         parts += [Text(not_judged(report), style="bold yellow"), Text(_skipped(report), style="yellow")]

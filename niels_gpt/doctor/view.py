@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layout import Layout
-from niels_gpt.doctor.report import Evidence, WindowToken
 from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts_in, covered
 from niels_gpt.forks import cached_property
 

@@ -281,7 +281,8 @@ def test_a_script_runs_until_its_first_batch(body: str, wrong: bool, tmp_path: P
     [
         ("raise ValueError('no data')", ".py:1: ValueError: no data, before a batch reached a model"),
         ("import sys; sys.exit('no GPU')", "ended with no GPU before a batch"),
-        ("x = 1", "no batch with input_ids reached a model"),
+        ("import sys; sys.exit(3)", "train.py: ended with exit code 3 before a batch"),
+        ("x = 1", "train.py: ended, and no batch with input_ids reached a model"),
     ],
 )
 def test_scripts_that_train_nothing(body: str, said: str, tmp_path: Path) -> None:
@@ -316,6 +317,7 @@ HOSTILE = {
     "closes its output": "sys.stdout.close(); sys.stderr.close(); model(ids, labels=labels)",
     "turns warnings into errors": "import warnings; warnings.simplefilter('error'); model(ids, labels=labels)",
     "forks": FORKS,
+    "trains in a thread": "import threading; t = threading.Thread(target=lambda: model(ids, labels=labels)); t.start()",
 }
 MODEL_ONLY = """
 class Any_(torch.nn.Module):

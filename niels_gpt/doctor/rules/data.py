@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View

@@ -10,7 +10,7 @@ import numpy as np
 
 from niels_gpt.datasets import Dataset, DocumentPieces
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.rules import data
 from niels_gpt.doctor.rules.rule import Rule

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules import answers, untrained
 from niels_gpt.doctor.rules.rule import Rule

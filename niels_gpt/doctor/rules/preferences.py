@@ -11,7 +11,7 @@ import numpy as np
 
 from niels_gpt.datasets import Dataset
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.messages import Message

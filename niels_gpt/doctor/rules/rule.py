@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from niels_gpt.doctor.report import Severity
+from niels_gpt.doctor.evidence import Severity
 from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.doctor.view import View
 

@@ -29,8 +29,8 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters, Hits, SampledRow
+from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layout import Layout, occurrences
-from niels_gpt.doctor.report import Evidence, WindowToken
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
