@@ -198,7 +198,8 @@ class Split(ABC):
             UsageError: there is no such row.
         """
         if not 0 <= number < len(self):
-            raise UsageError(f"{self.name} has rows 0 to {len(self) - 1:,}; there is no row {number:,}")
+            rows = f"rows 0 to {len(self) - 1:,}" if len(self) else "no rows"
+            raise UsageError(f"{self.name} has {rows}; there is no row {number:,}")
         return replace(self.rows(np.array([number]))[0], load_text=self.load_text)
 
     def __repr__(self) -> str:

@@ -380,7 +380,7 @@ def _moves_system(layout: Layout, rendered: Sequence[RenderedTokens | MessageErr
     """Whether a system message changes the ids of the last user turn and not those of the first one.
 
     Args:
-        made: the same two turns without and with a system message before them.
+        rendered: the same two turns without and with a system message before them.
     """
     contents = []
     for one in rendered:

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Final
 
-from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity
+from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity, WindowToken
 from niels_gpt.token_display import CSS, in_colour
+
+__all__ = ["SEVERITIES", "VERSION", "Evidence", "Finding", "Report", "Severity", "Silenced", "WindowToken"]
 
 VERSION: Final = 1
 

@@ -17,7 +17,8 @@ from niels_gpt.doctor.token_files import TokenFiles
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
 from tests.conftest import run_cli
-from tests.doctor.made import samples
+from tests.doctor import planted_tokens
+from tests.doctor.made import Sample, chats, rows, samples
 from tests.export.sources import Row, episodes
 from tests.renderers.tiny_families import folder_of, renderer_of
 
@@ -134,6 +135,57 @@ def test_documents_end_at_the_end_of_text_where_eos_ends_turns(tmp_path: Path) -
     assert encoder.special_tokens["eos_token"] == "<|im_end|>"
     np.save(tmp_path / "rows.npy", stream(encoder.added_ids["<|endoftext|>"], "uint32"))
     assert judged(tmp_path / "rows.npy").rows == 8
+
+
+def planted_stream(plant: Any, n: int, each: int, target: Path) -> Path:
+    """A stream of texts without masks, the bug in each so many of them."""
+    given = samples(FAMILY, chats(n))
+    end = renderer_of(FAMILY).encoder.added_ids["<|endoftext|>"]
+    ids = [
+        token
+        for number, sample in enumerate(given)
+        for row in (plant(FAMILY, [sample]) if number % each == 0 else [sample.row()])
+        for token in (*row["input_ids"], end)
+    ]
+    np.array(ids, dtype="<u2").tofile(target)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("plant", "rule"),
+    [
+        (planted_tokens.cut, "truncated-mid-turn"),
+        (planted_tokens.cut_in_front, "begins-mid-turn"),
+        (planted_tokens.header_without_white_space, "header-drift"),
+        (planted_tokens.forged, "special-tokens-in-content"),
+        (planted_tokens.of_another_format, "other-format"),
+    ],
+)
+@pytest.mark.parametrize("each", [10, 50])
+def test_bugs_in_a_part_of_a_stream_without_masks(plant: Any, rule: str, each: int, tmp_path: Path) -> None:
+    report = judged(planted_stream(plant, 2 * each, each, tmp_path / "train.bin"))
+    assert report.rules("warning") == [rule, *(["duplicate-row"] if rule == "other-format" else []), "mask-missing"]
+    assert report.finding(rule).rows == 2
+
+
+def test_a_separator_instead_of_every_end_of_turn_is_a_wrong_end(tmp_path: Path) -> None:
+    def replaced(family: str, given: list[Sample]) -> Any:
+        for sample in given:
+            del sample.ids[sample.stops[-1] :], sample.trained[sample.stops[-1] :]
+        return rows(given)
+
+    assert "wrong-end-of-turn" in judged(planted_stream(replaced, 20, 1, tmp_path / "train.bin")).rules("error")
+
+
+def test_plain_text_among_conversations_of_a_stream_is_in_order(tmp_path: Path) -> None:
+    encoder = renderer_of(FAMILY).encoder
+
+    def text(family: str, given: list[Sample]) -> Any:
+        ids, _ = encoder.encode_pieces([f"The lamp number {len(given[0].ids)} hangs low."], [False])
+        return [{"input_ids": [int(token) for token in ids]}]
+
+    report = judged(planted_stream(text, 20, 10, tmp_path / "train.bin"))
+    assert "other-format" not in report.rules()
 
 
 def test_megatrons_files_may_be_named_without_their_suffixes(tmp_path: Path) -> None:

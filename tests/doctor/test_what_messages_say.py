@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -436,3 +437,29 @@ def test_values_of_another_type_than_declared(arguments: Any, fault: str | None)
     report = report_on("qwen2.5", tool_chats(lambda _: arguments, n=1))
     notes = [piece.note for f in report.findings if f.rule == "tool-arguments-unknown" for piece in f.evidence]
     assert notes == ([] if fault is None else [f"get_weather: {fault}"])
+
+
+@pytest.mark.parametrize(
+    "parameters", [None, [], "x", {"properties": []}, {"properties": None}, {"properties": {"city": None}}]
+)
+def test_parameters_that_declare_nothing_are_no_reason_to_stop(parameters: Any) -> None:
+    rows = tool_chats(lambda n: {"city": f"x{n}"}, 2)
+    for row in rows:
+        row["tools"] = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
+    assert "unusable-row" not in rules(rows)
+
+
+@pytest.mark.parametrize("tools", [["x"], [None], [{"function": None}], [{"function": {"name": ["a"]}}], [[]]])
+def test_tools_that_are_no_declarations_offer_nothing(tools: Any) -> None:
+    rows = tool_chats(lambda n: {"city": f"x{n}"}, 2)
+    for row in rows:
+        row["tools"] = tools
+    report = diagnose(rows)
+    assert {"tool-not-offered", "unusable-row"} & set(report.rules())
+
+
+def test_a_text_of_tags_takes_no_time() -> None:
+    began = monotonic()
+    for text in ("<p>" * 50_000, "<a " * 50_000, "<img " * 50_000, "<br>" * 50_000, "[INST]" * 20_000, "¹a" * 50_000):
+        rules(with_answer(text))
+    assert monotonic() - began < 60  # a busy machine takes two seconds; quadratic patterns take minutes

@@ -31,7 +31,7 @@ class _NotOffered(Rule):
     """
 
     def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
-        names = [str(name) for name in _declared(chat)]
+        names = list(_declared(chat))
         for index, name, _ in _calls(chat):
             if not names:
                 if not _in_system(chat, name):
@@ -202,15 +202,15 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
 
 def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any] | None]]:
     """Message index, form, arguments and parameters (`None` if the tool is not declared) of each call."""
-    for index, message in enumerate(chat.messages):
-        for tool_call in message.get("tool_calls") or ():
-            function = tool_call["function"]
-            # Tools may be declared with or without the wrapper of the OpenAI format.
-            declared = [tool.get("function", tool) for tool in chat.tools or ()]
-            declaration = next((tool for tool in declared if tool.get("name") == function["name"]), None)
-            parameters = declaration.get("parameters", {}).get("properties", {}) if declaration is not None else None
-            arguments = function["arguments"]
-            yield index, "text" if isinstance(arguments, str) else "object", arguments, parameters
+    declared = _declared(chat)
+    for index, name, arguments in _calls(chat):
+        parameters = _mapping(_mapping(declared[name]).get("properties")) if name in declared else None
+        yield index, "text" if isinstance(arguments, str) else "object", arguments, parameters
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """The value, or an empty mapping for anything else: declarations are written by hand, and hold nulls and lists."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _in_system(chat: ChatRow, name: str) -> bool:
@@ -219,10 +219,10 @@ def _in_system(chat: ChatRow, name: str) -> bool:
     return any(name in text for message in systems for text in texts_of(message))
 
 
-def _declared(chat: ChatRow) -> dict[Any, Any]:
+def _declared(chat: ChatRow) -> dict[str, Any]:
     """The parameters of each tool by its name. Tools may be declared with or without OpenAI's wrapper."""
-    tools = [tool.get("function", tool) for tool in chat.tools or ()]
-    return {tool.get("name"): tool.get("parameters") for tool in tools if isinstance(tool, Mapping)}
+    tools = [_mapping(_mapping(tool).get("function", tool)) for tool in chat.tools or ()]
+    return {tool["name"]: tool.get("parameters") for tool in tools if isinstance(tool.get("name"), str)}
 
 
 def _calls(chat: ChatRow) -> Iterator[tuple[int, str, Any]]:

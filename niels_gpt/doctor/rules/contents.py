@@ -101,10 +101,11 @@ def _entity(message: Message, text: str) -> str | None:
     return f"{found.group()!r} in {_around(prose, *found.span())}" if found else None
 
 
-# Tags of web pages around prose. Markdown has tags of its own (<br> in tables, <sub>, <details>), which are left out.
+# Tags of web pages around prose, found by their ends. Markdown has tags of its own (<br> in tables, <sub>, <details>),
+# which are left out.
 _TAG: Final = re.compile(
-    r"<(p|div|span|ul|ol|li|h[1-6]|blockquote|strong|em|b|i|u|font|center|td|tr|table)(?:\s[^<>]{0,300})?>[^<>]*"
-    r"(?:<[^<>]{1,300}>[^<>]*){0,40}?</\1>|<a\s[^<>]{0,20}href=[^<>]{1,500}>|<img\s[^<>]{1,500}>|<br ?/?>\s*<br ?/?>",
+    r"</(?:p|div|span|ul|ol|li|h[1-6]|blockquote|strong|em|b|i|u|font|center|td|tr|table)>"
+    r"|<a\s[^<>]{0,20}href=|<img\s[^<>]{0,200}src=|<br ?/?>\s?<br ?/?>",
     re.I,
 )
 # Where a conversation is about pages, markup or programs, tags are a part of it.
@@ -121,7 +122,7 @@ def _html_tag(message: Message, text: str) -> str | None:
         return None
     prose = _CODE.sub(" ", text)
     found = _TAG.search(prose)
-    return f"{found.group()[: 2 * SHOWN]!r}" if found else None
+    return f"{found.group()!r} in {_around(prose, *found.span())}" if found else None
 
 
 def about_markup(chat: ChatRow) -> bool:

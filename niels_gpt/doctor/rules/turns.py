@@ -55,7 +55,7 @@ class _BosMissing(Rule):
 def _beginnings(view: View) -> Int64s:
     """Where texts begin: with rows and documents, and after padding on the left."""
     rows = view.rows
-    padded = covered(rows.starts[:-1], rows.starts[1:], len(rows.ids)) & view.padding
+    padded = view.padding
     first = rows.first_of_document & ~padded
     # The first real token after padding.
     left = np.flatnonzero(padded[:-1] & ~padded[1:]) + 1
@@ -292,16 +292,45 @@ def _check_ends(view: View, layout: Layout, turns: Turns) -> None:
         return
     last = _last_text(view, layout, answers, text_end)
     other = cut & np.isin(rows.ids[last], list(layout.controls - set(layout.stops)))
-    view.hit("wrong-end-of-turn", answers.row[other], last[other], "the turn ends in this token")
     at_end = answers.end == rows.starts[answers.row + 1]
     inner = cut & ~other & ~at_end
     view.hit("eot-missing", answers.row[inner], text_end[inner] - 1, "the next turn begins after this token")
     trained = counts_in(view.trained, answers.body, answers.end) > 0 if rows.trained is not None else has_text
+    _count_other_ends(view, layout, answers, last, other, at_end & trained)
     broken = cut & ~other & at_end & trained
     view.hit(
         "truncated-mid-turn", answers.row[broken], text_end[broken] - 1, "the row ends here, inside an assistant turn"
     )
     view.counters.sums[WITHOUT_END] += len(np.unique(answers.row[inner | broken]))
+
+
+def _count_other_ends(
+    view: View, layout: Layout, answers: Turns, last: Int64s, other: Bools, may_be_cut: Bools
+) -> None:
+    """Report answers that end in another token, or count those that may have been cut before a separator of texts.
+
+    Token files end every text with a separator. Where most last answers have their stop before it, one without was cut;
+    where none has, the separator was written instead of the stop::
+
+        a b E S     a b E S     a S       E the stop, S the separator: the third answer was cut
+
+    Args:
+        last: the last token of each answer. other: it is a control token, and no stop.
+        may_be_cut: answers that are trained and end with their row.
+    """
+    rows, counters = view.rows, view.counters
+    ends = rows.ids[rows.starts[1:] - 1]
+    is_closed = np.zeros(len(rows), dtype=np.bool_)
+    is_closed[answers.row] = answers.stop >= 0  # answers come in order, so each row has the value of its last one
+    is_closed &= np.isin(ends, list(layout.controls - set(layout.stops)))
+    for token, n in zip(*np.unique(ends[is_closed], return_counts=True), strict=True):
+        counters.sums[f"{SEPARATED} {token}"] += int(n)
+    before_end = other & may_be_cut & (last == rows.starts[answers.row + 1] - 1)
+    for token in np.unique(rows.ids[last[before_end]]).tolist():
+        chosen = before_end & (rows.ids[last] == token)
+        view.hit(f"{BEFORE_SEPARATOR} {token}", answers.row[chosen], last[chosen], "the answer ends before this token")
+    rest = other & ~before_end
+    view.hit("wrong-end-of-turn", answers.row[rest], last[rest], "the turn ends in this token")
 
 
 def _count_open_ends(view: View, answers: Turns, cut: Bools, text_end: Int64s) -> None:
@@ -401,6 +430,8 @@ def _inside_sentences(counters: Counters) -> Hits | None:
     return counters.drop(UNFINISHED)
 
 
+# By the id of a separator: rows whose last answer has its stop before it, and answers that have none.
+SEPARATED, BEFORE_SEPARATOR = "answers that end before separator", "answers cut before separator"
 WITHOUT_END: Final = "rows with turns that have no end"
 # Of formats whose turns are ended by the next opener: rows by their length, open and closed last answers.
 ROWS_OF, OPEN, CLOSED = "rows of a length:", "last answers without an end", "last answers with an end"
@@ -463,6 +494,9 @@ def finish(counters: Counters) -> None:
         counters.drop(SPACE_FIRST)
     elif spaced is not None and (counters.sums["long headers"] or spaced.count >= ALL_SPACED_SHARE * answers):
         counters.move(SPACE_FIRST, "header-drift", rows=counters.sums[WRONG_HEADERS])
+    for name in [name for name in counters.hits if name.startswith(BEFORE_SEPARATOR)]:
+        closed = counters.sums[name.replace(BEFORE_SEPARATOR, SEPARATED)]
+        counters.move(name, "truncated-mid-turn" if closed > counters.hits[name].count else "wrong-end-of-turn")
     # If no turn in the whole input has an end, rows were not cut, but the ends of turns are missing.
     if not counters.sums["turns closed"]:
         counters.move("truncated-mid-turn", "eot-missing", rows=counters.sums[WITHOUT_END])

@@ -83,6 +83,8 @@ WINDOW: Final = 64  # tokens of a row that are encoded again
 # Of the tokens; a run that was cut may end in another one. Ids of other tokenizers were seen to reach 0.4 to 0.94.
 SAME: Final = 0.96
 FOREIGN: Final = 5  # different control tokens of a row that the format does not write
+# Rows without a mask and without turns are plain text, unless they begin with headers of another format.
+UNMASKED: Final = "other-format: rows without a mask"
 FOREIGN_ROWS: Final = "wrong-tokenizer: control tokens"
 SAMPLE: Final = "ids-wrapped: sample"
 VARIED: Final = 50  # distinct ids of the sample; sums and other simple rows may need no high ids
@@ -138,6 +140,8 @@ def check(view: View) -> View:
     _sample(view, foreign, "wrong-tokenizer", note)
     outside = _mostly_outside(view, layout) & ~wrapped & ~foreign
     _sample(view, outside & ~(no_turn & partly), "wrong-tokenizer", "many ids of the row are not in the vocabulary")
+    if rows.trained is None:
+        _sample(view, no_turn & ~wrapped & ~foreign & ~outside, UNMASKED, NO_TURN)
     dropped = wrapped | foreign | outside
     return replace(view, rows=rows.select(~dropped)) if dropped.any() else view
 
@@ -218,7 +222,7 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
     Args:
         encoder: `None` without a tokenizer; then nothing was sampled.
     """
-    sample = counters.drop(SAMPLE)
+    sample, unmasked = counters.drop(SAMPLE), counters.drop(UNMASKED)
     if encoder is not None and layout is not None:
         found = counters.hits.get("wrong-tokenizer")
         if found is not None and (
@@ -232,6 +236,8 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
             _find_wrapped(sample, counters, encoder, layout)
         if "wrong-tokenizer" in counters.hits:
             counters.drop(FOREIGN_ROWS)
+        elif unmasked is not None and unmasked.evidence and _hold_other_turns(unmasked.evidence, encoder, layout):
+            counters.add(OTHER_FORMAT, unmasked.evidence, count=unmasked.count, rows=unmasked.rows)
         _drop_consequences(counters)
     counters.move(FOREIGN_ROWS, "special-tokens-in-content")
 
