@@ -449,6 +449,18 @@ def test_a_block_before_an_answer_that_is_the_first_message_is_not_sampled() -> 
     assert rendered.attribution == "partial: message 0 does not begin as the generation prompt"
 
 
+def test_a_first_answer_begins_with_what_history_has_in_place_of_the_prompt() -> None:
+    """GLM: the prompt ends in `<think>`, history has `</think>` in its place, and tools are a block before all."""
+    source = (
+        "{% if tools %}<|im_start|>{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{{ '</think>' if m.role == 'assistant' }}{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
+    )
+    pieces = made(source).pieces([assistant("Hello."), user("Hi")], tools=[{"type": "function"}])
+    assert "".join(piece.text for piece in pieces if piece.sampled) == "</think>Hello.<|im_end|>"
+    assert made(source).render([assistant("Hello."), user("Hi")], tools=[{"type": "function"}]).attribution == "full"
+
+
 def test_the_stop_of_an_empty_result_is_not_that_of_the_call_before_it() -> None:
     """The template closes the conversation once, and no letter of the last message is between the two turns."""
     source = (

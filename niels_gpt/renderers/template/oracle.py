@@ -428,9 +428,8 @@ class _Turns(Headers):
                 asked = self.render([probe, self.made.messages[0], *following], False)
             except MessageError:
                 return True
-            if not asked.startswith(served):  # then it may be scaffold, such as the opener of the turn
-                return not self._words(markup)
-            after = asked[len(served) :]
+            # Where history begins otherwise than the prompt, it is compared from the question on.
+            after = asked[len(served) :] if asked.startswith(served) else asked.partition(PROBE)[2]
             places = np.flatnonzero(self.made.find(after) == self.whole.substitutes[letter])
             if len(places) and after[: int(places[0])].rstrip().endswith(markup):
                 return True
