@@ -19,7 +19,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Generic
 
 import torch
@@ -241,9 +240,7 @@ class Prefetch(Generic[Batch]):
     def __enter__(self) -> Prefetch[Batch]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order.sampling import by_repeats, by_temperature, rows_until, shares
+from niels_gpt.episodes.order.mixture import by_temperature
+from niels_gpt.episodes.order.sampling import by_repeats, rows_until, shares
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
 

@@ -249,3 +249,10 @@ def test_the_file_is_read_back_and_damage_is_found(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="edited or damaged"):
         read_mixture(tmp_path)
     assert read_mixture(tmp_path / "nowhere") is None
+
+
+def test_a_temperature_at_which_a_part_has_no_weight() -> None:
+    """(2 / 9) ** 10,000 is 0 as a float, by which the part was left out without a word."""
+    parts = [Part("a", 9, 9, 9), Part("b", 2, 2, 2)]
+    with pytest.raises(UsageError, match=r"the weight of b is 0 at temperature 0\.0001"):
+        rows_of(parts, Proportions(temperature=1e-4))

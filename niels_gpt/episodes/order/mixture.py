@@ -167,10 +167,27 @@ def _weights(parts: Sequence[Part], wanted: Proportions) -> dict[str, Fraction]:
     # Fractions are exact: with floats, rounding could decide on which side of a half a number of rows is.
     if wanted.weights is not None:
         return {part.name: Fraction(wanted.weights[part.name]) for part in parts}
-    most = max(part.amount(wanted.by) for part in parts) or 1
-    power = 1 / (wanted.temperature or 1)
+    sizes = {part.name: part.amount(wanted.by) for part in parts}
+    return {name: Fraction(weight) for name, weight in by_temperature(sizes, wanted.temperature or 1).items()}
+
+
+def by_temperature(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+    """Weights by size: size ** (1 / temperature), scaled so that the largest group weighs 1.
+
+    Sizes 100 and 1 are in the ratio 100 to 1 at temperature 1, 10 to 1 at 2, and equal at infinity.
+
+    Raises:
+        UsageError: the temperature is not above 0, or so near it that a group would have no weight.
+    """
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature > 0:
+        raise UsageError(f"temperature is {temperature!r}; expected a number above 0 (1: by size, large: all alike)")
     # Divided by the largest before the power, or sizes of billions at a low temperature would overflow.
-    return {part.name: Fraction((part.amount(wanted.by) / most) ** power) for part in parts}
+    most = max(sizes.values()) or 1
+    weight_of = {name: (size / most) ** (1 / temperature) for name, size in sizes.items()}
+    # At a temperature near 0 the power is too small for a float. As 0 it would leave the group out silently.
+    if lost := next((name for name, weight in weight_of.items() if not weight and sizes[name]), None):
+        raise UsageError(f"the weight of {lost} is 0 at temperature {temperature:g}; raise the temperature")
+    return weight_of
 
 
 def _amount(used: Sequence[Part], weights: Mapping[str, Fraction], total: Fraction, wanted: Proportions) -> Fraction:

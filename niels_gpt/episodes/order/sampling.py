@@ -29,6 +29,7 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import IndexSet
 from niels_gpt.episodes.order.metadata import labels, weights
+from niels_gpt.episodes.order.mixture import by_temperature
 from niels_gpt.episodes.order.schedule import (
     EveryRow,
     Group,
@@ -430,25 +431,6 @@ def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
     for name in by_remainder[: n - sum(whole.values())]:
         whole[name] += 1
     return whole
-
-
-def by_temperature(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """Weights by size: size ** (1 / temperature), scaled so that the largest group weighs 1.
-
-    Sizes 100 and 1 are in the ratio 100 to 1 at temperature 1, 10 to 1 at 2, and equal at infinity.
-
-    Raises:
-        UsageError: the temperature is not above 0.
-    """
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature > 0:
-        raise UsageError(f"temperature is {temperature!r}; expected a number above 0 (1: by size, large: all alike)")
-    # Divided by the largest before the power, or sizes of billions at a low temperature would overflow.
-    most = max(sizes.values())
-    weight_of = {name: (size / most) ** (1 / temperature) for name, size in sizes.items()}
-    # At a temperature near 0 the power is too small for a float. As 0 it would leave the group out silently.
-    if lost := next((name for name, weight in weight_of.items() if not weight and sizes[name]), None):
-        raise UsageError(f"the weight of {lost} is 0 at temperature {temperature:g}; raise the temperature")
-    return weight_of
 
 
 def by_repeats(sizes: Mapping[str, int], repeats: Mapping[str, float]) -> dict[str, int]:
