@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from niels_gpt.cache.formats import UNLIMITED_TOKENS
 from niels_gpt.cli import terminal
 from niels_gpt.cli.terminal import ShownProgress
 from niels_gpt.progress import Progress
-from niels_gpt.samples import notes_dir
+from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.roam import RoamNotes
 from tests.conftest import FakeTokenizer
 
@@ -224,3 +225,23 @@ def test_brackets_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "niels-gpt[hub]" in printed
     assert "a[1].jsonl" in printed
     assert said == "b[2].jsonl\n"
+
+
+@pytest.mark.parametrize("command", [["show", chats_file(), "3"], ["rules"], ["rules", "--json"], ["show", "\udcff"]])
+def test_a_terminal_without_unicode(command: list[object]) -> None:
+    """What its encoding lacks is escaped as in JSON; it was a traceback."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    program = [Path(sys.executable).parent / "niels-gpt", *command]
+    done = subprocess.run(program, capture_output=True, env=environment, check=False)
+    assert "Traceback" not in done.stderr.decode("ascii")
+    assert done.returncode == (3 if command[-1] == "\udcff" else 0)
+    if "--json" in command:
+        assert not json.dumps(json.loads(done.stdout), ensure_ascii=False).isascii()
+
+
+def test_a_full_disk_with_json() -> None:
+    program = [Path(sys.executable).parent / "niels-gpt", "rules", "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert done.stderr.startswith("error: No space left on device; free some space")

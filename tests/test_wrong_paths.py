@@ -165,3 +165,17 @@ def test_an_empty_name_in_python() -> None:
         ng.renderer("")
     with pytest.raises(UsageError, match="the input is an empty text"):
         ng.diagnose("")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("doctor", "text", "--out", "."),
+        ("doctor", "text", "--fix", "."),
+        ("init", chats_file(), "--tokenizer", "no-such", "--out", "missing/recipe.toml"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_input_is_read(ask: Ask, line: tuple[object, ...]) -> None:
+    code, said = ask(*line)
+    assert code == 3
+    assert ("a directory; expected a file to write" in said) or ("there is no directory missing" in said), said

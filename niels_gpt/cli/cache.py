@@ -28,7 +28,6 @@ from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options, uses_renderer
 from niels_gpt.cli.corpora import CorporaFlags, outcome_line, print_outcomes, print_plan
 from niels_gpt.cli.options import (
-    EXISTING,
     ROWS,
     AnyTokenizer,
     ChatInputs,
@@ -46,6 +45,7 @@ from niels_gpt.cli.options import (
     one_of,
     shard_bytes,
 )
+from niels_gpt.cli.paths import EXISTING
 from niels_gpt.cli.terminal import (
     ShownProgress,
     add_left_out,

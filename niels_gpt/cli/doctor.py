@@ -23,13 +23,12 @@ from niels_gpt.cli.options import (
     RendererOption,
     RowFormat,
     Template,
-    existing_or_hub,
-    existing_tokenizer,
     grouped,
     note_automatic,
     renderer_options,
     sequence_length,
 )
+from niels_gpt.cli.paths import existing_or_hub, existing_tokenizer, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.storage.files import write_atomic
@@ -274,7 +273,7 @@ def doctor(
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
     what.check(script, rows.validation)
     for file in (rows.fix, report.file):
-        _check_folder(file)
+        must_be_writable(file)
     command, by = _words(script), what.keywords()
     judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
     if script is not None:
@@ -309,12 +308,6 @@ def _end_with_threads(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _check_folder(file: Path | None) -> None:
-    """Refuse a file to write whose folder does not exist, before the input is read, which may take minutes."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise InputError(f"{file}: there is no directory {file.parent}; create it, or name another file")
 
 
 def _words(script: str | None) -> list[str]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from niels_gpt.cli.options import Date, Json, RendererOption, Template, existing_tokenizer, renderer_options
+from niels_gpt.cli.options import Date, Json, RendererOption, Template, renderer_options
+from niels_gpt.cli.paths import existing_tokenizer
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError, did_you_mean
 

@@ -30,12 +30,12 @@ from niels_gpt.cli.options import (
     ShardBytes,
     ShardSize,
     ValFrac,
-    existing,
     grouped,
     sequence_length,
     shard_bytes,
     too_long,
 )
+from niels_gpt.cli.paths import existing
 from niels_gpt.cli.show import show
 from niels_gpt.cli.terminal import (
     ShownProgress,

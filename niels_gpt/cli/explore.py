@@ -11,17 +11,15 @@ from rich.text import Text
 from niels_gpt import ranges
 from niels_gpt.cli import shell_completion
 from niels_gpt.cli.options import (
-    EXISTING_TOKENIZER,
     Date,
     RendererName,
     RendererOption,
     RowFormat,
     Template,
-    existing,
-    existing_or_hub,
     note_automatic,
     renderer_options,
 )
+from niels_gpt.cli.paths import EXISTING_TOKENIZER, existing, existing_or_hub
 from niels_gpt.cli.terminal import out
 
 

@@ -16,7 +16,6 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
 
@@ -24,8 +23,9 @@ import typer
 
 from niels_gpt import ranges
 from niels_gpt.cli import shell_completion
+from niels_gpt.cli.paths import EXISTING, existing, existing_tokenizer
 from niels_gpt.cli.terminal import note
-from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean
+from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.sources.rows.chat_shapes import DIALECTS
 from niels_gpt.sources.rows.preference_rows import FORMS
 from niels_gpt.values import VALUE_HELP, name_and_value
@@ -52,108 +52,6 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
         return value
 
     return {"callback": checked, "autocompletion": shell_completion.of_names(known)}
-
-
-def existing(expected: str = "", what: str = "file or directory") -> dict[str, Any]:
-    """typer settings of a path or a list of paths: a missing one is refused before any library is loaded.
-
-    So is one that no installed library can read. Patterns and URLs are left to the reader, which resolves them.
-
-    Args:
-        expected: what the file should be, for the message.
-        what: "file", "directory" or both, for the message.
-    """
-
-    def there(value: Any) -> Any:
-        for text in map(str, value if isinstance(value, list) else [] if value is None else [value]):
-            if "://" not in text and not any(sign in text for sign in "*?[") and not _is_there(text):
-                remedy = f"expected {expected}. Check the path" if expected else "check the path"
-                raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
-            _check_library_of(text)
-        return value
-
-    return {"callback": there}
-
-
-# What reads a path or URL, by its beginning or end. The readers check this too, but a tokenizer may be loaded by then.
-_LIBRARIES: Final = (
-    (("s3://", "s3a://"), (), "s3fs"),
-    (("hf://",), (), "huggingface_hub"),
-    ((), (".parquet", ".arrow", ".zst"), "pyarrow"),
-)
-
-
-def _check_library_of(text: str) -> None:
-    """Raise `MissingExtra` if the library that reads a path or URL is not installed; it is not imported."""
-    for beginnings, ends, library in _LIBRARIES:
-        if text.startswith(beginnings) or text.endswith(ends):
-            _require(library)
-    if "://" in text:
-        _require("fsspec")
-
-
-def _require(library: str) -> None:
-    """Raise `MissingExtra` if a library is not installed; it is not imported, which may take seconds."""
-    if find_spec(library) is None:
-        raise MissingExtra(library)
-
-
-def _is_there(text: str) -> bool:
-    try:
-        return Path(text).expanduser().exists()
-    except RuntimeError:  # "~name" of an unknown user
-        return False
-
-
-def existing_tokenizer(text: str | Path) -> Path:
-    """The path or hub name of a tokenizer; what cannot be a name on the hub must exist.
-
-    Raises:
-        InputError: the path does not exist.
-    """
-    shown = str(text)
-    is_path = shown.startswith((".", "/", "~")) or shown.count("/") > 1 or shown.endswith((".model", ".json", ".jinja"))
-    if is_path and "://" not in shown and not _is_there(shown):
-        raise InputError(
-            f"{shown}: no such file or directory; expected a tokenizer: a directory with tokenizer.json or spm.model, "
-            f"or a name on the Hugging Face hub. Check the path (it is relative to {Path.cwd()})"
-        )
-    return Path(text)
-
-
-def existing_or_hub(text: str) -> None:
-    """Refuse a path that does not exist, unless it can be the name of a dataset on the hub (OWNER/NAME).
-
-    Raises:
-        InputError: the path does not exist.
-    """
-    # What looks like a path is one, so that a typing error is not looked up online.
-    is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith((*CHAT_SUFFIXES, ".arrow"))
-    # Megatron names its two files without their suffixes.
-    if is_path and "://" not in text and not _is_there(text) and not _is_there(f"{text}.idx"):
-        raise InputError(f"{text}: no such file or directory, and no name of a dataset on the hub; check the path")
-
-
-CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
-EXISTING: Final = existing()
-
-
-def must_exist(text: str) -> None:
-    """The check of `EXISTING` as a call, for commands that first report other mistakes in their options.
-
-    Raises:
-        InputError: the path does not exist.
-    """
-    EXISTING["callback"](text)
-
-
-def _tokenizers_there(value: Any) -> Any:
-    for text in value if isinstance(value, list) else [] if value is None else [value]:
-        existing_tokenizer(text)
-    return value
-
-
-EXISTING_TOKENIZER: Final[dict[str, Any]] = {"callback": _tokenizers_there}  # for options that stay text
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,7 +13,6 @@ from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options
 from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
 from niels_gpt.cli.options import (
-    EXISTING,
     AnyTokenizer,
     Json,
     LossFlags,
@@ -29,6 +28,7 @@ from niels_gpt.cli.options import (
     sequence_length,
     shard_bytes,
 )
+from niels_gpt.cli.paths import EXISTING
 from niels_gpt.cli.terminal import (
     ShownProgress,
     add_left_out,

@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from niels_gpt.cli.build_options import ExecutorFlags
-from niels_gpt.cli.options import EXISTING_TOKENIZER, ChatInputs, Json, Overwrite, existing, grouped
+from niels_gpt.cli.options import ChatInputs, Json, Overwrite, grouped
+from niels_gpt.cli.paths import EXISTING_TOKENIZER, existing, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import OutputExists
 from niels_gpt.values import VALUE_HELP
@@ -229,6 +230,7 @@ def init(
 
     Example: niels-gpt init chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
+    must_be_writable(recipe)
     if recipe.exists() and not overwrite:
         raise OutputExists(f"{recipe}: exists already; choose another --out, or pass --overwrite to replace it")
     from niels_gpt.recipes.propose import propose

@@ -14,7 +14,6 @@ from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import ChatRowFlags
 from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
 from niels_gpt.cli.options import (
-    EXISTING,
     DatasetTokenizer,
     Json,
     LossFlags,
@@ -23,9 +22,9 @@ from niels_gpt.cli.options import (
     RendererFlags,
     RowNumber,
     TokenTable,
-    existing_tokenizer,
     grouped,
 )
+from niels_gpt.cli.paths import EXISTING, existing_tokenizer
 from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, print_line, table_of
 from niels_gpt.episodes.format import require_episodes
 from niels_gpt.errors import UsageError

@@ -20,7 +20,6 @@ from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
-    CHAT_SUFFIXES,
     AnyTokenizer,
     DatasetTokenizer,
     Json,
@@ -30,8 +29,8 @@ from niels_gpt.cli.options import (
     RowNumber,
     TokenTable,
     grouped,
-    must_exist,
 )
+from niels_gpt.cli.paths import CHAT_SUFFIXES, must_exist
 from niels_gpt.cli.terminal import out, print_json, print_line
 from niels_gpt.errors import UsageError
 from niels_gpt.storage.manifests import no_such_directory

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from types import TracebackType
@@ -84,6 +85,9 @@ def run(command: Callable[[], Any]) -> None:
     With --json the error is an object on stdout, too, so that a program finds JSON there whatever happens.
     Interrupts are handled around this; see `interrupts.interruptible`.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPED)
     stdout = sys.stdout
     try:
         try:
@@ -94,8 +98,8 @@ def run(command: Callable[[], Any]) -> None:
             sys.stdout.flush()
     except NielsError as error:
         _end(str(error), error.exit_code)
-    except BrokenPipeError:  # stdout becomes /dev/null, since Python flushes it once more at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:
+        _discard_stdout()
         sys.exit(0)
     except MemoryError:
         _end("there is not enough memory for this; ask for fewer or shorter rows (B, T)", 2)
@@ -114,10 +118,30 @@ def _end(message: str, code: int) -> NoReturn:
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
     # Of the command line, because an option may be refused before typer has read the others.
     if "--json" in sys.argv:
-        with suppress(BrokenPipeError):
+        try:
             print_json({"error": message, "exit_code": code})
             sys.stdout.flush()
+        except OSError:  # the error may be that stdout cannot be written: a full disk, a closed pipe
+            _discard_stdout()
     sys.exit(code)
+
+
+def _discard_stdout() -> None:
+    """Make stdout /dev/null: Python flushes it once more at exit, which would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What is printed for characters that the terminal's encoding lacks, and for bytes of file names: `\\u23ce`.
+
+    This is how JSON writes them, so that --json remains JSON.
+    """
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+_ESCAPED = "niels_gpt.escaped"
+codecs.register_error(_ESCAPED, _escaped)
 
 
 WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is reported in the last line of a build

@@ -9,7 +9,8 @@ import typer
 
 from niels_gpt import ranges
 from niels_gpt.cli.app import App
-from niels_gpt.cli.options import EXISTING, Json, OutDirectory, Overwrite, Seed
+from niels_gpt.cli.options import Json, OutDirectory, Overwrite, Seed
+from niels_gpt.cli.paths import EXISTING
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import DEFAULT_SEED

@@ -1,0 +1,135 @@
+"""Checks of paths on a command line, before any library or tokenizer is loaded: a wrong path fails at once.
+
+::
+
+    existing(...)            an option or argument that names files: the settings that typer needs to check it
+    EXISTING, EXISTING_TOKENIZER   the same, without a description of what is expected, and for tokenizers
+    must_exist, existing_tokenizer, existing_or_hub, must_be_writable    the checks as calls
+
+What is only a name (on the hub, in a store) and patterns are left to the readers.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.errors import InputError, MissingExtra
+
+CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
+
+
+def existing(expected: str = "", what: str = "file or directory") -> dict[str, Any]:
+    """typer settings of a path or a list of paths: a missing one is refused before any library is loaded.
+
+    So is one that no installed library can read. Patterns and URLs are left to the reader, which resolves them.
+
+    Args:
+        expected: what the file should be, for the message.
+        what: "file", "directory" or both, for the message.
+    """
+
+    def there(value: Any) -> Any:
+        for text in map(str, value if isinstance(value, list) else [] if value is None else [value]):
+            if "://" not in text and not any(sign in text for sign in "*?[") and not _is_there(text):
+                remedy = f"expected {expected}. Check the path" if expected else "check the path"
+                raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
+            _check_library_of(text)
+        return value
+
+    return {"callback": there}
+
+
+# What reads a path or URL, by its beginning or end. The readers check this too, but a tokenizer may be loaded by then.
+_LIBRARIES: Final = (
+    (("s3://", "s3a://"), (), "s3fs"),
+    (("hf://",), (), "huggingface_hub"),
+    ((), (".parquet", ".arrow", ".zst"), "pyarrow"),
+)
+
+
+def _check_library_of(text: str) -> None:
+    """Raise `MissingExtra` if the library that reads a path or URL is not installed; it is not imported."""
+    for beginnings, ends, library in _LIBRARIES:
+        if text.startswith(beginnings) or text.endswith(ends):
+            _require(library)
+    if "://" in text:
+        _require("fsspec")
+
+
+def _require(library: str) -> None:
+    """Raise `MissingExtra` if a library is not installed; it is not imported, which may take seconds."""
+    if find_spec(library) is None:
+        raise MissingExtra(library)
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).expanduser().exists()
+    except RuntimeError:  # "~name" of an unknown user
+        return False
+
+
+def existing_tokenizer(text: str | Path) -> Path:
+    """The path or hub name of a tokenizer; what cannot be a name on the hub must exist.
+
+    Raises:
+        InputError: the path does not exist.
+    """
+    shown = str(text)
+    is_path = shown.startswith((".", "/", "~")) or shown.count("/") > 1 or shown.endswith((".model", ".json", ".jinja"))
+    if is_path and "://" not in shown and not _is_there(shown):
+        raise InputError(
+            f"{shown}: no such file or directory; expected a tokenizer: a directory with tokenizer.json or spm.model, "
+            f"or a name on the Hugging Face hub. Check the path (it is relative to {Path.cwd()})"
+        )
+    return Path(text)
+
+
+def existing_or_hub(text: str) -> None:
+    """Refuse a path that does not exist, unless it can be the name of a dataset on the hub (OWNER/NAME).
+
+    Raises:
+        InputError: the path does not exist.
+    """
+    # What looks like a path is one, so that a typing error is not looked up online.
+    is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith((*CHAT_SUFFIXES, ".arrow"))
+    # Megatron names its two files without their suffixes.
+    if is_path and "://" not in text and not _is_there(text) and not _is_there(f"{text}.idx"):
+        raise InputError(f"{text}: no such file or directory, and no name of a dataset on the hub; check the path")
+
+
+EXISTING: Final = existing()
+
+
+def must_exist(text: str) -> None:
+    """The check of `EXISTING` as a call, for commands that first report other mistakes in their options.
+
+    Raises:
+        InputError: the path does not exist.
+    """
+    EXISTING["callback"](text)
+
+
+def _tokenizers_there(value: Any) -> Any:
+    for text in value if isinstance(value, list) else [] if value is None else [value]:
+        existing_tokenizer(text)
+    return value
+
+
+EXISTING_TOKENIZER: Final[dict[str, Any]] = {"callback": _tokenizers_there}  # for options that stay text
+
+
+def must_be_writable(file: Path | None) -> None:
+    """Refuse a file to write that is a directory, or in none, before the input is read, which may take minutes.
+
+    Raises:
+        InputError: naming the file.
+    """
+    if file is None:
+        return
+    if file.is_dir():
+        raise InputError(f"{file}: a directory; expected a file to write. Name a file in it")
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"{file}: there is no directory {file.parent}; create it, or name another file")
