@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, Messages
-from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder, Trim
+from niels_gpt.renderers.completions.builder import BLANK_LINES, NOTHING, ResponseBuilder, Trim
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.completions.reasoning import PromptEnd, ReasoningFormat, read_reasoning
@@ -70,6 +70,8 @@ class BaseRenderer(ABC):
         content_trim: the white space around a content that the format adds; a completion's content is without it.
         has_reasoning: the format has a place for reasoning; where it does not, think tags in completions are text.
         reasoning_tags: what reasoning is between.
+        reasoning_trim: as `content_trim`, for reasoning.
+        part_separator: what is between two parts of the reasoning, or of the content.
         block_may_be_missing: a finished completion without think tags has no reasoning, although the generation prompt
             opens a think block.
     """
@@ -81,6 +83,8 @@ class BaseRenderer(ABC):
     content_trim: Trim = NOTHING
     has_reasoning: bool = True
     reasoning_tags: tuple[str, str] = ("<think>", "</think>")
+    reasoning_trim: Trim = BLANK_LINES
+    part_separator: str = ""
     block_may_be_missing: bool = False
 
     def __repr__(self) -> str:
@@ -199,21 +203,27 @@ class BaseRenderer(ABC):
 
     def new_builder(self, completion: Completion) -> ResponseBuilder:
         """The builder that `read_response` reports to."""
-        return ResponseBuilder(completion, self.content_trim, self.before_first_call)
+        return ResponseBuilder(
+            completion,
+            self.content_trim,
+            self.before_first_call,
+            reasoning_trim=self.reasoning_trim,
+            separator=self.part_separator,
+        )
 
     def read_response(
         self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
     ) -> Steps[None]:
         """Read a completion, whole or growing, and report it to `out`."""
-        start = 0
-        if self.has_reasoning:
-            form = ReasoningFormat(*self.reasoning_tags, self.calls.opening if self.calls is not None else "")
+        start, calls = 0, self.calls
+        if self.has_reasoning and not (calls is not None and calls.reads_reasoning):
+            form = ReasoningFormat(*self.reasoning_tags, calls.opening if calls is not None else "")
             start = yield from read_reasoning(completion, out, form, prompt)
         out.begin_content(start)
-        if self.calls is None:
+        if calls is None:
             yield from Window(completion, start).pass_on(out.content_to)
         else:
-            yield from self.calls.scan(completion, start, schemas, out)
+            yield from calls.scan(completion, start, schemas, out)
         out.end()
 
     def _prompt_end(self, prompt_ids: Sequence[int] | None) -> PromptEnd:

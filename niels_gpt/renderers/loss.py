@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import MessageError, UsageError, did_you_mean
+from niels_gpt.errors import MessageError, UsageError, did_you_mean, shown
 from niels_gpt.messages import Message, weight_of
 
 Preset = Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"]
@@ -51,7 +51,10 @@ class LossOn:
             names = getattr(self, field)
             if isinstance(names, str):  # a set of it would be a set of its letters
                 raise UsageError(f"{field} is the text {names!r}; expected a set of names: {{{names!r}}}")
-            object.__setattr__(self, field, frozenset(names))
+            try:
+                object.__setattr__(self, field, frozenset(names))
+            except TypeError:  # no collection, or one of lists
+                raise UsageError(f"{field} is {shown(names)}; expected a set of names") from None
 
     @classmethod
     def of(cls, value: LossOn | Preset | None) -> LossOn:

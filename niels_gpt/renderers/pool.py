@@ -12,6 +12,7 @@ from typing import Any
 from niels_gpt.errors import UsageError
 from niels_gpt.forks import reset_after_fork
 from niels_gpt.messages import Message
+from niels_gpt.ranges import WORKERS
 from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.parser import ResponseParser
@@ -29,15 +30,13 @@ class RendererPool:
         factory: makes one renderer; called `size` times, some at once.
 
     Raises:
-        UsageError: size below 1.
+        UsageError: the size is no whole number from 1 to 4096.
     """
 
     def __init__(self, factory: Callable[[], Renderer], size: int) -> None:
-        if size < 1:
-            raise UsageError(f"the pool's size is {size}; expected 1 or more")
-        self.size = size
-        with ThreadPoolExecutor(max_workers=min(size, 8)) as threads:
-            self._renderers = list(threads.map(lambda _: factory(), range(size)))
+        self.size = WORKERS.whole(size, "the pool's size")
+        with ThreadPoolExecutor(max_workers=min(self.size, 8)) as threads:
+            self._renderers = list(threads.map(lambda _: factory(), range(self.size)))
         self._taken: dict[int, int] = {}  # number of a borrowed renderer -> thread that has it
         self._free = self._queue_of_free()
         reset_after_fork(self)

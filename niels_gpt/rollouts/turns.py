@@ -92,6 +92,8 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
     every: list[Array] = []  # the versions that were given
     for number, turn in enumerate(turns):
         where = f"turn {number}: "
+        if not isinstance(turn, Mapping):
+            raise UsageError(f"turn {number} is {shown(turn)}; expected a mapping with prompt_ids and completion_ids")
         prompt, completion = (_ids(turn, name, where) for name in ("prompt_ids", "completion_ids"))
         _check_continues(prompt, ids, number)
         n, new = len(completion), len(prompt) - len(ids)
@@ -123,12 +125,12 @@ def _check_continues(prompt: Array, ids: Array, number: int) -> None:
         )
 
 
-def _array(values: Any, name: str, where: str) -> Array:
+def _array(values: Any, name: str, where: str, *, may_be_number: bool = False) -> Array:
     try:
         found = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # a ragged list; a tensor on a GPU, or that needs a gradient
         raise UsageError(f"{where}{name} cannot be read as an array: {error}") from error
-    if found.ndim != 1:
+    if found.ndim != 1 and not (may_be_number and found.ndim == 0):
         raise UsageError(f"{where}{name} has the shape {found.shape}; expected (tokens,)")
     return found
 
@@ -140,13 +142,17 @@ def _ids(turn: Mapping[str, Any], name: str, where: str) -> Array:
     if found.size == 0:
         return np.empty(0, np.int64)
     values = turn[name]
-    # An array of integers has no truth values; in a list numpy would take True for 1.
-    if found.dtype.kind not in "iu" or (isinstance(values, list | tuple) and bool in set(map(type, values))):
+    if found.dtype.kind not in "iu" or _holds_bools(values):
         kind = found.dtype if found.dtype.kind not in "iu" else "integers and truth values"
         raise UsageError(f"{where}{name} are {kind}; expected integers")
     if found.min() < TOKEN_ID.least or found.max() > TOKEN_ID.most:
         raise UsageError(f"{where}{name} are from {found.min()} to {found.max()}; expected 0 to 2**32 - 1")
     return found.astype(np.int64)
+
+
+def _holds_bools(values: Any) -> bool:
+    """Whether a list holds truth values, which numpy would take for 0 and 1; an array of integers has none."""
+    return isinstance(values, list | tuple) and bool in set(map(type, values))
 
 
 def _mask(values: Any, n: int, where: str) -> Array:
@@ -189,8 +195,9 @@ def _logprobs(values: Any, mask: Array, where: str) -> Array:
 def _versions(values: Any, n: int, where: str) -> Array:
     if values is None:
         values = NO_VERSION
-    found = np.asarray(values)
-    if found.dtype.kind not in "iu" or found.ndim > 1 or (found.size and not -1 <= found.min() <= found.max() < 2**31):
+    found = _array(values, "version", where, may_be_number=True)
+    fits = found.dtype.kind in "iu" and not _holds_bools(values)
+    if not fits or (found.size and not -1 <= found.min() <= found.max() < 2**31):
         raise UsageError(f"{where}version is {shown(values)}; expected a whole number from 0, or one for each token")
     if found.ndim:
         _check_length(found, n, "version", where)

@@ -156,9 +156,9 @@ def test_the_third_renderer_cannot_be_made() -> None:
     assert found == ["the third"]
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_pool_of_none(size: int) -> None:
-    with pytest.raises(UsageError, match=f"size is {size}; expected 1 or more"):
+@pytest.mark.parametrize("size", [0, -1, 2.5, "3", True])
+def test_a_pool_of_none(size: Any) -> None:
+    with pytest.raises(UsageError, match=f"the pool's size is {size!r}; expected"):
         RendererPool(new, size)
 
 

@@ -194,6 +194,8 @@ GOOD: dict[str, Any] = {"prompt_ids": [1, 2], "completion_ids": [3, 4, 5], "comp
         ({"completion_logprobs": -0.5}, "completion_logprobs has the shape ()"),
         ({"version": 1.5}, "version is 1.5"),
         ({"version": -2}, "version is -2"),
+        ({"version": [7, [8], 8]}, "version cannot be read as an array"),
+        ({"version": [7, True, 8]}, "version is [7, True, 8]"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -207,6 +209,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], me
     assert [opened[number].group_id for number in range(len(opened))] == ["a", "c"]
     assert opened.n_groups == 2
     assert list(verify_rollouts(tmp_path / "out")) == []
+
+
+@pytest.mark.parametrize("turns", [[None], ["prompt_ids"], [GOOD, 3]])
+def test_turns_that_are_no_mappings(turns: Any) -> None:
+    with pytest.raises(UsageError, match=r"turn [01] is .*; expected a mapping with prompt_ids"):
+        trajectory(turns)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from niels_gpt.messages import Message
-from niels_gpt.tokenizer.pieces import SCAFFOLD as SCAFFOLD
 
 
 class ToolCallParseStatus(enum.StrEnum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from niels_gpt.renderers.completions.builder import ResponseBuilder
 from niels_gpt.renderers.completions.parsed import ParsedToolCall, ToolCallParseStatus
@@ -43,9 +43,11 @@ class CallReader(ABC):
 
     Attributes:
         opening: the markup that the first call begins with.
+        reads_reasoning: in the format reasoning, content and calls are messages of one kind, so `scan` reads all three.
     """
 
     opening: str
+    reads_reasoning: ClassVar[bool] = False
 
     @abstractmethod
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:

@@ -91,6 +91,7 @@ class HarmonyCalls(CallDialect):
 
     opening: str = " to="
     closing: str = "<|call|>"
+    reads_reasoning = True
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""

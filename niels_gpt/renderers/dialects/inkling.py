@@ -35,6 +35,7 @@ class InklingCalls(CallDialect):
     """
 
     opening = CALL
+    reads_reasoning = True
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes `<|message_model|>`."""

@@ -210,41 +210,30 @@ class KimiSection(CallDialect):
             # A call ends with its closing tag, or where the next one begins if the model has left the tag out.
             limit = Window(completion, inner, (_KIMI_CALL,), within=section)
             body = Window(completion, inner, (_KIMI_END_CALL,), within=limit)
-            if out.is_observed:
-                yield from self._report(body, out)
-            yield from body.pass_on(hold)
-            at = close(self._read_call(completion, before.stop, body.stop + len(body.marker)), out)
+            at = close((yield from self._scan_call(before.stop, body, out)), out)
 
     @staticmethod
-    def _report(body: Window, out: ResponseBuilder) -> Steps[None]:
-        """Report the name and the arguments of the open call as they come; `_read_call` reads them afterwards."""
+    def _scan_call(at: int, body: Window, out: ResponseBuilder) -> Steps[Block]:
+        """Read and report the call whose tag is at a character, and whose text is `body`."""
         completion = body.completion
         head = Window(completion, body.start, (_KIMI_ARGUMENTS,), within=body)
         yield from head.pass_on(hold)
+        call_id = completion.decoded(head.start, head.stop).strip()
+        id_match = _KIMI_ID.fullmatch(call_id)
+        name = id_match[1] if id_match else None
+        arguments: Arguments = None
+        status = Status.MALFORMED_STRUCTURE
         if head.marker:
-            id_match = _KIMI_ID.fullmatch(completion.decoded(body.start, head.stop).strip())
-            out.name(id_match[1] if id_match else None)
+            out.name(name)
             start = head.stop + len(_KIMI_ARGUMENTS)
             out.begin_argument(start, trim=ALL_SPACE)
             yield from Window(completion, start, within=body).pass_on(out.argument_to)
             out.end_argument(body.stop)
-
-    def _read_call(self, completion: Completion, at: int, limit: int) -> Block:
-        inner = at + len(_KIMI_CALL)
-        close = completion.find(_KIMI_END_CALL, inner, limit)
-        end = limit if close < 0 else close
-        span = at, end if close < 0 else end + len(_KIMI_END_CALL)
-        split = completion.find(_KIMI_ARGUMENTS, inner, end)
-        call_id = completion.decoded(inner, end if split < 0 else split).strip()
-        id_match = _KIMI_ID.fullmatch(call_id)
-        name = id_match[1] if id_match else None
-        if split < 0:
-            status = Status.UNCLOSED_BLOCK if close < 0 else Status.MALFORMED_STRUCTURE
-            return call_block(completion, span, (inner, end), name, None, status, call_id or None)
-        arguments, status = parse_arguments(completion.decoded(split + len(_KIMI_ARGUMENTS), end), name)
-        arguments = arguments.strip() if isinstance(arguments, str) else arguments
-        status = Status.UNCLOSED_BLOCK if close < 0 else status
-        return call_block(completion, span, (inner, end), name, arguments, status, call_id or None)
+            arguments, status = parse_arguments(completion.decoded(start, body.stop), name)
+            arguments = arguments.strip() if isinstance(arguments, str) else arguments
+        status = status if body.marker else Status.UNCLOSED_BLOCK
+        span = at, body.stop + len(body.marker)
+        return call_block(completion, span, (body.start, body.stop), name, arguments, status, call_id or None)
 
 
 # ---- MiniMax

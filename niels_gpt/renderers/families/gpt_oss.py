@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder
-from niels_gpt.renderers.completions.reasoning import PromptEnd
-from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps
-from niels_gpt.renderers.dialects.base import Schemas
+from niels_gpt.renderers.completions.builder import NOTHING
 from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
 from niels_gpt.renderers.unsupported import refuse_many_calls
@@ -63,6 +59,8 @@ class GptOssRenderer(Family):
     version = 2  # since then, samples retain the reasoning of the tool cycle before an answer
     calls = HarmonyCalls()
     names_results = True
+    reasoning_trim = NOTHING
+    part_separator = "\n"  # between the texts of several messages
     user_turn = (f"{START}user{MESSAGE}", END)
     assistant_header = _ASSISTANT
 
@@ -142,17 +140,6 @@ class GptOssRenderer(Family):
         out.labelled(f"{START}functions.", name, f" to=assistant{CHANNEL}commentary{MESSAGE}", index)
         out.content(to_json(view.text(index)), index)
         out.scaffold(END, index)
-
-    def new_builder(self, completion: Completion) -> ResponseBuilder:
-        """See `Family`; the texts of several messages are separated by newlines."""
-        return ResponseBuilder(completion, reasoning_trim=NOTHING, separator="\n")
-
-    def read_response(
-        self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
-    ) -> Steps[None]:
-        """See `Family`; the dialect also separates reasoning from content, by their channels."""
-        yield from self.calls.scan(completion, 0, schemas, out)
-        out.end()
 
 
 def _declare(tools: Tools) -> str:

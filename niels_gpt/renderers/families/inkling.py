@@ -7,12 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from niels_gpt.renderers.completions.builder import NOTHING, ResponseBuilder
-from niels_gpt.renderers.completions.reasoning import PromptEnd
-from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps
+from niels_gpt.renderers.completions.builder import NOTHING
 from niels_gpt.renderers.conversation import sorted_json
-from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.inkling import CALL, END, MODEL, TEXT, THINKING, InklingCalls
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools
 
@@ -57,6 +53,7 @@ class InklingRenderer(Family):
     controls = (_SYSTEM, _USER, MODEL, _TOOL, TEXT, THINKING, CALL, END, "<|content_xml|>")
     calls = InklingCalls()
     names_results = True
+    reasoning_trim = NOTHING
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the tools, the system messages before all others, then the effort."""
@@ -112,17 +109,6 @@ class InklingRenderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the header of the model's first message, unless the model writes it itself."""
         out.scaffold("" if self.config.sampled_header else MODEL)
-
-    def new_builder(self, completion: Completion) -> ResponseBuilder:
-        """See `Family`; the texts of all messages of a kind are joined."""
-        return ResponseBuilder(completion, reasoning_trim=NOTHING)
-
-    def read_response(
-        self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
-    ) -> Steps[None]:
-        """See `Family`; the dialect also separates reasoning from content."""
-        yield from self.calls.scan(completion, 0, schemas, out)
-        out.end()
 
 
 def _texts(view: ConversationView, index: int) -> list[str]:

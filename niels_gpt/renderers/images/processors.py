@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import MessageError, UsageError, shown
 from niels_gpt.extras import check_library
 from niels_gpt.forks import new_lock
 from niels_gpt.renderers.images.loading import ImagePart, image_hash, load_image
@@ -66,7 +66,7 @@ def load_processor(name: str) -> Any:
         return load(name)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UsageError(
-            f"{name}: no image processor ({str(error).splitlines()[0]}); expected preprocessor_config.json there, as "
+            f"{name}: no image processor ({shown(str(error))}); expected preprocessor_config.json there, as "
             "models with images have it"
         ) from error
 
