@@ -56,6 +56,8 @@ class Family(BaseRenderer):
         roles: the roles that the format can express. Without `tool` among them, tools and calls are refused.
         system_turn, user_turn, tool_turn: what is before and after the content of a turn, where it has nothing else.
             Without `system_turn`, system messages that `begin` has not written are refused.
+        calls_section: what is before the first call, whatever the content, and after the last one. Without the former
+            `before_first_call` is written after a content. between_calls: what is between two calls.
         assistant_header: what an assistant's turn begins with. The generation prompt is this, and `prefill`.
         controls: control tokens that a tokenizer of the family must have; optional_controls: those it may have.
         stops: the texts of the tokens that end an assistant's turn. The first is the one that the grammar writes.
@@ -79,6 +81,8 @@ class Family(BaseRenderer):
     user_turn: ClassVar[tuple[str, str]]
     tool_turn: ClassVar[tuple[str, str]]
     assistant_header: ClassVar[str] = ""
+    calls_section: ClassVar[tuple[str, str]] = ("", "")
+    between_calls: ClassVar[str] = "\n"
     calls: CallDialect | None = None
     stops: ClassVar[tuple[str, ...]]
     truncation_stop: ClassVar[str] = ""
@@ -171,24 +175,36 @@ class Family(BaseRenderer):
         out.turn(header, self.content(view, index), footer, index)
 
     def finish_turn(
-        self, content: str, view: ConversationView, index: int, out: Emitter, *, has_content: bool | None = None
+        self,
+        content: str,
+        view: ConversationView,
+        index: int,
+        out: Emitter,
+        *,
+        has_content: bool | None = None,
+        ends: tuple[str, str] | None = None,
     ) -> None:
-        """Write the rest of an assistant's turn: the content, the calls, each on a line of its own, and the stop.
+        """Write the rest of an assistant's turn: the content, the calls, the stop.
 
         Args:
-            has_content: `before_first_call` is written; default: if there is a content.
+            has_content: write `before_first_call`; default: if there is a content.
+            ends: the stop, and what the template writes after it; default those of the class.
         """
+        stop, after_stop = ends or (self.stops[0], self.after_stop)
         calls = view.calls(index)
-        if calls and self.calls is not None:
-            out.model_text(content, index)
-            if content if has_content is None else has_content:
-                out.model_markup(self.before_first_call, index)
-            for number, call in enumerate(calls):
-                if number:
-                    out.model_markup("\n", index)
-                self.calls.write(call, out, index)
-            content = ""
-        out.model_reply(content, self.stops[0], self.after_stop, index)
+        if not calls or self.calls is None:
+            out.model_reply(content, stop, after_stop, index)
+            return
+        before, closing = self.calls_section
+        if not before and (content if has_content is None else has_content):
+            before = self.before_first_call
+        out.model_text(content, index)
+        for call in calls:
+            if before:
+                out.model_markup(before, index)
+            self.calls.write(call, out, index)
+            before = self.between_calls
+        out.model_reply("", closing + stop, after_stop, index)
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
         """Whether an option keeps this message's reasoning although the template would drop it."""

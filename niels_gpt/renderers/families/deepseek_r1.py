@@ -61,7 +61,7 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
         if reasoning and (view.is_produced(index) or self.preserves_thinking(view, index)):
             out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
             content = content.lstrip("\n")
-        self.reply(content, view, index, out)
+        self.finish_turn(content, view, index, out)
 
     def prefill(self) -> str:
         """An opened think block."""

@@ -38,12 +38,12 @@ class DeepSeekV3Renderer(Family):
     instead.
 
     Class attributes:
-        between_calls, between_results: the text between two calls, or two results, of one section.
+        between_results: the text between two results of one section.
     """
 
     name = "deepseek-v3"
     config_class: ClassVar[type[FamilyConfig]] = DeepSeekV3RendererConfig
-    between_calls: ClassVar[str] = "\n"
+    calls_section = (DEEPSEEK.opening, DEEPSEEK.closing)
     between_results: ClassVar[str] = "\n"
     stops = (STOP,)
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
@@ -75,7 +75,7 @@ class DeepSeekV3Renderer(Family):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message; after tool results it has no header."""
         self.header(view, index, out)
-        self.reply(view.text(index), view, index, out)
+        self.finish_turn(view.text(index), view, index, out)
 
     @staticmethod
     def header(view: ConversationView, index: int, out: Emitter) -> None:
@@ -85,20 +85,6 @@ class DeepSeekV3Renderer(Family):
             out.prefill = ""  # the generation prompt is empty there
         else:
             out.scaffold(ASSISTANT, index)
-
-    def reply(self, content: str, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the content, the calls and the stop."""
-        calls = view.calls(index)
-        if not calls or self.calls is None:
-            out.model_reply(content, STOP, "", index)
-            return
-        out.model_text(content, index)
-        out.model_markup(DEEPSEEK.opening, index)
-        for number, call in enumerate(calls):
-            if number and self.between_calls:  # the section's tags touch the first and the last call
-                out.model_markup(self.between_calls, index)
-            self.calls.write(call, out, index)
-        out.model_reply("", DEEPSEEK.closing + STOP, "", index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one section."""

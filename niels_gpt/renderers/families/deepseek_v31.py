@@ -81,7 +81,7 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
             out.model_block("<think>", reasoning, "</think>", index)
         elif has_header:
             out.model_markup("</think>", index)
-        self.reply(content, view, index, out)
+        self.finish_turn(content, view, index, out)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result."""

@@ -114,6 +114,7 @@ class DeepSeekV4Renderer(Family):
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, TOKEN)
     calls: DSML = DSML()
     before_first_call = "\n\n"
+    calls_section = (f"\n\n{DSML.tags.opening}\n", f"\n{DSML.tags.closing}")
     efforts: ClassVar[Mapping[str, str]] = MappingProxyType({"low": "", "high": _ABSOLUTE, "max": _BEYOND})
     tools_text: ClassVar[str] = _tools_text(DSML())
     requests: ClassVar[tuple[str, ...]] = ("user", "tool")
@@ -177,17 +178,7 @@ class DeepSeekV4Renderer(Family):
             out.model_block("<think>", view.reasoning(index) or "", "</think>", index)
         else:
             out.model_markup("</think>", index)
-        calls = view.calls(index)
-        if not calls:
-            out.model_reply(self.content(view, index), STOP, "", index)
-            return
-        tags = self.calls.tags
-        out.model_text(self.content(view, index), index)
-        out.model_markup(f"{self.before_first_call}{tags.opening}\n", index)
-        for call in calls:
-            self.calls.write(call, out, index)
-            out.model_markup("\n", index)
-        out.model_reply("", tags.closing + STOP, "", index)
+        self.finish_turn(self.content(view, index), view, index, out)
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """Whether the turn has a think block: no later user or tool message, or tools are declared, or an option."""
@@ -234,6 +225,7 @@ class DeepSeekV41Renderer(DeepSeekV4Renderer):
     config_class = DeepSeekV41RendererConfig
     controls = (*DeepSeekV4Renderer.controls, _SYSTEM)
     calls = SpacedDSML()
+    calls_section = (f"\n\n{SpacedDSML.tags.opening}\n", f"\n{SpacedDSML.tags.closing}")
     efforts = MappingProxyType({"low": "50", "high": "75", "max": "100"})
     tools_text = _tools_text(SpacedDSML())
     requests = ("user", "tool", "system")

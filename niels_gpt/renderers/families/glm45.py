@@ -48,20 +48,13 @@ class GLM45Renderer(GLM5Renderer):
         if not self.config.enable_thinking and not view.text(index).endswith(_NO_THINKING):
             out.scaffold(_NO_THINKING, index)
 
-    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a block, the content, the calls.
+    def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
+        """See `GLM5Renderer`; there is always a block.
 
-        The newline after the header is the model's: the generation prompt ends before it.
+        The newline before it is the model's, after the header: the generation prompt ends before it.
         """
-        reasoning, content = self.reasoning_and_content(view, index)
-        content = content.strip()  # the newline before a content is not written for an empty one
-        out.scaffold(self.assistant_header, index)
-        out.model_block("\n<think>", reasoning or "", "</think>", index)
-        if content:
-            out.model_text("\n" + content, index)
-        for call in view.calls(index):
-            out.model_markup("\n", index)
-            self.calls.write(call, out, index)
+        reasoning, content = super().reasoning_and_content(view, index)
+        return reasoning or "", content
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """See `GLM5Renderer`; there is no option `clear_thinking`."""

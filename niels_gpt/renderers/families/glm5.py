@@ -71,7 +71,7 @@ class GLM5Renderer(Family):
 
     Class attributes:
         call_instructions: the text after the tools' declarations.
-        separator: the text after openers and around tool results.
+        separator: the text after openers, around tool results, and between the parts of an assistant's turn.
     """
 
     name = "glm-5"
@@ -131,9 +131,13 @@ class GLM5Renderer(Family):
         if reasoning is None:
             out.model_markup("</think>", index)
         else:
-            out.model_block("<think>", reasoning, "</think>", index)
-        out.model_text(content.strip(), index)
+            out.model_block(f"{self.separator}<think>", reasoning, "</think>", index)
+        content = content.strip()
+        if content:
+            out.model_text(self.separator + content, index)
         for call in view.calls(index):
+            if self.separator:
+                out.model_markup(self.separator, index)
             self.calls.write(call, out, index)
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:

@@ -73,6 +73,7 @@ class LagunaXS2Renderer(Family):
     after_stop = "\n"
     calls = Pairs(separators=("\n", "\n", "\n"))
     before_first_call = "\n"
+    calls_section = ("", "\n")
     system_turn = ("<system>\n", "\n</system>\n")
     user_turn = ("<user>\n", "\n</user>\n")
     tool_turn = ("<tool_response>\n", "\n</tool_response>\n")
@@ -116,12 +117,7 @@ class LagunaXS2Renderer(Family):
         else:
             out.model_markup("</think>\n", index)
         content = content.strip()
-        if content:
-            out.model_text(content + "\n", index)
-        for call in view.calls(index):
-            self.calls.write(call, out, index)
-            out.model_markup("\n", index)
-        out.model_reply("", _STOP, "\n", index)
+        self.finish_turn(content and content + "\n", view, index, out, has_content=False)
 
     def _raw(self, content: str, out: Emitter, index: int) -> None:
         """Write a content as it was sampled; it may hold the tag that the prompt supplies, and the stop."""

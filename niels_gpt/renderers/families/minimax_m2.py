@@ -64,6 +64,8 @@ class MiniMaxM2Renderer(Family):
     after_stop = "\n"
     calls = MiniMaxSection()
     before_first_call = "\n"
+    calls_section = (f"\n{MINIMAX.opening}\n", MINIMAX.closing)  # the first newline is written without a content, too
+    between_calls = ""  # the dialect ends each call in a newline
     user_turn = (f"{_TURN}user\n", f"{_END}\n")
     assistant_header = f"{_TURN}ai\n"
 
@@ -106,16 +108,7 @@ class MiniMaxM2Renderer(Family):
         out.scaffold(self.assistant_header, index)
         if reasoning and (index > view.last_user or self.preserves_thinking(view, index)):
             out.model_block("<think>\n", reasoning, "\n</think>\n\n", index)
-        calls = view.calls(index)
-        if not calls:
-            out.model_reply(content, _END, "\n", index)
-            return
-        # The newline before the section is written for an empty content as well.
-        out.model_text(content, index)
-        out.model_markup(f"\n{MINIMAX.opening}\n", index)
-        for call in calls:
-            self.calls.write(call, out, index)
-        out.model_reply("", f"{MINIMAX.closing}{_END}", "\n", index)
+        self.finish_turn(content, view, index, out)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one turn."""

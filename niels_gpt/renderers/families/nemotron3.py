@@ -83,6 +83,7 @@ class Nemotron3Renderer(ChatMLTurns):
     stops = ("<|im_end|>", "</s>")
     calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n"
+    calls_section = ("\n", "\n")  # with and without a content
 
     def found_options(self) -> Mapping[str, Any]:
         """See `Family`."""
@@ -123,20 +124,12 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block, the content, the calls."""
-        calls = view.calls(index)
         out.scaffold(self.assistant_header, index)
         if self._is_current(view, index):
             content = self._with_reasoning(view, index, out)
         else:
-            content = self._without_reasoning(view, index, out, calls=bool(calls))
-        if not calls:
-            out.model_reply(content, "<|im_end|>", "\n", index)
-            return
-        out.model_text(content, index)
-        for call in calls:
-            out.model_markup("\n", index)
-            self.calls.write(call, out, index)
-        out.model_reply("", "\n<|im_end|>", "\n", index)
+            content = self._without_reasoning(view, index, out)
+        self.finish_turn(content, view, index, out)
 
     def _is_current(self, view: ConversationView, index: int) -> bool:
         """Whether the reasoning of this turn is written."""
@@ -155,7 +148,7 @@ class Nemotron3Renderer(ChatMLTurns):
             out.model_markup(_EMPTY_BLOCK, index)
         return content.rstrip()
 
-    def _without_reasoning(self, view: ConversationView, index: int, out: Emitter, *, calls: bool) -> str:
+    def _without_reasoning(self, view: ConversationView, index: int, out: Emitter) -> str:
         """Write an empty block; return the content.
 
         The template joins reasoning and content, cuts the text at the last `</think>` and strips it in part: the
@@ -167,6 +160,7 @@ class Nemotron3Renderer(ChatMLTurns):
         rest = content.split("</think>")[-1] if closed else content
         if has_reasoning and not closed:
             rest = self._closing.partition("</think>")[2] + content
+        calls = view.calls(index)
         if calls:
             rest = rest if has_reasoning or closed else rest.split("<think>")[0]
             rest = rest if self.ultra else rest.strip()  # Ultra's template does not strip here

@@ -54,6 +54,7 @@ class Olmo3Renderer(ChatMLTurns):
     stops = ("<|im_end|>", "<|endoftext|>")
     controls = ("<|im_start|>", "<|endoftext|>")
     calls = PythonCalls("<function_calls>", "</function_calls>")
+    calls_section = ("<function_calls>", "</function_calls>")
     identity: ClassVar[str] = "You are a helpful function-calling AI assistant. "
     tool_turn = ("<|im_start|>environment\n", "<|im_end|>\n")
 
@@ -78,15 +79,8 @@ class Olmo3Renderer(ChatMLTurns):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text, then the calls, a line each."""
         out.scaffold(self.assistant_header, index)
-        out.model_text(view.text(index), index)
-        calls = view.calls(index)
-        for number, call in enumerate(calls):
-            out.model_markup("\n" if number else "<function_calls>", index)
-            self.calls.write(call, out, index)
-        if calls:
-            out.model_markup("</function_calls>", index)
         is_last = index == len(view.roles) - 1
-        out.model_reply("", *(("<|endoftext|>", "") if is_last else ("<|im_end|>", "\n")), index)
+        self.finish_turn(view.text(index), view, index, out, ends=("<|endoftext|>", "") if is_last else None)
 
 
 class Olmo31Renderer(Olmo3Renderer):
