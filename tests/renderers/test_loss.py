@@ -107,7 +107,7 @@ def test_wrong_loss() -> None:
     with pytest.raises(UsageError, match="bodies_of_roles is the text 'tool'"):
         LossOn(bodies_of_roles="tool")  # type: ignore[arg-type]
     for names in (5, None, [["tool"]]):
-        with pytest.raises(UsageError, match="bodies_of_tools is .*; expected a set of names"):
+        with pytest.raises(UsageError, match=r"bodies_of_tools is .*; expected a set of names"):
             LossOn(bodies_of_tools=names)  # type: ignore[arg-type]
     wanted: Any = {"tool"}
     assert LossOn(bodies_of_tools=wanted) == LossOn(bodies_of_tools=frozenset(wanted))
