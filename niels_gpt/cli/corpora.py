@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 # Repeated from sources.registry, because that imports the readers; a test compares them.
 NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")
-CORPORA = "Corpora"
-
-
+CORPORA = "Corpora"  # a heading of the help page
 ROAM_DIR = Path("data/roam")
 
 

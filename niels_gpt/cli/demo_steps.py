@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, UNLIMITED_TOKENS, index_name, tokens_name
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cli.terminal import table_of
 from niels_gpt.errors import EXTRA_OF_LIBRARY
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.terminal_view import show_view
@@ -153,9 +153,7 @@ def _fitting_example(out: Path, most: int) -> int:
 
 def _counts(out: Path, console: Console) -> None:
     console.print(Rule("5. what there is", align="left"))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("cache", "split", "documents / examples", "tokens", "trained tokens", "loss share"):
-        table.add_column(name, justify="left" if name in ("cache", "split") else "right")
+    table = table_of("cache", "split", right=("documents / examples", "tokens", "trained tokens", "loss share"))
     for cache, rows in (("pretrain/notes", "documents"), ("sft/chats", "examples")):
         for split, counts in open_meta(out / cache)["splits"].items():
             trained = counts.get("trained_tokens", counts["tokens"])

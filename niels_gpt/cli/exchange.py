@@ -12,6 +12,7 @@ from rich.table import Table
 
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
+    ROWS,
     Json,
     OutDirectory,
     Overwrite,
@@ -38,7 +39,6 @@ from niels_gpt.values import VALUE_HELP, name_and_value, option_value
 EXPORTS: Final[Mapping[str, Format | PreferenceFormat]] = {**FORMATS, **PREFERENCE_FORMATS}
 # `--option NAME=VALUE` of each format, for the help: "hf: assistant_masks; ..."
 _OPTIONS = "; ".join(f"{name}: {', '.join(each.options)}" for name, each in EXPORTS.items() if each.options)
-ROWS = "Rows"
 
 
 @dataclass(frozen=True)

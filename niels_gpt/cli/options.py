@@ -1,5 +1,16 @@
 """The options that several commands share, each declared once: its flag, its help, its range and its meaning.
 
+::
+
+    one_of, grouped      a value out of a list; groups of options
+    inputs and outputs   ChatInputs, RowFormat, OutDirectory, Overwrite, Json, Split, OneSplit, RowNumber, TokenTable
+    tokenizers           AnyTokenizer, DatasetTokenizer
+    numbers              Seed, ValFrac, MaxBadRows, Threads, TokenDtype, sequence_length, too_long, ShardSize,
+                         ShardBytes
+    renderers, masks     RendererName and its like; the groups RendererFlags and LossFlags
+
+Those of builds, whose defaults take long to import, are in `build_options.py`; an option of one command is beside it.
+
 A group of options is a frozen dataclass whose fields are the options. A command takes the whole group as one parameter,
 and `grouped` declares the fields in its place::
 
