@@ -351,6 +351,22 @@ def test_a_broken_array_names_the_row(tmp_path: Path, text: str) -> None:
         list(read_records(tmp_path / "a.json"))
 
 
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ('{"x": ' + "1" * 5000 + "}", "row 1: holds an integer of more than 4300 digits"),
+        ('{"x": 1, "x": ' + "1" * 5000 + "}", "row 1: holds an integer of more than 4300 digits"),
+        ("[" * 100_000, "row 1: JSON nested too deeply to read"),
+    ],
+)
+def test_a_row_of_an_array_that_python_cannot_read(tmp_path: Path, row: str, says: str) -> None:
+    """It is not taken for an incomplete one, for which the file would be read on."""
+    path = tmp_path / "a.json"
+    path.write_text(f'[{{"messages": []}}, {row}')
+    with pytest.raises(InputError, match=says):
+        list(ChatFile(path, "messages").iterate())
+
+
 @pytest.mark.parametrize("more", ['[{"b": 2}]', "x", "]", " " * 5000 + "x"])
 @pytest.mark.parametrize("chunk", [7, 1 << 20])
 def test_a_file_that_goes_on_behind_its_array(

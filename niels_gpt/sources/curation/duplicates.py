@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError, MessageError, UsageError, storage_errors
+from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS
@@ -90,7 +91,7 @@ class Duplicates:
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """See `RowCheck`."""
-        places = np.array([place_of(chat.where, self.files) for chat in chats], dtype=np.int64)
+        places = np.array([place_of(chat.where, self._numbers) for chat in chats], dtype=np.int64)
         table = _table(self.folder, self.source)
         # Past the end of the table there is no place; any other serves, because the next line compares.
         at = np.minimum(np.searchsorted(table["place"], places), max(0, len(table) - 1))
@@ -99,6 +100,10 @@ class Duplicates:
             (EXACT if table["exact"][n] else NEAR, f"a duplicate; {LIST_NAME} says of which row") if is_hit else None
             for n, is_hit in zip(at.tolist(), hit.tolist(), strict=True)
         ]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return _numbered(self.files)
 
 
 TABLE: Final = np.dtype([("place", "<i8"), ("exact", "?")])
@@ -120,19 +125,24 @@ def _table(folder: Path, source: str) -> npt.NDArray[Any]:
     return table
 
 
-def place_of(where: str, files: Sequence[str]) -> int:
+def place_of(where: str, numbers: Mapping[str, int]) -> int:
     """A number for the place of a row: its file's number in bits 40 to 63, its own in 0 to 38.
 
-    Bit 39 is set for a line: `b.jsonl:17` of the files a.jsonl and b.jsonl is 1 * 2**40 + 2**39 + 17.
+    Bit 39 is set for a line: `b.jsonl:17` is 1 * 2**40 + 2**39 + 17 where `numbers` has 1 for b.jsonl.
 
     Raises:
         UsageError: the place names no row of these files.
     """
     is_line = where.rpartition(":")[2].isdigit()
     file, _, number = where.rpartition(":" if is_line else " row ")
-    if file not in files or not number.isdigit():
-        raise UsageError(f"{where}: not a row of {', '.join(files)}; duplicates are searched in files only")
-    return files.index(file) << 40 | is_line << 39 | int(number)
+    if file not in numbers or not number.isdigit():
+        raise UsageError(f"{where}: not a row of {', '.join(numbers)}; duplicates are searched in files only")
+    return numbers[file] << 40 | is_line << 39 | int(number)
+
+
+def _numbered(files: Sequence[str]) -> dict[str, int]:
+    """The number of each file. A row's file is looked up here: a search among thousands of files would take longer."""
+    return {file: number for number, file in enumerate(files)}
 
 
 def where_of(place: int, files: Sequence[str]) -> str:
@@ -195,10 +205,10 @@ class _Seen:
     def read(self, number: int, source: ChatSource, files: Sequence[str], progress: Progress) -> None:
         # A row that no build can use must not be the one that stays, in place of one that can be used.
         rows = (row for row in source.iterate() if isinstance(row, Conversation) and _is_trained(row.messages))
-        before = self.rows
+        before, numbers = self.rows, _numbered(files)
         while batch := list(islice(rows, ROWS_AT_ONCE)):
             self._write("hashes", np.array([_hash_of(chat) for chat in batch], dtype="<u8"))
-            self._write("places", np.array([place_of(chat.where, files) for chat in batch], dtype="<i8"))
+            self._write("places", np.array([place_of(chat.where, numbers) for chat in batch], dtype="<i8"))
             self._write("sources", np.full(len(batch), number, dtype="<i4"))
             if self.minhashes is not None:
                 messages = [chat.messages for chat in batch]

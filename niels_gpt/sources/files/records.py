@@ -132,15 +132,23 @@ def _check_end(path: AnyFile, file: IO[bytes], rest: str, number: int) -> None:
 
 
 def _value(text: str, at: int, where: str) -> tuple[Record | Rejected, int] | None:
-    """The row at `at` and where it ends; `None` if it is incomplete or not JSON."""
+    """The row at `at` and where it ends; `None` if it is incomplete or not JSON.
+
+    Raises:
+        InputError: no more text would make it a row that Python can read.
+    """
     try:
         try:
             value, end = UNIQUE_KEYS.raw_decode(text, at)
             return Record(where, value), end
         except MessageError as error:  # a repeated key; what follows in the value may be incomplete
             return Rejected(where, error.reason, f"{where}: {error}"), json.JSONDecoder().raw_decode(text, at)[1]
-    except (ValueError, RecursionError):
+    except json.JSONDecodeError:
         return None
+    except ValueError as error:  # Python's limit for converting a decimal to an integer
+        raise InputError(f"{where}: holds an integer of more than 4300 digits; shorten it") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: JSON nested too deeply to read") from error
 
 
 def _decoded(utf8: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, number: int) -> str:
