@@ -287,7 +287,7 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     """Whether the lock is of a dead process of this machine: the machine was rebooted, or its pid is free or reused."""
     if holder.get("host") != socket.gethostname() or not holder.get("boot"):
         return False
-    return bool(holder["boot"] != _boot() or _started(holder["pid"]) != holder["started"])
+    return bool(holder["boot"] != _boot() or _started(holder.get("pid", 0)) != holder.get("started"))
 
 
 def _boot() -> str:

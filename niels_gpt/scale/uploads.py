@@ -109,7 +109,8 @@ class RenameUploader:
         aside = target.with_name(f".{target.name}.part")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with aside.open("wb") as file:
+            aside.unlink(missing_ok=True)  # of a publisher that was killed, or a link that another user has put there
+            with aside.open("xb") as file:
                 for chunk in out.chunks(READ_BYTES):
                     file.write(chunk)
                     self._progress.advance(len(chunk))

@@ -43,7 +43,7 @@ READ_BYTES = 8 << 20  # bytes per request; large, because each request to a buck
 
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
-MOST_NAME = 100  # characters of a directory's name that come from a URL
+MOST_NAME = 100  # bytes of a directory's name that come from a URL; of the 255 that it may have, suffixes need 55
 DAMAGED_READS = 3  # of a whole file; after three, the store itself must have the damaged bytes
 
 _log = logging.getLogger("niels_gpt.storage")
@@ -324,7 +324,7 @@ def plain_name(url: str) -> str:
     """The last part of a URL as the beginning of a local directory's name."""
     name = re.sub(r"[^\w.+=@-]", "_", PurePosixPath(without_passwords(url)).name)
     # A leading dot would hide the directory from a user who looks for what fills the disk.
-    return name.lstrip(".")[:MOST_NAME] or "dataset"
+    return name.lstrip(".").encode()[:MOST_NAME].decode(errors="ignore") or "dataset"
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -90,7 +90,7 @@ def test_an_edited_manifest_is_not_fetched(tmp_path: Path) -> None:
         ReadCache(tmp_path / "cache").open(url)
 
 
-@pytest.mark.parametrize("name", ["x" * 240, "a b\x1b[2J", "..."])
+@pytest.mark.parametrize("name", ["x" * 240, "茶" * 80, "a b\x1b[2J", "..."])
 def test_names_of_entries_are_plain(tmp_path: Path, published: Path, name: str) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / name).symlink_to(published)
@@ -133,6 +133,16 @@ def test_links_are_not_followed(tmp_path: Path, published: Path, planted: str) -
     path.unlink()
     if planted not in ("entry", "folder"):
         ReadCache(cache).open(f"file://{published}")
+
+
+def test_publishing_writes_through_no_link(tmp_path: Path, published: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / "far" / "train").mkdir(parents=True)
+    (tmp_path / "far" / "train" / ".tokens.bin.part").symlink_to(precious)
+    publish(published, f"file://{tmp_path}/far")
+    assert precious.read_text() == "precious"
+    assert not (tmp_path / "far" / "train" / "tokens.bin").is_symlink()
 
 
 def test_a_link_is_not_evicted(tmp_path: Path, published: Path) -> None:
