@@ -183,7 +183,7 @@ def already_built(
         Mismatch: it holds a build of another recipe; the message names what differs.
         OutputExists: the recipes agree, but without `source_config` the rows may differ.
     """
-    recover_interrupted(out)
+    recover_interrupted(out)  # first, since a killed replacement may have moved the finished build away
     if not is_regular(out / manifest):
         return False
     found = read_manifest(out / manifest)
@@ -342,6 +342,7 @@ class Build:
         Raises:
             ChangedWhileRead: an input has changed since it was hashed. StorageError: the disk refused.
         """
+        # A build whose budgets are full has left off in the middle of files, whose ends would have checked them.
         if isinstance(self._rows, HasHashedFiles) and self._rows.hashed is not None:
             self._rows.hashed.check_unfinished()
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}

@@ -65,6 +65,7 @@ METADATA_NAME: Final = "facts.jsonl"
 GROUPS_NAME: Final = "groups.jsonl"
 ATTEMPTS: Final = "attempts"
 REQUIRED_KEYS: Final = ("rows", "tokens", "whole", "files")
+# Of a chunk: the finisher makes Python objects of its rows, and arrays of its tokens, whatever the size of a unit.
 ROWS_AT_ONCE: Final = 4096
 TOKENS_AT_ONCE: Final = 1 << 20
 REPORT_SECONDS: Final = 1.0  # between two reports of an attempt on how much is done
@@ -124,6 +125,7 @@ def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]
             recording = recording and _recorded(part)["path"] == part.path
             if recording:
                 file.write(_line(asdict(part)))
+                # A killed process loses its buffers. Not synced: after a power failure the checksums show what is left.
                 file.flush()
             yield part
 
@@ -269,7 +271,7 @@ def _commit(aside: Path, unit_task: UnitTask) -> None:
         sync_directory(aside)
         try:
             aside.rename(unit_task.path)
-        except OSError:
+        except OSError:  # no rename replaces a directory that has files
             if is_finished(unit_task):  # another attempt was first; its bytes are the same
                 return
             # The unit is damaged or made from another slice.

@@ -29,6 +29,7 @@ from niels_gpt.version import __version__
 
 LOCK_SUFFIX: Final = ".lock.json"
 LOCK_VERSION: Final = 1
+# Those whose version can change ids, or which rows are left out as near duplicates (rensa).
 LIBRARIES: Final = ("numpy", "tokenizers", "gigatoken", "jinja2", "sentencepiece", "transformers", "rensa")
 
 

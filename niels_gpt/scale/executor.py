@@ -88,6 +88,7 @@ class UnitExecutor:
         folder = self._folder = unit_store.prepare(out, recipe, self._slice_bytes, progress)
         self._fraction_read = None
         watch = _Watch(progress)
+        # Lazy: to find the slices the input is read, while the runner builds the first units.
         unit_tasks = (
             watch.begun(_without_outdated(task, UnitTask(number, part, folder), progress))
             for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))

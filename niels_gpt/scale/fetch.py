@@ -83,7 +83,9 @@ class ReadCache:
             _refuse_links(place)
             if not _is_complete(place, Path(root) / name, data):
                 self._fetch(url, Path(root) / name, place, data)
-            now = time.time_ns()  # the time of last use; the file system's own resolution is coarser
+            # The time of the last use, on the manifest: data files may be mapped by readers, and a time of access is
+            # often not recorded at all (`noatime`). The file system's own resolution is coarser.
+            now = time.time_ns()
             os.utime(place / name, ns=(now, now))
         return place
 

@@ -98,7 +98,7 @@ class _Worker:
 
     def end(self) -> None:
         """Kill the process. A unit gets its name only when it is complete, so nothing but time is lost."""
-        self.process.kill()
+        self.process.kill()  # not `terminate`: one that is stopped (SIGSTOP) takes no SIGTERM
         self.process.join()
         self.connection.close()
 

@@ -167,6 +167,8 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         with storage_errors("writing", path), file:
             yield file
             file.flush()
+            # In this order: file systems may store a rename before the contents, and after a power failure the name
+            # would have an empty file.
             os.fsync(file.fileno())
             aside.replace(place)
             sync_directory(place.parent)

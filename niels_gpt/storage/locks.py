@@ -1,7 +1,8 @@
 """Locks between processes: `flock`, which the operating system releases when their process ends, however it ends.
 
-Such a lock belongs to the open file. A process that is forked meanwhile has the file open, too, and would keep the lock
-after its parent has closed it, so a lock is released explicitly (`release`).
+Such a lock belongs to the open file. A process that is forked meanwhile has the file open, too, and would keep the
+lock after its parent has closed it, so a lock is released explicitly (`release`). Those of POSIX (`lockf`) would not
+do: they belong to the process, which loses them as soon as any part of it closes the same file.
 """
 
 from __future__ import annotations

@@ -212,6 +212,7 @@ def is_whole(data: bytes) -> bool:
 
 def _contents_sha256(manifest: Mapping[str, Any]) -> str:
     contents = {key: value for key, value in manifest.items() if key != HASH_KEY}
+    # Sorted and without spaces, so that any JSON library can repeat it after it has read the file.
     canonical = json.dumps(contents, sort_keys=True, separators=(",", ":"))
     return sha256(canonical.encode()).hexdigest()
 
@@ -249,6 +250,7 @@ def _is_plain(name: str) -> bool:
         short = all(0 < len(part.encode()) <= MOST_NAME_BYTES for part in parts) and len(name) <= MOST_PATH
     except UnicodeEncodeError:  # an unpaired surrogate, which JSON can hold and a path cannot
         return False
+    # A backslash separates folders where datasets are copied to Windows.
     return short and name.isprintable() and "\\" not in name and not any(part.startswith(".") for part in parts)
 
 

@@ -76,6 +76,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def _open_at_once(path: str, flags: int) -> int:
+    # Between the check and this call a pipe may have taken the file's name; for files O_NONBLOCK means nothing.
     return os.open(path, flags | os.O_NONBLOCK)
 
 

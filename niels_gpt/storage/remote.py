@@ -43,7 +43,7 @@ READ_BYTES = 8 << 20  # bytes per request; large, because each request to a buck
 
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
-MOST_NAME = 100  # bytes of a directory's name that come from a URL; of the 255 that it may have, suffixes need 55
+MOST_NAME = 100  # bytes of a directory's name that come from a URL; of the 255 that it may have, suffixes need 56
 DAMAGED_READS = 3  # of a whole file; after three, the store itself must have the damaged bytes
 
 _log = logging.getLogger("niels_gpt.storage")
@@ -239,7 +239,7 @@ class PatientFile(io.RawIOBase):
         if len(data) != wanted:
             self._refused.add(len(data))
             if 0 < len(data) < wanted:
-                self._most = max(1, len(data) // 2)
+                self._most = max(1, len(data) // 2)  # doubled again by each read that succeeds
             raise OSError(f"the body has {len(data):,} bytes at byte {self._at:,}; expected {wanted:,}")
         self._most = min(READ_BYTES, 2 * self._most)
         return data
@@ -353,7 +353,7 @@ def file_system(url: str) -> tuple[Any, str]:
             password = urlsplit(url).password
         except ValueError as error:
             raise UsageError(f"{url}: {in_short(error)}; expected a URL as s3://bucket/name, or a path") from error
-    # It would be a part of names, also in messages.
+    # Some file systems take "me:password@host" for the name of a bucket: it would be in paths, also in messages.
     if password and "://" not in str(path) and f":{password}@" in str(path):
         raise UsageError(f"{url}: this store takes no password from its address; set its environment variables")
     return fs, str(path).rstrip("/")
@@ -409,6 +409,7 @@ def download(url: str, size: int, digest: str, sink: Callable[[int, bytes], None
     """
     for _ in range(DAMAGED_READS):
         seen, at = sha256(), 0
+        # Hashed as it comes, so that the comparison costs no second read.
         with suppress(ChangedWhileRead):  # its beginning is another one now, which the next turn reads
             for data in _chunks(url, size, retries, is_hashed=True):
                 sink(at, data)
@@ -449,7 +450,6 @@ def copy_file(url: str, path: Path, record: Mapping[str, Any], retries: Retries,
             reported = max(reported, at + len(part))
 
         download(url, size, digest, write, retries)
-        file.truncate(size)
 
 
 def read_small(url: str, most: int, retries: Retries) -> bytes | None:

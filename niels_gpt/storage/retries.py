@@ -25,7 +25,7 @@ LONGEST_RETRY_AFTER: Final = 600.0  # seconds; if a store's Retry-After is longe
 
 T = TypeVar("T")
 
-_PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)
+_PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)  # of a busy or restarting server; other refusals are answers
 _REFUSING_STATUS: Final = (401, 403)
 # Of this machine's file system: a path that leads in circles, to a socket, or is too long.
 _FINAL: Final = (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
@@ -177,7 +177,7 @@ def _retry_after(error: BaseException) -> float:
             if str(name).lower() == "retry-after":
                 try:
                     return max(0.0, float(value))
-                except (TypeError, ValueError):  # a date
+                except (TypeError, ValueError):  # a date, which would be compared with the clock of another machine
                     return 0.0
     return 0.0
 

@@ -55,7 +55,7 @@ MAX_BYTES = 100 << 30
 COUNTER_BYTES = 8  # the first of a lock file
 VERSION_BYTES = 32  # those after them
 _log = logging.getLogger("niels_gpt.storage")
-PART = ".part"
+PART = ".part"  # also while a shard is deleted, so that only whole ones have names without it
 PATIENCE = 10  # times `stall_seconds`: the longest wait for another process that downloads the same shard
 
 
@@ -118,7 +118,7 @@ def _release_all() -> None:
     for holder in list(_holders):
         holder.release()
     # A loader that is no longer used may be part of a cycle of references, and still hold shards.
-    gc.collect()
+    gc.collect()  # its `HeldShard`s release their locks when they are freed
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ class ShardCache:
         _refuse_link(place)
         _refuse_link(part)
         with self._if_free(shard.key) as free:
-            # Not free means that another process downloads it, or reads it: then it is complete.
+            # Not free means that another process downloads it, or reads it: then it is complete. If it is free, another
+            # one may have completed it since the caller looked.
             if not free or self.has(shard):
                 return self.has(shard)
             if place.is_dir():

@@ -152,7 +152,8 @@ class StagedDirectory:
         """Lock the staging directory itself, so that no lock file can remain."""
         with storage_errors("locking", self.path):
             is_free = locks.take(descriptor, wait=False)
-        # Between opening and locking, the other process may have finished and renamed the directory away.
+        # Between opening and locking, the other process may have finished and renamed the directory away: then the lock
+        # is that of the finished dataset, and the staging path is free, or another process's.
         if not (is_free and self._is_ours(descriptor)):
             raise self._busy()
 

@@ -32,7 +32,7 @@ from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import Slice, Sliceable
 
 ROLES: Final = ("system", "user", "assistant", "tool")
-ROWS_AT_ONCE: Final = 256
+ROWS_AT_ONCE: Final = 256  # checks work on whole arrays; a batch of long rows must fit into memory
 LANGUAGE_CHARACTERS: Final = 10_000  # of a conversation, from which its language is detected
 LANGUAGE_LETTERS: Final = 20  # of fewer the language is not detected: py3langid takes "Hello" for Breton
 

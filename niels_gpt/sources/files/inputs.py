@@ -27,7 +27,7 @@ from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-MAX_LINE_BYTES = 256 * 1024 * 1024
+MAX_LINE_BYTES = 256 * 1024 * 1024  # a longer line is hardly a row, and would fill the memory
 
 # The first bytes of files that hold no lines of text; none of them begins a line of JSON.
 _NOT_TEXT: Final = {

@@ -35,7 +35,7 @@ RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".j
 # What `save_to_disk`, trainers and our own exports write beside the data.
 _SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
 _CHUNK_CHARACTERS = 1 << 20
-_BATCH_ROWS = 1024
+_BATCH_ROWS = 1024  # Python objects at once, which take several times the memory of Arrow's
 _ARROW_MAGIC = b"ARROW1"  # the first bytes of Arrow's file format; its stream format has none
 _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
 
@@ -166,7 +166,7 @@ def _skip(buffer: str, at: int) -> int:
 
 # URL of a file that cannot change -> its footer, which may have megabytes and is needed for every row group.
 _footers: dict[str, Any] = {}
-_FOOTERS = 16
+_FOOTERS = 16  # two windows of files whose row groups are mixed (`hub_corpora.WINDOW_FILES`)
 
 
 def _remember_footer(path: RemoteFile, footer: Any) -> None:

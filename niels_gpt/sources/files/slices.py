@@ -148,7 +148,7 @@ def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
                 start, before, used = at + end, lines, end
             lines += chunk.count(b"\n", used)
             at += len(chunk)
-    if start < at:
+    if start < at:  # what is left after the last cut, perhaps without a line end
         yield Slice("lines", start, at, before, 1.0)
 
 
