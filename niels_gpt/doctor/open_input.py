@@ -178,7 +178,7 @@ class Opened:
             # Numbers go through both splits: with 10 rows of train, number 12 is row 2 of val.
             rows = np.arange(n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)] - base
             for at in range(0, len(rows), SLICE_ROWS):
-                yield rows[at : at + SLICE_ROWS] + base, Stored(self.files[0], split)
+                yield rows[at : at + SLICE_ROWS] + base, Stored(split)
             base += n
 
 

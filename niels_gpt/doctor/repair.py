@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.doctor.columns import IDS, STARTS, columns_of, token_rows
+from niels_gpt.doctor.columns import IDS, STARTS, columns_of, is_tokenised, token_rows
 from niels_gpt.doctor.context import Context
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
@@ -119,7 +119,8 @@ def repair(report: Report, opened: Opened, scope: Scope, path: Path, progress: P
     rows = _chats(opened, done) if opened.kind == "chats" else _token_rows(report, opened, scope, done)
     with atomic_file(path) as file:
         for row in rows:
-            file.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
+            text = json.dumps(row, ensure_ascii=False, default=_as_list)
+            file.write(f"{text}\n".encode("utf-8", "surrogatepass"))
             done.rows += 1
             progress.advance(1)
     done.repaired, done.unrepaired = +done.repaired, +done.unrepaired  # without zeros
@@ -326,11 +327,12 @@ def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) ->
                 done.left_out["unusable-row"] += 1
                 continue
             # Of a row alone, a mask that is empty is none.
-            value = {name: held for name, held in record.value.items() if name in IDS or held not in (None, [])}
+            value = {name: held for name, held in record.value.items() if name in IDS or not _is_empty(held)}
             columns, problems = columns_of([value])
             rows, more = token_rows(columns, np.array([number]), [record.where])
-            if len(rows) != 1 or any(problem.rule == "unusable-row" for problem in (*problems, *more)):
-                done.left_out["empty-row" if columns["input_ids"].lengths[0] == 0 else "unusable-row"] += 1
+            unusable = not is_tokenised(value) or any(one.rule == "unusable-row" for one in (*problems, *more))
+            if unusable or not len(rows):
+                done.left_out["unusable-row" if unusable else "empty-row"] += 1
                 continue
             counters = Counters(1)
             view = judge_rows(View(rows, scope, counters))
@@ -342,6 +344,24 @@ def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) ->
                 continue
             done.repaired.update(fired)
             yield _with_mask(record.value, rows.ids, expected)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a column holds nothing in this row; rows in memory may hold arrays."""
+    return (
+        value is None or (isinstance(value, list) and not value) or (isinstance(value, np.ndarray) and not value.size)
+    )
+
+
+def _as_list(value: Any) -> Any:
+    """An array or tensor of a row in memory, for JSON.
+
+    Raises:
+        TypeError: anything else that JSON cannot hold.
+    """
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a row holds a {type(value).__name__}, which JSON lines cannot hold")
 
 
 def _expected(view: View, *, with_empty_thoughts: bool) -> Bools | None:

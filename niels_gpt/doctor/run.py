@@ -324,6 +324,8 @@ def check_batch(
         UsageError: the shapes differ, or an array does not hold integers. Else as `diagnose`.
     """
     passed = {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask, "position_ids": position_ids}
+    if input_ids is None:
+        raise UsageError("input_ids is None; expected integers of shape (rows, length)")
     rows = batch_rows({name: values for name, values in passed.items() if values is not None})
     return diagnose(rows, tokenizer=tokenizer, template=template, renderer=renderer, **more)
 
@@ -343,10 +345,13 @@ def batch_rows(batch: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
 
 
 def _array(name: str, values: Any) -> npt.NDArray[np.integer[Any]]:
-    if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
-        values = values.detach().cpu().numpy()
-    # One row may be passed without a batch dimension.
-    array = np.atleast_2d(np.asarray(values))
+    try:
+        if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
+            values = values.detach().cpu().numpy()
+        # One row may be passed without a batch dimension.
+        array = np.atleast_2d(np.asarray(values))
+    except (TypeError, ValueError) as error:  # rows of different lengths, or a dtype that numpy does not have
+        raise UsageError(f"{name} is no array: {error}; expected integers of shape (rows, length)") from error
     if array.ndim != 2 or array.dtype.kind not in "iub":
         raise UsageError(f"{name} is {array.dtype} of shape {array.shape}; expected integers of shape (rows, length)")
     return array.astype(np.int64)

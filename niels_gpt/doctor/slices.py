@@ -66,7 +66,6 @@ class Arrow:
 class Stored:
     """Some examples of a dataset of ours, by the numbers of the slice."""
 
-    folder: Path
     split: str
 
 

@@ -57,3 +57,11 @@ def test_shapes_and_kinds_that_do_not_fit_are_refused() -> None:
         check_batch(np.arange(4), np.arange(3))
     with pytest.raises(UsageError, match="expected integers"):
         check_batch(np.arange(4) / 2, np.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels"), [([[1, 2], [3]], [[1, 2], [3]]), (None, [[1]]), ([["a"]], [["a"]]), ([[1.5]], [[1]])]
+)
+def test_what_is_no_array_of_integers_is_refused(ids: Any, labels: Any) -> None:
+    with pytest.raises(UsageError, match="expected integers of shape"):
+        check_batch(ids, labels)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -218,3 +219,32 @@ def test_rows_that_could_be_repaired_in_part_only_are_left_too(tmp_path: Path) -
     again = diagnose(tmp_path / "out.jsonl").finding("text-damaged")
     assert again is not None
     assert again.rows == 7
+
+
+def test_rows_in_memory_may_hold_arrays(tmp_path: Path) -> None:
+    given = rows(samples("qwen2.5"))
+    plain = [{name: np.array(values) for name, values in row.items()} for row in given]
+    plain[1]["labels"] = np.zeros(0, np.int64)
+    report = report_on("qwen2.5", plain, fix=tmp_path / "out.jsonl")
+    assert report.repaired is not None
+    assert report.repaired["repaired"] == {"row-without-mask": 1}
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert written == given
+
+
+@pytest.mark.parametrize(
+    ("row", "rule"),
+    [
+        ({"labels": [1, 2]}, "unusable-row"),
+        ({"tokens": [], "labels": []}, "empty-row"),
+        ({"input_ids": []}, "empty-row"),
+        ({"input_ids": "x"}, "unusable-row"),
+        ({"input_ids": None, "labels": [1]}, "empty-row"),
+        ({"input_ids": [1, 2], "labels": [1]}, "unusable-row"),
+    ],
+)
+def test_rows_without_ids_are_left_out(row: Row, rule: str, tmp_path: Path) -> None:
+    report = report_on("qwen2.5", [*rows(samples("qwen2.5"))[:3], row], fix=tmp_path / "out.jsonl")
+    assert report.repaired is not None
+    assert (report.repaired["rows"], report.repaired["left_out"]) == (3, {rule: 1})
+    assert report.finding(rule) is not None
