@@ -484,6 +484,12 @@ def test_a_generation_prompt_in_place_of_the_last_stop_is_of_no_message() -> Non
     assert [piece.msg for piece in pieces if "assistant" in piece.text] == [-1]
 
 
+def test_a_stop_alone_is_of_the_first_message_or_of_none() -> None:
+    """Nothing shows whether the template leaves the message out; tracing, which sees its loop, is believed."""
+    source = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    assert runs(made(source), [system("")]) == [("<|im_end|>", 0, False, False)]
+
+
 def test_a_stop_in_the_generation_prompt_is_not_written_again() -> None:
     """Whatever follows this answer, the template leaves out its tags, so that no other text shows what follows it."""
     loop = STOP_IN_NEXT_TURN.partition("<|im_end|>{% if add")[0]

@@ -234,7 +234,7 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], con
         is_end[turn] |= np.maximum.accumulate(owner)[turn] >= 0
     wrong = (proof.content < 0) & (proof.owner >= 0) & (owner != proof.owner) & (is_end | (owner >= 0))
     owned = np.flatnonzero(proof.owner >= 0)
-    prompt = int(owned[-1]) + 1 if len(owned) else 0  # a generation prompt is of no message
+    prompt = int(owned[-1]) + 1 if len(owned) else len(owner)  # a generation prompt is of no message
     visible = np.array([not character.isspace() for character in proof.text[prompt:]], np.bool_)
     wrong[prompt:] |= visible & (owner[prompt:] >= 0)
     if wrong.any():

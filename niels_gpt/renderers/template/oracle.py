@@ -272,7 +272,16 @@ class _Turns(Headers):
         return any(self.messages[message]["role"] not in ("system", "developer") for message in later)
 
     def _end(self, index: int, least: int) -> int:
-        """The position after the turn of message `index`, which begins at `least` or later."""
+        """The position after the turn of message `index`, which begins at `least` or later.
+
+        It is where the rendering of the messages up to it ends. That rendering is compared from the last content on
+        that it shares with the whole one, since what it writes after its last message may be another text::
+
+            messages[:1]    <u>Hi<e><a>         a prompt that nobody asked for (`_without_prompt`)
+            messages[:1]    <u>Hi               the stop is written if something follows (`_later_end`)
+            messages[:2]    ...<a>Yo<return>    the last answer ends in another stop than earlier ones
+            messages[:2]    ...<a><think>Hm.</think>Yo<e>    later on the reasoning is dropped (`_same_end`)
+        """
         part = self.rendering(index + 1, False) or (self.whole if index + 1 == len(self.messages) else None)
         if part is None:  # the template refuses the shorter conversation: the turn ends with its stop, or its content
             end = max(least, self._data_end(index))
@@ -303,13 +312,13 @@ class _Turns(Headers):
         shared = self._before_split_token(tail, text, self._shared(tail, text))
         if self.messages[index]["role"] == "assistant":
             shared += _same_end(tail[shared:], text[shared:])
-        # The end may be written otherwise, but with a stop. A message without data that follows has a stop of its own,
-        # which is behind a header.
+        # The end may be written otherwise, but with a stop: gpt-oss ends the last answer in <|return|>, others in
+        # <|end|>. A message without data that follows has a stop of its own, which is behind a header.
         is_last = index + 1 == len(self.messages)
         at_once = self.controls.is_stop(self.controls.first_at_start(text[shared:]))
         is_answer = self.messages[index]["role"] == "assistant"
-        mine = (is_answer and (is_last or at_once)) or bool((self.own == index + 1).any())
-        if shared < len(tail) and mine and self._after_first_stop(tail):
+        is_its_own = (is_answer and (is_last or at_once)) or bool((self.own == index + 1).any())
+        if shared < len(tail) and is_its_own and self._after_first_stop(tail):
             shared = max(shared, self._after_first_stop(text))
         if index + 1 == len(self.messages) and self.gen:  # it may be written otherwise because the prompt follows
             usual = self._usual_prompt()
