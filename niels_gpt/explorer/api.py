@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from niels_gpt.explorer.training_rows import MadeRows, TrainingRows
 
 _MOST_SAMPLES = 4
+_MOST_MADE = 4
 
 
 class Explorer:
@@ -51,7 +52,7 @@ class Explorer:
         self._training: dict[Hashable, MadeRows] = {}
         self._stored: TrainingRows | None = None
         # Two locks: writing rows takes seconds, in which the histograms must still be answered.
-        self._lock, self._rendering = threading.Lock(), threading.Lock()
+        self._lock, self._training_lock = threading.Lock(), threading.Lock()
 
     def close(self) -> None:
         """Stop the background threads and close files."""
@@ -194,9 +195,12 @@ class Explorer:
         from niels_gpt.explorer.training_rows import Fit  # here, because it imports torch
 
         fit = Fit(request.block_size, request.too_long, request.packed)
-        source, split = self._training_rows(request)
-        page = source.page(split, fit, max(0, request.start), min(request.limit, PAGE_ROWS))
-        table = None if request.row is None else source.table(split, fit, request.row).to_json()
+        # One at a time: two requests for the same rows must not write them twice, and what one of them reads must not
+        # be removed by another that needs the room.
+        with self._training_lock:
+            source, split = self._training_rows(request)
+            page = source.page(split, fit, max(0, request.start), min(request.limit, PAGE_ROWS))
+            table = None if request.row is None else source.table(split, fit, request.row).to_json()
         return {"fitted": dataclasses.asdict(page), "table": table}
 
     def _training_rows(self, request: Train) -> tuple[TrainingRows, str]:
@@ -228,14 +232,12 @@ class Explorer:
         return self._made((choice, mode.name), lambda: rendered_rows(dataset, self.renderers, choice, mode)), "train"
 
     def _made(self, of: Hashable, make: Callable[[], MadeRows]) -> TrainingRows:
-        """Rows that are first written as episodes; only the last ones are retained, since they take disk space."""
-        with self._rendering:  # two requests for the same rows must not write them twice
-            if of not in self._training:
-                made = make()
-                for earlier in self._training.values():
-                    earlier.close()
-                self._training = {of: made}
-            return self._training[of].rows
+        """Rows that are first written as episodes; those used last are retained, because several tabs may be open."""
+        made = self._training.pop(of, None) or make()
+        self._training[of] = made  # the last of the dict, hence used last
+        while len(self._training) > _MOST_MADE:  # they take disk space
+            self._training.pop(next(iter(self._training))).close()
+        return made.rows
 
     def export(self, request: Export) -> str:
         """A view as one HTML file."""

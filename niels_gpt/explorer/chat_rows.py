@@ -71,8 +71,6 @@ class ChatRows:
         elsewhere = bool(self.opened.remote or self.opened.hub)
         self.lines, self._renderers = LineIndex(path, self.opened if elsewhere else None), renderers
         self._name = path.name
-        # Asked once: the files may be gone when the page asks, and the rows are still shown.
-        self._bytes = sum(file.stat().st_size for file in self.lines.files)
         self.splits = ["all"]
         self._dialect = self.opened.dialect
         self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self._whole)
@@ -88,7 +86,8 @@ class ChatRows:
         if self.opened.kind == "preferences":
             facts["histograms"] = "of the best completions"
         if self.lines.files:
-            facts["bytes"] = self._bytes
+            # Asked each time: that a file is gone is told, although what is open could still be read.
+            facts["bytes"] = sum(file.stat().st_size for file in self.lines.files)
         return About(
             name=self.opened.name,
             kind="chats",

@@ -120,8 +120,8 @@ def test_a_file_that_is_rewritten_while_it_is_open(tmp_path: Path, change: str) 
     rows.close()
 
 
-def test_a_file_that_grows_or_vanishes_while_it_is_open(tmp_path: Path) -> None:
-    """Its rows are where they were: a job may still be writing more, and a file that is open outlives its name."""
+def test_a_file_that_grows_while_it_is_open(tmp_path: Path) -> None:
+    """Its rows are where they were: a job may still be writing more."""
     path = tmp_path / "chats.jsonl"
     path.write_text(_chats(*(f"question {n}" for n in range(3000))))
     rows = ChatRows(path, RendererList())
@@ -130,12 +130,21 @@ def test_a_file_that_grows_or_vanishes_while_it_is_open(tmp_path: Path) -> None:
         file.write(_chats("one more"))
     assert rows.detail("all", 2999, RendererList().first, []).conversation is not None
     assert len(rows.page("all", 0, 5, Filter(text="question 2999")).rows) == 1
-    path.unlink()
-    assert rows.detail("all", 5, RendererList().first, []).conversation is not None
-    assert rows.about("all").rows == 3000
     stats = SampleStats(rows, "all", RendererList().first, "characters")
     until(lambda: stats.now().of > 0 and stats.now().rows == stats.now().of)
     assert not stats.now().problem
+    rows.close()
+
+
+def test_the_histograms_of_a_file_that_is_gone_end(tmp_path: Path) -> None:
+    """Their thread died of it, and the page asked for more every second."""
+    path = tmp_path / "chats.jsonl"
+    path.write_text(_chats("question"))
+    rows = ChatRows(path, RendererList())
+    assert rows.lines.wait(60)
+    path.unlink()
+    stats = SampleStats(rows, "all", RendererList().first, "characters")
+    until(lambda: "No such file" in stats.now().problem)
     rows.close()
 
 

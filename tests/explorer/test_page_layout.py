@@ -119,6 +119,26 @@ def test_rows_have_addresses_and_back_returns(address: str, visit: Visit) -> Non
     assert page.url.endswith("#dataset?row=5")
 
 
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("split=test&row=3", 'names the split "test"; there is all'),
+        ("finding=7&row=3", "names the finding 7; the report has 3"),
+        ("finding=x&row=3", "names the finding x"),
+        ("row=99", "rows 0 to 59; there is no row 99"),
+        ("row=x", "row"),
+    ],
+)
+def test_an_address_of_another_dataset_is_told(address: str, visit: Visit, place: str, message: str) -> None:
+    """A row of another split was shown as the one that the link names."""
+    page = visit(f"{address}/#dataset?{place}").page
+    page.locator(".dataset .problem", has_text=message).first.wait_for()
+    assert page.locator(".detail h2").count() == 0
+    open_row(page, 5)
+    assert page.url.endswith("#dataset?row=5")
+    assert not page.locator(".dataset .problem").first.is_visible()
+
+
 def test_the_inspector_forgets_the_last_row(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset?row=3").page
     page.wait_for_selector(".rows-table tr[data-row]")

@@ -65,7 +65,11 @@ export class DatasetView {
   async follow(query) {
     if (!this.about) return;
     const split = query.get("split") ?? this.split, finding = query.get("finding") ?? "";
-    if (split !== this.split && this.about.splits.includes(split)) { this.splitChoice.querySelector(`[data-name="${CSS.escape(split)}"]`).click(); this.row = null; }
+    // A link from another dataset or report: what it names is not here, and something else must not be shown as it.
+    const known = this.session.findings?.findings.length ?? 0;
+    const strange = !this.about.splits.includes(split) ? `the split "${split}"; there is ${this.about.splits.join(", ")}` : finding && !(Number(finding) < known) ? `the finding ${finding}; ${known ? `the report has ${known}, counted from 0` : "no report is open"}` : "";
+    if (strange) { this.complain("row", new Error(`The address names ${strange}. Is it the address of another dataset?`)); return; }
+    if (split !== this.split) { this.splitChoice.querySelector(`[data-name="${CSS.escape(split)}"]`).click(); this.row = null; }
     if (this.finding && this.finding.value !== finding) { this.finding.value = finding; this.start = 0; this.load(); }
     if (!query.has("row")) return;
     const row = Number(query.get("row")), evidence = this.next ?? {};
