@@ -232,7 +232,8 @@ class LocalRunner:
 
     def __init__(self, workers: int = 1, *, timeout: float | None = None) -> None:
         ranges.WORKERS.check(workers)
-        self._workers, self._timeout = workers, check_timeout(timeout)
+        ranges.UNIT_TIMEOUT.check(timeout)
+        self._workers, self._timeout = workers, timeout
 
     def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
         """See `Runner`.
@@ -247,16 +248,6 @@ class LocalRunner:
             for unit_task in unit_tasks:
                 build_unit(task, source, unit_task)
                 yield unit_task
-
-
-def check_timeout(timeout: float | None) -> float | None:
-    """The timeout of a unit, in seconds.
-
-    Raises:
-        UsageError: less than a millisecond, or not a number.
-    """
-    ranges.UNIT_TIMEOUT.check(timeout)
-    return timeout
 
 
 def pickled_job(task: Task, source: Sliceable) -> bytes:

@@ -31,8 +31,8 @@ from niels_gpt.builds.tasks import Task
 from niels_gpt.builds.units import UnitTask, build_unit
 from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.extras import check_library
-from niels_gpt.ranges import WORKERS
-from niels_gpt.scale.executor import check_timeout, pickled_job
+from niels_gpt.ranges import UNIT_TIMEOUT, WORKERS
+from niels_gpt.scale.executor import pickled_job
 from niels_gpt.scale.process_pool import AHEAD, LAST_TIMES, LATE_SECONDS, LATE_TIMES, unpickled_job
 from niels_gpt.sources.files.slices import Sliceable
 
@@ -58,10 +58,10 @@ class RayRunner:
     """
 
     def __init__(self, address: str | None = None, *, workers: int | None = None, timeout: float | None = None) -> None:
-        self._timeout = check_timeout(timeout)
+        UNIT_TIMEOUT.check(timeout)
         WORKERS.check(workers)
         self._ray = _ray()
-        self._address, self._workers = address, workers
+        self._address, self._workers, self._timeout = address, workers, timeout
 
     def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
         """See `executor.Runner`.

@@ -78,9 +78,9 @@ class Source(ABC, Generic[Row]):
         """The name that caches record."""
 
     @property
-    @abstractmethod
     def revision(self) -> str | None:
         """The exact version of the data: a commit; `None` for files, which `config` identifies by their hashes."""
+        return None
 
     @abstractmethod
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:

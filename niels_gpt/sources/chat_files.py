@@ -71,10 +71,6 @@ class ChatFile(ChatSource):
         """The file's name up to its first dot."""
         return self.path.name.partition(".")[0]
 
-    @property
-    def revision(self) -> None:
-        """None: `config` identifies the version by the file's hash."""
-
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of the file, and the dialect that it is read as. Reads the file once."""
         inputs = self.hashed.fingerprint([existing_file(self.path)], progress)
@@ -265,10 +261,6 @@ class ChatFiles(ChatSource):
         """The name of the first file, and the number of the others: `a + 2 more`."""
         more = len(self.files) - 1
         return self.files[0].name + (f" + {more} more" if more else "")
-
-    @property
-    def revision(self) -> None:
-        """None: `config` identifies the version by the files' hashes."""
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file, and the dialect that it is read as. Reads every file once."""

@@ -72,6 +72,11 @@ class HubSource:
         """See `Source`: the fraction of the rows that the data set's card counts."""
         return self.dataset.count.fraction()
 
+    def resolved(self) -> Self:
+        """See `Sliceable`: the commit is requested here, once, so that all workers read the same one."""
+        _ = self.dataset.sha
+        return self
+
 
 class StoredRows(HubSource, ABC):
     """A hub source in which every stored row is a row of the source; its parquet files are read in slices.
@@ -102,11 +107,6 @@ class StoredRows(HubSource, ABC):
         with named(self.dataset):
             for number, record in enumerate(read_slice(as_file(part.path), part), start=part.before):
                 yield record if isinstance(record, Rejected) else self.row(record.value, self._where(number))
-
-    def resolved(self) -> Self:
-        """See `Sliceable`: the commit is requested here, once, so that all workers read the same one."""
-        _ = self.dataset.sha
-        return self
 
     def _where(self, number: int) -> str:
         return f"{self.dataset} row {number}"
@@ -266,11 +266,6 @@ class FineWebEduUnits(HubSource, TextSource):
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The documents in this order, from document `start` on."""
         return islice(chain.from_iterable(map(self.read, self.slices(UNIT_BYTES))), start, None)
-
-    def resolved(self) -> Self:
-        """See `Sliceable`: the commit is requested once."""
-        _ = self.dataset.sha
-        return self
 
 
 def _document(record: Record) -> Document | Rejected:

@@ -81,11 +81,6 @@ class OpenAssistant(HubSource, ChatSource):
         """See `Sliceable`."""
         return self.iterate()
 
-    def resolved(self) -> Self:
-        """See `Sliceable`: the commit is requested once."""
-        _ = self.dataset.sha
-        return self
-
 
 def threads(
     rows: Iterable[dict[str, Any]], name: str, *, english_only: bool, max_messages: int | None

@@ -49,10 +49,6 @@ class RoamNotes(TextSource):
         """The folder's name."""
         return self.folder.name
 
-    @property
-    def revision(self) -> None:
-        """None: `config` identifies the version by the files' hashes."""
-
     def files(self) -> list[Path]:
         """The notes, sorted by path.
 

@@ -62,10 +62,6 @@ class TextFiles(TextSource):
         first = str(as_file(self.inputs[0]))
         return hub_name(first) or Path(first).stem
 
-    @property
-    def revision(self) -> None:
-        """None: `config` identifies the version by the files' hashes."""
-
     def files(self) -> list[AnyFile]:
         """All files, in the order in which they are read, without repeats."""
         return list(self._files)
