@@ -274,6 +274,10 @@ def doctor(
     what.check(script, rows.validation)
     for file in (rows.fix, report.file):
         must_be_writable(file)
+    if rows.fix is not None and report.file is not None and rows.fix.resolve() == report.file.resolve():
+        raise UsageError(
+            f"--fix and --out both write {report.file}; name two files, one for the rows, one for the report"
+        )
     command, by = _words(script), what.keywords()
     judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
     if script is not None:

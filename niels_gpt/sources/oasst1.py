@@ -88,7 +88,8 @@ def threads(
     """Conversations of all trees in `rows`, in the order in which roots and replies are stored.
 
     A deleted message ends the thread before it. A message whose parent is missing is left out, with all replies below
-    it. The time is proportional to the number of messages.
+    it; so are messages whose parents lead back to them, and a second message of an id. The time is proportional to the
+    number of messages.
 
     Raises:
         UsageError: `max_messages` out of range.
@@ -102,14 +103,33 @@ def threads(
             keys = ", ".join(map(repr, row))
             yield Rejected(name, "missing_field", f"{name} row {number}: no {missing[0]!r}; keys found: {keys}")
             continue
+        if row["message_id"] in messages:  # listed twice below its parent, its threads would be written twice
+            where = f"{name} row {number}"
+            yield _left_out(where, "duplicate", f"an earlier row has the message id {row['message_id']}, too")
+            continue
         messages[row["message_id"]] = {key: row[key] for key in COLUMNS}
         replies[row["parent_id"]].append(row["message_id"])
     for parent in [parent for parent in replies if parent is not None and parent not in messages]:
         for orphan in replies[parent]:
             yield _left_out(f"{name} message {orphan}", "orphan", f"its parent {parent} is not in the data")
+    reached = _reached(replies, messages)
+    for unreached in (message for message in messages if message not in reached):
+        yield _left_out(
+            f"{name} message {unreached}", "cycle", "its parents lead back to it, so no thread begins there"
+        )
     for root in replies[None]:
         for path in _paths(root, messages, replies):
             yield _thread(path, name, english_only, max_messages)
+
+
+def _reached(replies: dict[str | None, list[str]], messages: dict[str, dict[str, Any]]) -> set[str]:
+    """The messages below a root, or below a parent that is missing."""
+    reached: set[str] = set()
+    pending = [message for parent, below in replies.items() if parent not in messages for message in below]
+    while pending:
+        reached.add(current := pending.pop())
+        pending += replies.get(current, [])
+    return reached
 
 
 def _paths(

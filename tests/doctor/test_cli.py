@@ -79,6 +79,7 @@ def test_warnings_exit_with_1_only_if_asked_to(run_cli: Run, tmp_path: Path) -> 
         (("x.jsonl", "--fail-on", "never"), 2, "--fail-on"),
         # Before the tokenizer is loaded and the rows are read.
         (("clean.jsonl", "--tokenizer", ".", "--fix", "none/rows.jsonl"), 3, "there is no directory none"),
+        (("clean.jsonl", "--tokenizer", ".", "--fix", "x", "--out", "./x"), 2, "both write x"),
         (("clean.jsonl", "--tokenizer", ".", "--out", "none/report.md"), 3, "there is no directory none"),
     ],
 )

@@ -195,6 +195,21 @@ def test_threads_are_all_paths_from_root_to_leaf(seed: int, english_only: bool) 
     ], "threads of one tree follow each other"
 
 
+def test_messages_in_a_circle_and_second_messages_of_an_id_are_counted() -> None:
+    rows = [
+        message(0, None, "prompter"),
+        message(1, 0, "assistant"),
+        message(1, 0, "assistant"),
+        message(2, 3, "prompter"),
+        message(3, 2, "assistant"),
+        message(4, 3, "prompter"),
+    ]
+    found = list(threads(rows, "r", english_only=True, max_messages=None))
+    assert [row.reason for row in found if isinstance(row, Rejected)] == ["duplicate", "cycle", "cycle", "cycle"]
+    (kept,) = (row for row in found if isinstance(row, Conversation))
+    assert kept.metadata["message_ids"] == ["0", "1"]
+
+
 def test_what_is_left_out_is_counted_and_is_no_bad_row() -> None:
     rows = [
         message(0, None, "prompter"),
