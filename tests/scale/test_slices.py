@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError
@@ -42,6 +42,7 @@ def test_lines(
     tmp_path_factory: pytest.TempPathFactory, rows: list[bytes], slice_bytes: int, bom: bool, end: bool, chunk: int
 ) -> None:
     """Blank, broken and foreign lines, with and without a mark at the beginning and a line end at the end."""
+    assume(bom or not rows[0].startswith(b"\xff\xfe"))  # the file would be refused as UTF-16
     path = tmp_path_factory.getbasetemp() / "rows.jsonl"
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + b"\n".join(rows) + (b"\n" if end else b""))
     if path.stat().st_size == 0:
