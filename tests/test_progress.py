@@ -237,7 +237,7 @@ def test_imports_know_how_many_tokens_come(folder: Path, tmp_path: Path) -> None
     for form, name, tokens, eos_id in cases:
         heard = Heard()
         import_episodes(tmp_path / name, form, tmp_path / f"o-{form}", eos_id=eos_id, progress=heard)
-        assert [phase[1:] for phase in heard.phases] == [["tokens", tokens, tokens]], form
+        assert heard.phases[-1][1:] == ["tokens", tokens, tokens], form  # after the files are hashed, in bytes
 
 
 def test_rollouts_and_tokenizers_expect_what_their_files_hold(folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from types import TracebackType
@@ -86,8 +87,10 @@ def run(command: Callable[[], Any]) -> None:
     Interrupts are handled around this; see `interrupts.interruptible`.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_ESCAPED)
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != _ESCAPED:
+            # A stream whose descriptor leads elsewhere since it was opened may be unable to seek, which this does.
+            with suppress(OSError):
+                stream.reconfigure(errors=_ESCAPED)
     stdout = sys.stdout
     try:
         try:

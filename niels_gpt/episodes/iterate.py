@@ -202,8 +202,11 @@ class Prefetch(Generic[Batch]):
         """The next batch, on the device.
 
         Raises:
-            StopIteration: after `close`.
+            StopIteration: after `close`. RuntimeError: in a process that was forked.
         """
+        # A fork copies the queue's lock, perhaps locked, but not the thread. So `close` would wait for ever there.
+        if os.getpid() != self._process:
+            raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
         try:
             item = self._wait()
             if isinstance(item, _Failed):
@@ -221,8 +224,6 @@ class Prefetch(Generic[Batch]):
 
     def _wait(self) -> Batch | _Failed:
         while not self._stop.is_set():
-            if os.getpid() != self._process:  # a fork copies the queue's lock, perhaps locked, but not the thread
-                raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
             with contextlib.suppress(queue.Empty):
                 return self._queue.get(timeout=0.5)  # a timeout, to notice a thread that has died
             if not (self._thread.is_alive() or self._stop.is_set()) and self._queue.empty():

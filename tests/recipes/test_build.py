@@ -396,7 +396,7 @@ def test_init_writes_a_recipe_that_builds(folder: Path, tokenizer: str) -> None:
     assert built.returncode == 0, built.stderr
 
 
-def test_init_quotes_whatever_the_data_says(tmp_path: Path) -> None:
+def test_init_quotes_whatever_the_data_says(tmp_path: Path, tokenizer_dir: Path) -> None:
     """A role with a line end is no line of the recipe, names of files are strings of TOML, and no two are equal."""
     hostile = 'x\n[tokenizer]\npath = "evil"\x1b\x7f'
     turns = [{"role": "user", "content": "?"}, {"role": hostile, "content": "!"}, {"role": "assistant", "content": "."}]
@@ -404,17 +404,17 @@ def test_init_quotes_whatever_the_data_says(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name in names:
         write_rows(tmp_path / name, [{"messages": turns}, {"messages": [*turns, {"role": 7, "content": ""}]}])
-    recipe = tomllib.loads(propose([str(tmp_path / name) for name in names], "spm.model", base=tmp_path))
-    assert recipe["tokenizer"] == {"path": "spm.model"}
+    recipe = tomllib.loads(propose([str(tmp_path / name) for name in names], str(tokenizer_dir), base=tmp_path))
+    assert recipe["tokenizer"] == {"path": str(tokenizer_dir)}
     assert [source["files"] for source in recipe["sources"]] == [[name] for name in names]
     assert len({source["name"] for source in recipe["sources"]}) == len(names)
 
 
-def test_init_refuses_a_name_that_toml_cannot_hold(tmp_path: Path) -> None:
+def test_init_refuses_a_name_that_toml_cannot_hold(tmp_path: Path, tokenizer_dir: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff.jsonl")
     write_rows(path, [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "."}]}])
     with pytest.raises(InputError, match="not UTF-8, and a recipe can name no such file; rename it"):
-        propose([str(path)], "spm.model", base=tmp_path)
+        propose([str(path)], str(tokenizer_dir), base=tmp_path)
 
 
 @needs_assets
