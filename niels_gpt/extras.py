@@ -23,6 +23,7 @@ MINIMUM_VERSIONS: Final = {
     "lightning": "2.4",
     "pyarrow": "15",
     "ray": "2.40",
+    "rensa": "0.5",
     "s3fs": "2024.6",
     "tokenizers": "0.22.1",
     "transformers": "5",

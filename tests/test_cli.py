@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -220,3 +221,11 @@ def test_a_closed_pipe_is_no_failure(page: str) -> None:
     done = subprocess.run([program, *page.split()], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [("formats", 0), ("formats nope", 2)])
+def test_without_standard_streams_the_exit_code_says_what_happened(arguments: str, code: int) -> None:
+    """As under a service manager that closes them; Python then has None in place of a stream."""
+    program = Path(sys.executable).parent / "niels-gpt"
+    line = f"{shlex.quote(str(program))} {arguments} >&- 2>&-"
+    assert subprocess.run(["/bin/sh", "-c", line], check=False).returncode == code

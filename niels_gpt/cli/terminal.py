@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,8 +27,6 @@ from niels_gpt.extras import with_extras_named
 from niels_gpt.progress import Progress
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.progress import Progress as Bar
     from rich.table import Table
@@ -86,6 +85,8 @@ def run(command: Callable[[], Any]) -> None:
     With --json the error is an object on stdout, too, so that a program finds JSON there whatever happens.
     Interrupts are handled around this; see `interrupts.interruptible`.
     """
+    # Where a stream was closed before Python began (`niels-gpt ... >&-`) there is None, which cannot be written to.
+    sys.stdout, sys.stderr = (each or Path(os.devnull).open("w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors != _ESCAPED:
             # A stream whose descriptor leads elsewhere since it was opened may be unable to seek, which this does.

@@ -139,9 +139,7 @@ class Lookahead(Generic[Batch]):
     def _several(self, place: Place) -> list[tuple[Batch, Place]]:
         try:
             return self._batch_source.batches(place, self._n)[::-1]
-        except (
-            Exception
-        ):  # even MemoryError may concern a later batch only; one batch raises it if it concerns this one
+        except Exception:  # of a later batch perhaps; made alone, this one raises it if it is its own
             return self._batch_source.batches(place, 1)
 
     def __reduce__(self) -> tuple[type[Lookahead[Batch]], tuple[Batches[Batch]]]:

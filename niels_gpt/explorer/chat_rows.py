@@ -86,7 +86,7 @@ class ChatRows:
         if self.opened.kind == "preferences":
             facts["histograms"] = "of the best completions"
         if self.lines.files:
-            # Asked each time: that a file is gone is told, although what is open could still be read.
+            # Checked each time: the page reports a file that was deleted, although the open one could still be read.
             facts["bytes"] = sum(file.stat().st_size for file in self.lines.files)
         return About(
             name=self.opened.name,

@@ -25,7 +25,7 @@ from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, exist
 from niels_gpt.sources.files.records import data_files, read_records
 
 BLOCK_BYTES = 1 << 24
-_END_BYTES = 4096  # at the beginning and the end of a file, by which one that was appended to is told from a new one
+_END_BYTES = 4096  # at the beginning and the end of a file, which show whether it was appended to or replaced
 SPOOL_ROWS = 4096
 _SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", np.uint8)
 Int64s = npt.NDArray[np.int64]

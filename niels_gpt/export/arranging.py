@@ -65,7 +65,7 @@ def arrange(source: Examples | Stream, how: Arrangement) -> Iterator[Rows]:
 
     Raises:
         UsageError: a row is too long and the policy is `error`; or no row is left; or a stream was to be truncated,
-            shuffled or packed. All of that when this is called, before the first row is asked for.
+            shuffled or packed. All of that when this is called, and not at the first row.
     """
     if isinstance(source, Stream):
         if how.packing or how.shuffle is not None or how.max_length is not None:

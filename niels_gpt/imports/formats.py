@@ -17,8 +17,9 @@ from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.export.source import portions_of
 from niels_gpt.storage.regular import map_regular
 
-# Names of splits in other tools, in file and folder names. Files of a test split are not imported.
 MOST_ID = 2**32 - 1  # episodes store ids as uint32
+
+# Names of splits in other tools, in file and folder names. Files of a test split are not imported.
 SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": None}
 
 

@@ -150,7 +150,7 @@ class PreferenceSplit:
     @cached_property
     def smallest(self) -> int:
         """The number of completions of the smallest group; 0 without groups."""
-        # Cached: every batch asks for it, and there may be millions of groups.
+        # Cached: every batch needs it, and there may be millions of groups.
         return int(np.diff(self.begins).min()) if len(self.begins) > 1 else 0
 
     def positions_of_datasets(self) -> list[Span]:

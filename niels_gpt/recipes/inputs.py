@@ -22,6 +22,7 @@ from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, Mismatch, UsageError
 from niels_gpt.export.registry import format_named
 from niels_gpt.export.run import recorded_choices
+from niels_gpt.extras import check_library
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.reading import LoadedRecipe
@@ -33,7 +34,7 @@ from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, table_path
 from niels_gpt.sources.curation.filters import Filtered, RowCheck
-from niels_gpt.sources.curation.ngrams import RULE, check_rensa
+from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.sources.files.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
 from niels_gpt.storage.checksums import file_record
@@ -104,7 +105,7 @@ def open_recipe(
     for export in loaded.recipe.exports:
         _check_export(export.to, export.options)
     if loaded.recipe.duplicates is not None and loaded.recipe.duplicates.near is not None:
-        check_rensa()
+        check_library("rensa")
     options = _renderer_options(loaded)
     options.check()
     loaded = _at_commits(loaded)

@@ -3,14 +3,15 @@
 ::
 
     data.py       rows as such               chats.py        conversations
-    turns.py      how turns begin and end    calls.py        tool calls
-    masks.py      the mask of whole rows     tokenizers.py   a tokenizer and its template
-    answers.py    the mask inside rows       drift.py        two of them
-    untrained.py  turns that no row trains   documents.py    caches of plain text
-    packing.py    several texts in a row     preferences.py  chosen and rejected, labels, ranks
-    contents.py   what messages say          vocabulary.py   ids of another tokenizer
-    secrets.py    patterns of keys in it     cut_answers.py  answers that break off
-    shares.py     how many answers do       code_pages.py   texts of another code page
+    turns.py      turns, their contents      calls.py        tool calls
+    turn_ends.py  how answers end            tokenizers.py   a tokenizer and its template
+    masks.py      the mask of whole rows     drift.py        two of them
+    answers.py    the mask inside rows       documents.py    caches of plain text
+    untrained.py  turns that no row trains   preferences.py  chosen and rejected, labels, ranks
+    packing.py    several texts in a row     vocabulary.py   ids of another tokenizer
+    contents.py   the text of messages       cut_answers.py  answers that break off
+    secrets.py    patterns of keys in it     code_pages.py   texts of another code page
+    shares.py     how frequent faults are
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::

@@ -36,20 +36,17 @@ _LETTER: Final = "A-Za-zÀ-ÖØ-öø-ÿŠšŽžŒœŸ"
 _SIGN_IN_WORD: Final = re.compile(f"(?<![{_LETTER}])(?:[{_LETTER}]+[±¶¹³¼¾¿º]+|[¹¾])[{_LETTER}]+")
 SHORTEST_WORD: Final = 4  # letters: a formula such as x³y has fewer
 FEWEST_SIGNS: Final = 3  # different words
-# Letters that are together only where they stand for others, and how many of the second come with one of the first.
+# Letters that no language has together, so that they were others before, and how many of the second there are for one
+# of the first, at least.
 _NOT_TOGETHER: Final = (
-    (
-        re.compile("õ(?!e)", re.I),
-        re.compile("[áéí]", re.I),
-        1,
-    ),  # Hungarian ő; Portuguese has õ before e, Estonian no á é í
-    (re.compile("ø", re.I), re.compile("[ìù]", re.I), 1),  # Czech ř beside ě ů; Danish and Norwegian have neither
-    (
-        re.compile("[èìæ]", re.I),
-        re.compile("[šž]", re.I),
-        0.2,
-    ),  # Czech and Croatian č ě ć in Windows-1250, which has š ž as well
-    (re.compile("þ", re.I), re.compile("ã", re.I), 0.5),  # Romanian ţ beside ă; Icelandic has no ã
+    # Hungarian ő beside á é í. Portuguese has õ before e, and Estonian has no á é í.
+    (re.compile("õ(?!e)", re.I), re.compile("[áéí]", re.I), 1),
+    # Czech ř beside ě ů. Danish and Norwegian have neither ì nor ù.
+    (re.compile("ø", re.I), re.compile("[ìù]", re.I), 1),
+    # Czech and Croatian č ě ć in Windows-1250, where š and ž have the same bytes as in Windows-1252.
+    (re.compile("[èìæ]", re.I), re.compile("[šž]", re.I), 0.2),
+    # Romanian ţ beside ă. Icelandic has no ã.
+    (re.compile("þ", re.I), re.compile("ã", re.I), 0.5),
 )
 FEWEST_TOGETHER: Final = 3
 

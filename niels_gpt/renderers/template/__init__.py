@@ -11,8 +11,8 @@ How a character of the output gets its facts, in the order in which it happens:
 4. In an assistant's turn, `sampled_span.py` finds what the model itself emits: everything after the generation prompt,
    up to and with the stop token. `tracing.py` puts these steps together.
 5. `certificate.py` decides whether tracing can be trusted for this kind of conversation, by comparing it on probes with
-   `oracle.py`, which finds the same facts by rendering alone (`substitution.py`, `renderings.py`, `stops.py`). Where it
-   cannot, the oracle's facts are used (`proof.py`).
+   `oracle.py`, which finds the same facts by rendering alone (`substitution.py`, `renderings.py`, `stops.py`,
+   `turn_ends.py`). Where it cannot, the oracle's facts are used (`proof.py`).
 6. Only LITERAL spans are encoded with control tokens; all others are encoded as text. The ids are attributed by the
    same code as those of the families (`renderers/encode.py`).
 7. Where the template did more with texts than copy them (`reads.py`), `neutral.py` checks that they did not decide

@@ -64,13 +64,6 @@ _NO_IMAGES = (
     "which shows what the template writes"
 )
 
-# The flag once at most, and no text where it is not set: {% if add_generation_prompt %}<a>{% else %}<eos>{% endif %}
-_FLAG_UNSAID = r"(?:(?!add_generation_prompt).)*"
-_PROMPT_ALONE = re.compile(
-    rf"{_FLAG_UNSAID}|{_FLAG_UNSAID}\{{%-?\s*if\s+add_generation_prompt\s*-?%\}}(?:(?!add_generation_prompt|\bel(?:se|if)\b).)*",
-    re.DOTALL,
-)
-
 # Names that cannot be template variables: those that rendering sets itself, and options that only families have.
 _NO_VARIABLES = {"tokenizer", "template", "clock", "stops", "messages", "tools", "documents", "add_generation_prompt"}
 _FAMILY_OPTIONS = set(FamilyConfig.model_fields) - {"name"}
@@ -156,8 +149,7 @@ class TemplateRenderer(BaseRenderer):
             if isinstance(self._compiled, TemplateProcess)
             else fixed_prompt(source, clock, self._tracked_variables)
         )
-        # With the flag named once, in the condition of the fixed prompt, nothing else of the output depends on it.
-        self._prompt_is_apart = self._fixed_prompt is not None and _PROMPT_ALONE.fullmatch(source) is not None
+        self._only_prompt_needs_flag = self._fixed_prompt is not None and _writes_prompt_alone(source)
         strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
         self._retained, self._certificate, self._tested = (
             strings.retained,
@@ -262,7 +254,7 @@ class TemplateRenderer(BaseRenderer):
         """
         messages, gen, reads = normalise(messages), add_generation_prompt, Reads()
         refuse_images(messages, "unsupported_content", _NO_IMAGES)
-        verdict = self._certificate.trusts(self, messages, tools, gen=gen and not self._prompt_is_apart)
+        verdict = self._certificate.trusts(self, messages, tools, gen=gen and not self._only_prompt_needs_flag)
         out = proof = None
         if verdict.outcome == "agrees":
             out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
@@ -380,8 +372,22 @@ def load_template(path: str | Path) -> str:
     return text
 
 
+def _writes_prompt_alone(source: str) -> bool:
+    """Whether nothing but the generation prompt depends on the flag: it is named once, as the whole condition.
+
+    What is written where the flag is not set also depends on it::
+
+        {% if add_generation_prompt %}<a>{% else %}<eos>{% endif %}
+    """
+    before, flag, after = source.partition("add_generation_prompt")
+    if not flag:
+        return True
+    is_condition = re.search(r"\{%-?\s*if\s+$", before) and re.match(r"\s*-?%\}", after)
+    return bool(is_condition) and not re.search(r"add_generation_prompt|\bel(?:se|if)\b", after)
+
+
 def _is_unseen(out: Emitter, messages: Sequence[Message]) -> bool:
-    """Whether no text of a rendering is of some message. Templates merge or leave out those with instructions."""
+    """Whether a rendering has no text of some message. Those with instructions do not count: templates merge them."""
     seen = {fact >> 3 for fact in out.facts}
     return any(
         index not in seen and message["role"] not in ("system", "developer") for index, message in enumerate(messages)

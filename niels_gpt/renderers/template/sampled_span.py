@@ -79,11 +79,13 @@ def _prefill_length(text: str, prompt: str, controls: ControlTokens) -> int:
     """
     if text.startswith(prompt):
         return len(prompt)
-    shared = common_prefix(text, prompt)
-    opened = text.rfind("<", 0, shared)
-    if opened > text.rfind(">", 0, shared):
-        shared = opened
-    return controls.before_split_token(text, shared)
+    return controls.before_split_token(text, before_open_tag(text, common_prefix(text, prompt)))
+
+
+def before_open_tag(text: str, end: int) -> int:
+    """`end`, moved back to the beginning of a tag that it cuts in two: 4 becomes 1 in `a<think>`."""
+    opened = text.rfind("<", 0, end)
+    return opened if opened > text.rfind(">", 0, end) else end
 
 
 def _content_bounds(turn: Sequence[Span]) -> tuple[int, int]:
@@ -106,8 +108,8 @@ def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str
     The shorter text need not be a prefix of the longer: some templates write eos at the end only without a prompt.
     """
     shared = common_prefix(with_prompt, without)
-    opened = with_prompt.rfind("<", 0, shared)
-    if opened > with_prompt.rfind(">", 0, shared) and opened > with_prompt.rfind("\n", 0, shared):
+    opened = before_open_tag(with_prompt, shared)
+    if "\n" not in with_prompt[opened:shared]:  # else that `<` is text of a message
         shared = opened  # <|end_of_text|> and <|start_of_role|>, where the tokenizer does not have the second
     return with_prompt[controls.before_split_token(with_prompt, shared) :]
 

@@ -70,9 +70,8 @@ class Stops(Renderings):
         part = self.rendering(index + 1, False)
         last = self.controls.first_at_start((part and self._after(part, end)) or "")  # if this message is the last
         stop = self._same_next(tokens) or self._before_header(following.get("user", ""))
-        stop = (
-            stop if following else self._usual_stop()
-        )  # all that follows makes the template write this turn otherwise
+        if not following:  # whatever follows, the template writes this turn otherwise: nothing shows its stop
+            stop = self._usual_stop()
         text = self.real[end:limit]
         if stop and self.controls.first_at_start(text) == stop:
             return end + len(text) - len(text.lstrip()) + len(stop)

@@ -33,7 +33,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import MissingExtra, storage_errors
+from niels_gpt.errors import storage_errors
+from niels_gpt.extras import check_library
 from niels_gpt.messages import Message
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.curation.filters import texts_of
@@ -157,14 +158,6 @@ def mixed(values: UInt64s) -> UInt64s:
     return values ^ (values >> np.uint64(31))
 
 
-def check_rensa() -> None:
-    """Raise `MissingExtra` if rensa is not installed, without which no MinHash can be computed."""
-    try:
-        import rensa  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtra("rensa") from error
-
-
 def minhashes_of(chats: Sequence[Sequence[Message]], words: int, roles: Sequence[str]) -> UInt32s:
     """The MinHash of each conversation, uint32, shape (n, PERMUTATIONS); zeros where it has no words.
 
@@ -175,7 +168,7 @@ def minhashes_of(chats: Sequence[Sequence[Message]], words: int, roles: Sequence
     Raises:
         MissingExtra: without rensa.
     """
-    check_rensa()
+    check_library("rensa")
     from rensa import RMinHash
 
     found = ngrams(["\n".join(_texts(messages, roles)) for messages in chats], words)
