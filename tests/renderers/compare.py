@@ -14,18 +14,21 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import MessageError
+from niels_gpt.cli.terminal import run
+from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.renderer import TemplateRenderer, load_template
 from niels_gpt.renderers.types import RenderedTokens
-from tests.renderers.chats import conversation
+from niels_gpt.values import name_and_value, option_value
+from tests.renderers.chats import Wanted, conversation
 from tests.renderers.sweeps import wanted
 from tests.renderers.tiny_families import folder_of, renderer_of
 
@@ -129,19 +132,19 @@ def _token(family: Family, ours: RenderedTokens, theirs: RenderedTokens, at: int
     return "\n".join([f"  the token {token!r} after {before!r}", *sides])
 
 
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _pairs(texts: list[str]) -> dict[str, Any]:
-    return {name: _value(value) for name, _, value in (text.partition("=") for text in texts)}
+def _pairs(flag: str, texts: list[str]) -> dict[str, Any]:
+    return dict(name_and_value(flag, text) for text in texts)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the report; 1 if anything differs."""
+    """Print the report.
+
+    Returns:
+        The exit code: 1 if anything differs.
+
+    Raises:
+        UsageError: a wrong argument, or no conversation that both sides accept. TemplateError: no template there.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m tests.renderers.compare", description=(__doc__ or "").partition("\n")[0]
     )
@@ -150,23 +153,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--number", type=int, default=200, help="conversations; default 200")
     parser.add_argument("--special", action="append", default=[], metavar="NAME=TOKEN", help="such as bos_token='<s>'")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of family and template")
-    parser.add_argument("--without", action="append", default=[], metavar="FIELD", help="of `Wanted`, such as tools")
+    switches = [each.name for each in fields(Wanted) if each.type == "bool"]
+    without = "what conversations are to be without, such as tools (see `Wanted` in tests/renderers/chats.py)"
+    parser.add_argument("--without", action="append", default=[], choices=switches, metavar="FIELD", help=without)
     parser.add_argument("--date", default="2026-01-01", help="what the template gets as the date, in any format")
     given = parser.parse_args(arguments)
-    options = _pairs(given.option)
+    if given.number < 1:
+        raise UsageError(f"--number is {given.number}; expected 1 conversation or more")
+    special = _pairs("--special", given.special)
+    options = {name: option_value(value) for name, value in _pairs("--option", given.option).items()}
     family = renderer_of(given.family, *options.items())
     template = TemplateRenderer(
         folder_of(given.family),
         template=load_template(given.template),
         clock=lambda form: given.date,
         stops=family.stops[:1],
-        **dict(text.split("=", 1) for text in given.special),
+        **special,
         **options,
     )
     found = compare(family, template, given.number, **dict.fromkeys(given.without, False))
     print(*found.lines(), sep="\n")
-    return int(any(found.counts[f"{kind} differ"] for kind in KINDS))
+    differs = any(found.counts[f"{kind} differ"] for kind in KINDS)
+    if not differs and not found.counts["text equal"]:
+        raise UsageError("no conversation was compared: one side refused each; see its reason above")
+    return int(differs)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run(lambda: sys.exit(main()))

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
+from niels_gpt.errors import NielsError
 from tests.renderers.compare import main
 from tests.renderers.small import CHATML
 
@@ -34,3 +35,23 @@ def test_other_facts_and_refusals_are_shown(tmp_path: Path, capsys: pytest.Captu
     template.write_text(refuses + CHATML, encoding="utf-8")
     assert main(["chatml", str(template), "--number", "6"]) == 0
     assert "refused by the template" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.jinja"], "no such file"),
+        (["empty.jinja"], "the file is empty"),
+        (["refuses.jinja", "--number", "2"], "no conversation was compared"),
+        (["refuses.jinja", "--special", "bos"], "expected NAME=VALUE"),
+        (["refuses.jinja", "--number", "0"], "expected 1 conversation or more"),
+    ],
+)
+def test_mistakes_are_errors_in_words(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.jinja").write_text("", encoding="utf-8")
+    Path("refuses.jinja").write_text("{{ raise_exception('never') }}", encoding="utf-8")
+    with pytest.raises(NielsError, match=message):
+        main(["chatml", *arguments])
