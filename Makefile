@@ -16,6 +16,10 @@ LOADING := episodes trainers scale preferences export examples
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) \
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# Each family or tokenizer times each case is 9,500 tests of the renderers alone: a sample of each test with more than 24
+# runs, so that all fits twenty minutes on a slow machine. `make test CASES=` runs every case.
+CASES = --cases 24
+
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -32,13 +36,13 @@ quick: .venv/installed  ## a useful answer in a minute: a case or two of each te
 
 # One part after another, each in new processes: what libraries keep in memory adds up from file to file. They share a
 # cache directory, in which the proofs of real tokenizers are kept.
-test: .venv/installed  ## all tests but the slow ones, in two processes; some once more without the native kernel
+test: .venv/installed  ## all tests but the slow ones, of the largest a sample; some once more without the native kernel
 	cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && export NIELS_GPT_TEST_CACHE="$$cache" && \
-	$(PYTEST) tests/renderers && \
-	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer && \
-	$(PYTEST) $(addprefix tests/,$(LOADING)) && \
-	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING)) && \
-	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(WITHOUT_KERNEL)
+	$(PYTEST) $(CASES) tests/renderers && \
+	$(PYTEST) $(CASES) tests/doctor tests/explorer tests/museum tests/tokenizer && \
+	$(PYTEST) $(CASES) $(addprefix tests/,$(LOADING)) && \
+	$(PYTEST) $(CASES) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING)) && \
+	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(CASES) $(WITHOUT_KERNEL)
 
 slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage
 	$(PYTEST) -m slow

@@ -463,13 +463,13 @@ def sweep(folder: Path, family: str, number: int, seed: int, *, parts: bool = Fa
 @needs_assets
 @pairs
 def test_random_conversations(folder: Path, family: str) -> None:
-    sweep(folder, family, 4, seed=1, all_facts=False)
+    sweep(folder, family, 2, seed=1, all_facts=False)
 
 
 @needs_assets
 @pairs
 def test_random_conversations_in_parts(folder: Path, family: str) -> None:
-    sweep(folder, family, 2, seed=3, parts=True, all_facts=False)
+    sweep(folder, family, 1, seed=3, parts=True, all_facts=False)
 
 
 BESIDE = (
