@@ -26,6 +26,7 @@ MINIMUM_VERSIONS: Final = {
     "rensa": "0.5",
     "s3fs": "2024.6",
     "tokenizers": "0.22.1",
+    "torch": "2.2",
     "transformers": "5",
 }
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
@@ -21,6 +20,7 @@ from niels_gpt.format.collate import (
 from niels_gpt.format.gather import Buffers, shifted
 from niels_gpt.kernel import native
 from niels_gpt.ranges import BATCH_SIZE, LENGTH
+from niels_gpt.required_torch import torch
 
 
 class PretrainTokenStreamDataset:

@@ -267,7 +267,8 @@ def info(
     manifest = open_manifest(dataset)
     splits = summarise(dataset, length)
     if as_json:
-        print_json({"manifest": manifest, "block_size": length, "splits": {s.split: s.to_json() for s in splits}})
+        lengths = {"sequence_length": length, "block_size": length}  # the second is the name in `TrainingConfig`
+        print_json({"manifest": manifest, **lengths, "splits": {s.split: s.to_json() for s in splits}})
         return
     out().print(key_values(str(dataset), _origin(manifest)))
     out().print(_lengths(splits, length))

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.display import BatchView, rows_of_batch
+from niels_gpt.required_torch import torch
 from niels_gpt.token_display import PREVIEW_TOKENS, in_colour, spelling_of, terminal_text
 
 

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch, WindowBatch
 from niels_gpt.episodes.batches import TOKEN_BYTES, Batches, BatchOptions, hash_of
@@ -37,6 +36,7 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.gather import Buffers
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.required_torch import torch
 
 PLAIN_TOKEN_BYTES = 20  # x, y and mask
 

@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-import torch
-
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.index_sets import Int64s
@@ -22,6 +20,7 @@ from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.settings import ensure_log_output
 from niels_gpt.errors import UsageError
 from niels_gpt.ranges import ROW
+from niels_gpt.required_torch import torch
 from niels_gpt.seeds import MAX_LENGTH
 
 NO_EPOCHS = "batch_sampling_mode is 'random', which has no epochs"

@@ -21,13 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
-import torch
-import torch.utils.data
-
 from niels_gpt.episodes.batches import NO_EPOCHS, TOKEN_BYTES, Batch, Batches
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
+from niels_gpt.required_torch import torch
 
 LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
 LOOKAHEAD_TOKENS = 1 << 17  # in them at most, if they have TOKEN_BYTES each; a larger batch is made alone

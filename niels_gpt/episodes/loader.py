@@ -6,8 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
-
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource, open_batch_source
 from niels_gpt.episodes.batches import BatchOptions
@@ -33,6 +31,7 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import check_flag
+from niels_gpt.required_torch import torch
 from niels_gpt.storage.shard_cache import ShardCache
 
 _log = logging.getLogger("niels_gpt.episodes")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
-import torch.distributed
 
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit
@@ -25,6 +24,7 @@ from niels_gpt.episodes.remote import StreamedDataset, is_url, open_streamed
 from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown, without_passwords
 from niels_gpt.format.collate import checked_device
 from niels_gpt.ranges import RANK, TOKEN_ID, VOCAB_SIZE, WORLD_SIZE
+from niels_gpt.required_torch import torch
 from niels_gpt.storage.manifests import tokenizer_sha256
 from niels_gpt.storage.shard_cache import ShardCache
 

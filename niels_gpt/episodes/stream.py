@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
@@ -43,6 +42,7 @@ from niels_gpt.format import gather
 from niels_gpt.format.collate import to_device
 from niels_gpt.format.gather import Buffers
 from niels_gpt.kernel import native
+from niels_gpt.required_torch import torch
 from niels_gpt.values import check_keywords
 
 _log = logging.getLogger("niels_gpt.stream")

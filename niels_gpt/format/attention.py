@@ -22,9 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from niels_gpt.errors import UsageError
+from niels_gpt.required_torch import torch
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.format import COMPLETION
@@ -27,6 +26,7 @@ from niels_gpt.episodes.spans import RowSpans
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import PreferenceSplit
+from niels_gpt.required_torch import torch
 
 
 @dataclass(frozen=True)

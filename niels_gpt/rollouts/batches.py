@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.index_sets import Int64s, in_chunks
@@ -30,6 +29,7 @@ from niels_gpt.forks import cached_property
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.gather import targets_of
 from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.required_torch import torch
 from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import NO_VERSION
 from niels_gpt.rollouts.plans import RowParts

@@ -19,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.format.collate import masked_targets
 from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.required_torch import torch
 
 Fields = dict[str, Any]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.utils.data
-
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.extras import check_library
+from niels_gpt.required_torch import torch
 from niels_gpt.trainers.fields import named
 from niels_gpt.trainers.steps import EpochLoader, check_ranks
 

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import torch
-import torch.utils.data
-
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate import Lookahead
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
+from niels_gpt.required_torch import torch
 
 
 def check_ranks(episodes: GPTEpisodeDataLoader, rank: int, world_size: int) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from niels_gpt.errors import UsageError
+from niels_gpt.extras import check_library
 
+check_library("torch")  # first: without it, importing trl raises a RuntimeError that names a module of its own
 try:
     import trl
 except ModuleNotFoundError as error:

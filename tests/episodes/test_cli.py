@@ -37,6 +37,8 @@ def test_build_reports_as_json_and_is_not_repeated(dataset: Path, tokenizer_dir:
 
 def test_info_counts_and_foresees_packing(dataset: Path) -> None:
     shown = json.loads(run_cli("episodes", "info", dataset, "--block-size", 512, "--json").stdout)
+    # The glossary's term, as `preferences info` has it, and the name of the configuration's field.
+    assert shown["sequence_length"] == shown["block_size"] == 512
     train = shown["splits"]["train"]
     records = np.fromfile(dataset / "train" / "episodes.idx", dtype="<u8").reshape(-1, 2)
     assert train["episodes"] == len(records) == 90

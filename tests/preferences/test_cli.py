@@ -33,7 +33,7 @@ def test_from_rows_to_trl(tmp_path: Path, tokenizer: list[str]) -> None:
     assert "already built" in again.stderr
     assert "all as they were written" in run_cli("preferences", "verify", out).stdout
     found = json.loads(run_cli("preferences", "info", out, "--json").stdout)
-    assert found["splits"]["train"]["completions"] == 54
+    assert (found["sequence_length"], found["splits"]["train"]["completions"]) == (1024, 54)
     assert "chosen longer" in run_cli("preferences", "info", out).stdout
     shown = run_cli("show", out, 1, "--no-table")
     assert "completion 1 of group 0, rank 1" in shown.stdout
