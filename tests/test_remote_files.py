@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import StorageError
+from niels_gpt.sources.files.inputs import read_jsonl
 from niels_gpt.storage import remote, retries
 from niels_gpt.storage.remote import ChangedWhileRead, PatientFile, RemoteFile, download, size_at
 from niels_gpt.storage.retries import Retries
@@ -145,6 +148,20 @@ def test_a_download_begins_anew_where_the_file_was_replaced(kind: type[Store], m
 
     download("s3://b/f", len(new), hashlib.sha256(new).hexdigest(), sink, Retries())
     assert bytes(got) == new
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_a_store_that_fails_is_no_damaged_archive(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error said that the file was "not a whole .gz file", and to compress it again."""
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, which reads zstd")
+    rows = "".join(f'{{"n": "{random.Random(n).randbytes(60).hex()}"}}\n' for n in range(300)).encode()
+    packed = gzip.compress(rows) if ending == "gz" else pyarrow.compress(rows, "zstd", asbytes=True)
+    store = Store(["nothing"] * 1000, packed)
+    store.info = lambda path: {"size": len(packed), "type": "file"}  # type: ignore[attr-defined]
+    monkeypatch.setattr(remote, "file_system", lambda url: (store, "f"))
+    with pytest.raises(StorageError, match=r"reading failed: the body has 0 bytes at byte 0") as caught:
+        list(read_jsonl(RemoteFile(f"s3://b/f.jsonl.{ending}")))
+    assert "compress" not in str(caught.value)
 
 
 SCRIPT = """

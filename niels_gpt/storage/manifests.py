@@ -28,7 +28,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.errors import CacheError, UsageError, shown
+from niels_gpt.errors import CacheError, UsageError, shown, without_passwords
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import BLOCK_BYTES, file_record, find_damage
 from niels_gpt.storage.regular import is_regular, read_regular
@@ -126,6 +126,15 @@ def no_such_directory(folder: Path, expected: str) -> CacheError:
     Args:
         expected: what the reader reads, such as "a cache: a directory with meta.json".
     """
+    # `Path` makes one slash of the two: s3://bucket/chats is "s3:" / "bucket" / "chats". A drive of Windows has one
+    # letter.
+    scheme, colon, below = str(folder).partition(":")
+    if colon and len(scheme) > 1 and "/" not in scheme and below.startswith("/"):
+        url = without_passwords(f"{scheme}://{below.lstrip('/')}")
+        return CacheError(
+            f"{url}: a URL; expected a directory of this machine. Copy the dataset here (it prints the path to open: "
+            f"niels-gpt fetch {url}), or train on it where it is: ng.loader(path, cache_dir=...)"
+        )
     return CacheError(
         f"{folder}: no such directory; expected {expected}. Check the path (it is relative to {Path.cwd()}), or run "
         "the build"

@@ -419,6 +419,36 @@ def test_broken_packed_and_parquet_files_are_input_errors(tmp_path: Path) -> Non
             list(read_records(tmp_path / name))
 
 
+@pytest.mark.parametrize("ending", ["jsonl.gz", "json.gz", "jsonl.zst", "json.zst"])
+def test_cut_archives_are_refused_wherever_the_cut_is(tmp_path: Path, ending: str) -> None:
+    """Rows before the cut must not pass for the whole file."""
+    rows = [{"messages": [ASK, {**ANSWER, "content": random.Random(n).randbytes(30).hex()}]} for n in range(300)]
+    array = json.dumps(rows) if ending.startswith("json.") else "".join(json.dumps(row) + "\n" for row in rows)
+    pack = gzip.compress if ending.endswith("gz") else lambda data: pyarrow.compress(data, "zstd", asbytes=True)
+    packed, path = pack(array.encode()), tmp_path / f"cut.{ending}"
+    ends = [1, 2, 3, 4, 5, 9, 13, len(packed) // 2, *(len(packed) - n for n in (9, 8, 5, 4, 3, 1))]
+    for data in [packed[:end] for end in ends] + [packed + packed[:end] for end in ends] + [packed + b"more"]:
+        path.write_bytes(data)
+        # A second array, also a part of one, is refused for what it is.
+        with pytest.raises(InputError, match=rf"cut\.{ending}: (not a whole \.(gz|zst) file|after the array)"):
+            list(read_records(path))
+
+
+def test_every_flipped_bit_of_a_zstd_file_with_a_checksum_is_found(tmp_path: Path) -> None:
+    """The command `zstd` writes one, pyarrow does not: there a changed byte of a text is another text."""
+    packed = bytes.fromhex("28b52ffd0458c50000707b226e223a20307d0a3132337d0a0300800820974339029d1ee7c8")
+    path, passed = tmp_path / "a.jsonl.zst", 0
+    for bit in range(-1, 8 * len(packed)):  # the first time nothing is changed
+        changed = int.from_bytes(packed, "big") ^ (1 << bit if bit >= 0 else 0)
+        path.write_bytes(changed.to_bytes(len(packed), "big"))
+        try:
+            assert [record.value for record in read_records(path)] == [{"n": n} for n in range(4)]
+            passed += 1
+        except InputError:
+            continue
+    assert 1 <= passed < 20  # a few bits of the header are for the decoder's memory, or reserved
+
+
 def test_the_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     a, b = write(tmp_path / "c.jsonl", {"messages": [ASK]}), write(tmp_path / "other" / "c.jsonl", {"messages": [ASK]})

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, cast, overload
 
-from niels_gpt.errors import InputError, MessageError, storage_errors
+from niels_gpt.errors import InputError, MessageError, StorageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.sources.unique_keys import UNIQUE_KEYS
 from niels_gpt.storage.regular import is_regular
@@ -285,17 +285,15 @@ def open_bytes(path: AnyFile, count: ReadProgress | None = None) -> Iterator[IO[
             with path.open("rb") as file, _counted(count, file, path), _decompressed(path, file) as plain:
                 yield plain
         except (EOFError, zlib.error, OSError) as error:
-            if isinstance(error, OSError) and (error.errno is not None or not _is_compressed(path)):
-                raise  # an error of the disk, not of the decompression
+            # Errors of the decompression have no number. Those of the disk have one; those of a store are ours already.
+            of_storage = isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno is not None)
+            if of_storage or path.suffix not in (".gz", ".zst"):
+                raise
             raise InputError(f"{path}: not a whole {path.suffix} file ({error}); compress or copy it again") from error
 
 
 def _counted(count: ReadProgress | None, file: IO[bytes], path: AnyFile) -> AbstractContextManager[None]:
     return nullcontext() if count is None else count.reading(file, size_of(path))
-
-
-def _is_compressed(path: AnyFile) -> bool:
-    return path.suffix in (".gz", ".zst")
 
 
 def _decompressed(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
