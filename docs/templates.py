@@ -19,9 +19,9 @@ from typing import Any, Final
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
-from niels_gpt.renderers.template.certificate import Probe
 from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, TemplateReport, report_on
-from niels_gpt.renderers.template.proof import PREFIX
+from niels_gpt.renderers.template.proofs.certificate import Probe
+from niels_gpt.renderers.template.proofs.proof import PREFIX
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS

@@ -255,7 +255,7 @@ def test_a_template_that_another_thread_compiles() -> None:
     found = script(
         """
         import jinja2.lexer
-        from niels_gpt.renderers.template.run import compile_template
+        from niels_gpt.renderers.template.execution.run import compile_template
         class Slow(dict):
             began = None
             def __getitem__(self, key):

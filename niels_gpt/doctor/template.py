@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, Status, TemplateReport, runs, spans_of
-from niels_gpt.renderers.template.proof import SampledSpan
+from niels_gpt.renderers.template.proofs.proof import SampledSpan
+from niels_gpt.renderers.template.proofs.stops import NO_STOP
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.renderers.template.stops import NO_STOP
 from niels_gpt.renderers.types import Piece
 from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable
 

@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.renderers.template.execution.reads import Reads
 from niels_gpt.renderers.template.isolation import Isolation
-from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.test_template import chatml
 

@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError, UsageError
 from niels_gpt.renderers.template import isolation
+from niels_gpt.renderers.template.execution.provenance import MessageDict, TrackedDict, TrackedList, track, tracked_text
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess, from_json_value, to_json_value
-from niels_gpt.renderers.template.provenance import MessageDict, TrackedDict, TrackedList, track, tracked_text
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.conftest import run_cli
 from tests.renderers.chats import conversation

@@ -13,11 +13,11 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import build_training_sample
-from niels_gpt.renderers.template.certificate import Certificate, features, probes
-from niels_gpt.renderers.template.certificate import judge as judge_probe
-from niels_gpt.renderers.template.proof import HEADER, PREFIX, USUAL, WITHOUT
+from niels_gpt.renderers.template.execution.static_analysis import template_strings
+from niels_gpt.renderers.template.proofs.certificate import Certificate, features, probes
+from niels_gpt.renderers.template.proofs.certificate import judge as judge_probe
+from niels_gpt.renderers.template.proofs.proof import HEADER, PREFIX, USUAL, WITHOUT
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.renderers.template.substitution import template_strings
 from tests.assets import needs_assets
 from tests.renderers.chats import Wanted, conversation
 from tests.renderers.every_template import SOURCES, renderer_of

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.renderers.template.execution.static_analysis import fixed_prompt
 from niels_gpt.renderers.template.renderer import TemplateRenderer, no_clock
-from niels_gpt.renderers.template.sampled_span import fixed_prompt
 from tests.assets import needs_assets
 from tests.renderers.every_template import SOURCES, renderer_of, source_of
 from tests.renderers.test_template import CHATML, chatml, random_chat, spans

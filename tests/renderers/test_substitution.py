@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.template.sampled_span import end_of_same
-from niels_gpt.renderers.template.substitution import (
+from niels_gpt.renderers.template.execution.static_analysis import template_strings
+from niels_gpt.renderers.template.proofs.substitution import (
     Edge,
     Substituted,
-    common_prefix,
     is_same_but_case,
     leaves_of,
     substitute,
-    template_strings,
 )
+from niels_gpt.renderers.template.sampled_span import common_prefix, end_of_same
 
 NOTHING = re.compile(r"(?!)")
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)

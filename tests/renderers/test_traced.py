@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.renderers.template.provenance import (
+from niels_gpt.renderers.template.execution.provenance import (
     LABEL,
     LITERAL,
     LOST,

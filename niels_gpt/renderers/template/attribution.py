@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.jinja import Chunk
-from niels_gpt.renderers.template.provenance import LABEL, LITERAL, LOST, NO_MESSAGE, plain, runs_of
+from niels_gpt.renderers.template.execution.jinja import Chunk
+from niels_gpt.renderers.template.execution.provenance import LABEL, LITERAL, LOST, NO_MESSAGE, plain, runs_of
 
 # Two origins in addition to those of `provenance.py`, assigned after rendering.
 QUOTED: Final = -2  # content of another message than the one that the span belongs to

@@ -31,12 +31,11 @@ from typing import Any, BinaryIO, Final
 
 from niels_gpt.errors import MessageError, NielsError, TemplateError, UsageError
 from niels_gpt.forks import new_lock
-from niels_gpt.renderers.template.jinja import Chunk
-from niels_gpt.renderers.template.provenance import MessageDict, TrackedDict, TrackedList, TrackedStr, plain
-from niels_gpt.renderers.template.reads import Reads
-from niels_gpt.renderers.template.run import compile_template, run_template
-from niels_gpt.renderers.template.sampled_span import fixed_prompt
-from niels_gpt.renderers.template.substitution import TemplateStrings, template_strings
+from niels_gpt.renderers.template.execution.jinja import Chunk
+from niels_gpt.renderers.template.execution.provenance import MessageDict, TrackedDict, TrackedList, TrackedStr, plain
+from niels_gpt.renderers.template.execution.reads import Reads
+from niels_gpt.renderers.template.execution.run import compile_template, run_template
+from niels_gpt.renderers.template.execution.static_analysis import TemplateStrings, fixed_prompt, template_strings
 
 LONGEST_REPLY: Final = 1 << 30  # bytes; a longer reply is refused before it is read
 _STARTING: Final = 60.0  # seconds in which a child must have imported Jinja and compiled the template
@@ -101,12 +100,12 @@ class TemplateProcess:
         return iter(_chunks(reply, len(variables.get("messages", ()))))
 
     def fixed_prompt(self, variables: Mapping[str, Any]) -> str | None:
-        """See `sampled_span.fixed_prompt`."""
+        """See `static_analysis.fixed_prompt`."""
         prompt = _field_of(self._ask("prompt", variables), "prompt")
         return prompt if isinstance(prompt, str) else None
 
     def strings(self) -> TemplateStrings:
-        """See `substitution.template_strings`."""
+        """See `static_analysis.template_strings`."""
         lists = _field_of(self._ask("strings", {}), "strings")
         return TemplateStrings(*(tuple(text for text in lists[number] if isinstance(text, str)) for number in range(3)))
 

@@ -32,9 +32,9 @@ from niels_gpt.forks import cached_property
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import UNKNOWN_ROLE, ControlTokens, Span
-from niels_gpt.renderers.template.provenance import LABEL
-from niels_gpt.renderers.template.reads import Reads
-from niels_gpt.renderers.template.substitution import COMPARED_KEYS, free_letters
+from niels_gpt.renderers.template.execution.provenance import LABEL
+from niels_gpt.renderers.template.execution.reads import Reads
+from niels_gpt.renderers.template.proofs.substitution import COMPARED_KEYS, free_letters
 from niels_gpt.renderers.types import SCAFFOLD
 
 _CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})

@@ -23,10 +23,10 @@ from typing import Any, Final, Literal
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.renderers.template.certificate import Probe, Verdict, literal_probe, probes
-from niels_gpt.renderers.template.proof import PREFIX, SampledSpan
+from niels_gpt.renderers.template.proofs.certificate import Probe, Verdict, literal_probe, probes
+from niels_gpt.renderers.template.proofs.proof import PREFIX, SampledSpan
+from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.renderers.template.substitution import Unproven
 from niels_gpt.renderers.types import Piece
 
 Status = Literal["certified", "proven", "partial", "refused"]

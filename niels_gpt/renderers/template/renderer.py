@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,13 +28,21 @@ from niels_gpt.renderers.template.attribution import (
     check_controls,
 )
 from niels_gpt.renderers.template.bridge import bridge_by_rendering
-from niels_gpt.renderers.template.certificate import Certificate, disagreement
+from niels_gpt.renderers.template.execution.jinja import Chunk
+from niels_gpt.renderers.template.execution.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
+from niels_gpt.renderers.template.execution.reads import Reads
+from niels_gpt.renderers.template.execution.run import compile_template, run_template
+from niels_gpt.renderers.template.execution.static_analysis import (
+    fixed_prompt,
+    flag_adds_only_the_prompt,
+    template_strings,
+)
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
-from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
-from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
-from niels_gpt.renderers.template.proof import (
+from niels_gpt.renderers.template.proofs.certificate import Certificate, disagreement
+from niels_gpt.renderers.template.proofs.oracle import Oracle
+from niels_gpt.renderers.template.proofs.proof import (
     Proof,
     compared_tokens,
     emit_proof,
@@ -43,12 +50,8 @@ from niels_gpt.renderers.template.proof import (
     with_final_stops,
     with_proven_literals,
 )
-from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
-from niels_gpt.renderers.template.reads import Reads
-from niels_gpt.renderers.template.run import compile_template, run_template
-from niels_gpt.renderers.template.sampled_span import fixed_prompt
-from niels_gpt.renderers.template.stops import check_final_stop
-from niels_gpt.renderers.template.substitution import Unproven, template_strings
+from niels_gpt.renderers.template.proofs.stops import check_final_stop
+from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.tracing import Tracing
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.sources.files.inputs import read_text
@@ -149,7 +152,7 @@ class TemplateRenderer(BaseRenderer):
             if isinstance(self._compiled, TemplateProcess)
             else fixed_prompt(source, clock, self._tracked_variables)
         )
-        self._only_prompt_needs_flag = self._fixed_prompt is not None and _writes_prompt_alone(source)
+        self._only_prompt_needs_flag = self._fixed_prompt is not None and flag_adds_only_the_prompt(source)
         strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
         self._retained, self._certificate, self._tested = (
             strings.retained,
@@ -370,20 +373,6 @@ def load_template(path: str | Path) -> str:
     if not text.strip():
         raise TemplateError(f"{file}: the file is empty; expected a Jinja chat template")
     return text
-
-
-def _writes_prompt_alone(source: str) -> bool:
-    """Whether nothing but the generation prompt depends on the flag: it is named once, as the whole condition.
-
-    What is written where the flag is not set also depends on it::
-
-        {% if add_generation_prompt %}<a>{% else %}<eos>{% endif %}
-    """
-    before, flag, after = source.partition("add_generation_prompt")
-    if not flag:
-        return True
-    is_condition = re.search(r"\{%-?\s*if\s+$", before) and re.match(r"\s*-?%\}", after)
-    return bool(is_condition) and not re.search(r"add_generation_prompt|\bel(?:se|if)\b", after)
 
 
 def _is_unseen(out: Emitter, messages: Sequence[Message]) -> bool:

@@ -7,7 +7,7 @@
     sampled                           Hm.</think>4<e>       up to the stop <e>, without the newline after it
 
 `sampled_span` compares one turn with its generation prompt. The prompt comes from rendering the messages before the
-turn (`renderer.py`), or from `fixed_prompt`, which proves for most templates that it is always the same.
+turn (`tracing.py`), or from `static_analysis.fixed_prompt`, which proves for most templates that it is always the same.
 
 What this guarantees: no character that the generation prompt supplies counts as sampled. What it does not: that the
 turn begins as the prompt does. Some templates write history differently; then the span starts at the first character of
@@ -16,22 +16,9 @@ the message's content, and `RenderedTokens.attribution` says so ("partial: ...")
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Sequence
 
-import jinja2
-from jinja2 import nodes
-
-from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.renderers.template.attribution import ControlTokens, Span
-from niels_gpt.renderers.template.bounds import BoundedEnvironment
-from niels_gpt.renderers.template.jinja import TrackingEnvironment, compile_lock
-from niels_gpt.renderers.template.run import run_template
-from niels_gpt.renderers.template.substitution import common_prefix
-
-_FLAG = "add_generation_prompt"
-_CONVERSATION = frozenset({"messages", "tools", "documents"})  # the variables that change with the conversation
 
 
 def sampled_span(turn: Sequence[Span], text: str, prompt: str, controls: ControlTokens) -> tuple[int, int, bool]:
@@ -99,6 +86,21 @@ def _content_bounds(turn: Sequence[Span]) -> tuple[int, int]:
     return first or 0, last
 
 
+# ---- texts that two renderings share
+
+
+def common_prefix(one: str, other: str) -> int:
+    """How many characters two texts have in common from their start, by bisection (`startswith` runs in C)."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[low:middle], low):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 # ---- generation prompts
 
 
@@ -143,116 +145,3 @@ def history_opening(prompt: str, controls: ControlTokens) -> str:
     """
     opening = prompt[: max(0, prompt.rfind("<"))]
     return opening if controls.first(opening) else prompt
-
-
-def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[str, Any]) -> str | None:
-    """The generation prompt of a template if it is the same after every conversation; `None` if that is not certain.
-
-    With a fixed prompt a conversation takes one run of the template, in place of one more for each assistant turn.
-
-    It is certain if the last statement of the template that writes anything is an `if` that tests the flag
-    `add_generation_prompt`, and neither its condition nor its body makes calls or reads what depends on the
-    conversation::
-
-        {% for m in messages %}...{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}
-
-    SmolLM3's prompt reads a variable that it sets from the system message, so its prompt is not fixed. A template that
-    never reads the flag has the fixed prompt "".
-    """
-    environment = TrackingEnvironment(clock)
-    with compile_lock():
-        tree = environment.parse(source)
-    tree.body = [node for node in tree.body if not _is_default_of_flag(node)]
-    if all(name.name != _FLAG for name in tree.find_all(nodes.Name)):
-        return ""
-    writing = [number for number, node in enumerate(tree.body) if not _is_silent(node)]
-    if not writing:
-        return None
-    last = tree.body[writing[-1]]
-    settings = [node for node in tree.body[: writing[-1]] if _only_sets(node)]
-    changing = _changing_names(tree, settings, environment)
-    if not isinstance(last, nodes.If) or _FLAG not in _names(last.test) or not _is_fixed(last, changing):
-        return None
-    return _render_statements([*(node for node in settings if _is_fixed(node, changing)), last], clock, variables)
-
-
-def _render_statements(
-    statements: list[nodes.Node], clock: Callable[[str], str], variables: Mapping[str, Any]
-) -> str | None:
-    """The output of these statements with `add_generation_prompt` set; `None` if they fail."""
-    environment = BoundedEnvironment(clock)
-    tree = nodes.Template(statements, lineno=1)
-    tree.set_environment(environment)
-    with compile_lock():
-        code = environment.compile(tree)
-    template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
-    try:
-        return "".join(chunk.text for chunk in run_template(template, {**variables, _FLAG: True}))
-    except (MessageError, TemplateError):  # the same failure is reported when a conversation is rendered
-        return None
-
-
-def _changing_names(tree: nodes.Template, settings: Sequence[nodes.Node], environment: TrackingEnvironment) -> set[str]:
-    """The names whose values may depend on the conversation.
-
-    Every variable that the template sets is among them, unless it is set only at the template's top level, from values
-    that do not depend on the conversation themselves.
-
-    Args:
-        settings: the statements at the top level that only set variables.
-    """
-    set_at_top = Counter(name.name for node in settings for name in node.find_all(nodes.Name) if name.ctx != "load")
-    set_anywhere = Counter(name.name for name in tree.find_all(nodes.Name) if name.ctx != "load")
-    changing = {name for name, times in set_anywhere.items() if set_at_top[name] < times or name == _FLAG}
-    changing |= {*_CONVERSATION, *environment.globals, *(macro.name for macro in tree.find_all(nodes.Macro))}
-    # A variable that is set from a changing one changes too; repeat until no more are found.
-    while more := {
-        name.name
-        for node in settings
-        if not _is_fixed(node, changing)
-        for name in node.find_all(nodes.Name)
-        if name.ctx != "load" and name.name not in changing
-    }:
-        changing |= more
-    return changing
-
-
-def _is_default_of_flag(node: nodes.Node) -> bool:
-    """Whether a statement only gives the flag a value where it has none, which never happens here::
-
-    {% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}
-    """
-    if not isinstance(node, nodes.If) or node.elif_ or node.else_:
-        return False
-    is_negated = isinstance(node.test, nodes.Not)
-    test = node.test.node if isinstance(node.test, nodes.Not) else node.test
-    if not isinstance(test, nodes.Test) or not isinstance(test.node, nodes.Name) or test.node.name != _FLAG:
-        return False
-    return test.name == ("defined" if is_negated else "undefined")
-
-
-def _is_fixed(node: nodes.Node, changing: Set[str]) -> bool:
-    """Whether a statement does the same in every conversation: it makes no calls and reads no changing name."""
-    kinds = (nodes.Call, nodes.AssignBlock, nodes.For, nodes.Block, nodes.Include, nodes.Import)
-    calls = any(True for kind in kinds for _ in node.find_all(kind))
-    return not calls and not _names(node) & changing
-
-
-def _names(node: nodes.Node) -> set[str]:
-    """The names that a statement or an expression reads."""
-    found = [*node.find_all(nodes.Name), *([node] if isinstance(node, nodes.Name) else [])]
-    return {name.name for name in found if name.ctx == "load"}
-
-
-def _only_sets(node: nodes.Node) -> bool:
-    """Whether a statement sets variables, perhaps under a condition, and writes no output."""
-    if isinstance(node, nodes.Assign):
-        return isinstance(node.target, nodes.Name)
-    return isinstance(node, nodes.If) and all(map(_only_sets, [*node.body, *node.elif_, *node.else_]))
-
-
-def _is_silent(node: nodes.Node) -> bool:
-    """Whether a statement writes no output."""
-    if isinstance(node, nodes.Output):
-        return all(isinstance(part, nodes.TemplateData) and not part.data for part in node.nodes)
-    return isinstance(node, nodes.Macro | nodes.Assign) or _only_sets(node)

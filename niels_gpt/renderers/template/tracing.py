@@ -26,9 +26,9 @@ from niels_gpt.renderers.template.attribution import (
     turns_of,
     without_message,
 )
-from niels_gpt.renderers.template.jinja import Chunk
-from niels_gpt.renderers.template.proof import settle_spaces
-from niels_gpt.renderers.template.provenance import LITERAL, NO_MESSAGE
+from niels_gpt.renderers.template.execution.jinja import Chunk
+from niels_gpt.renderers.template.execution.provenance import LITERAL, NO_MESSAGE
+from niels_gpt.renderers.template.proofs.proof import settle_spaces
 from niels_gpt.renderers.template.sampled_span import added_prompt, history_opening, sampled_span
 from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 

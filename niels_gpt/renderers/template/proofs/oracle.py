@@ -30,7 +30,7 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.template.attribution import ControlTokens
-from niels_gpt.renderers.template.proof import (
+from niels_gpt.renderers.template.proofs.proof import (
     HEADER,
     PREFIX,
     SHORTER,
@@ -43,10 +43,9 @@ from niels_gpt.renderers.template.proof import (
     SampledSpan,
     compared_tokens,
 )
-from niels_gpt.renderers.template.renderings import Render
-from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
-from niels_gpt.renderers.template.stops import PROBE
-from niels_gpt.renderers.template.substitution import (
+from niels_gpt.renderers.template.proofs.renderings import Render
+from niels_gpt.renderers.template.proofs.stops import PROBE
+from niels_gpt.renderers.template.proofs.substitution import (
     NONE,
     Substituted,
     Unproven,
@@ -54,7 +53,8 @@ from niels_gpt.renderers.template.substitution import (
     replaced_places,
     substitute,
 )
-from niels_gpt.renderers.template.turn_ends import TurnEnds
+from niels_gpt.renderers.template.proofs.turn_ends import TurnEnds
+from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
 
 # How contents are replaced, from all that can be to letters alone: (letters only, whole texts, also what JSON escapes).
 _MANNERS: Final = (

@@ -13,8 +13,8 @@ import numpy as np
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.stops import PROBE, Stops
-from niels_gpt.renderers.template.substitution import common_prefix
+from niels_gpt.renderers.template.proofs.stops import PROBE, Stops
+from niels_gpt.renderers.template.sampled_span import common_prefix
 
 
 class Headers(Stops):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from niels_gpt.renderers.template.provenance import LITERAL, LOST, TrackedStr, origins_of, runs_of
+from niels_gpt.renderers.template.execution.provenance import LITERAL, LOST, TrackedStr, origins_of, runs_of
 
 # Methods and filters that return the same text in another form, which shows nothing about its letters.
 _COPYING: Final = frozenset(

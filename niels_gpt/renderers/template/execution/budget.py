@@ -30,8 +30,8 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from niels_gpt.errors import TemplateError
-from niels_gpt.renderers.template.jinja import TrackingContext, context_call, context_statement
-from niels_gpt.renderers.template.reads import Reads
+from niels_gpt.renderers.template.execution.jinja import TrackingContext, context_call, context_statement
+from niels_gpt.renderers.template.execution.reads import Reads
 
 BASE_WORK: Final = 256 * 1024 * 1024
 BASE_SIZE: Final = 8 * 1024 * 1024

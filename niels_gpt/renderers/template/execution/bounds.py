@@ -28,7 +28,7 @@ from jinja2.compiler import Frame
 from jinja2.runtime import BlockReference, LoopContext, Macro
 
 from niels_gpt.errors import TemplateError
-from niels_gpt.renderers.template.budget import (
+from niels_gpt.renderers.template.execution.budget import (
     ASKED_ELEMENT,
     CALL,
     ELEMENT,
@@ -40,10 +40,10 @@ from niels_gpt.renderers.template.budget import (
     size_of,
     text_size,
 )
-from niels_gpt.renderers.template.jinja import TrackingCodeGenerator, TrackingEnvironment
-from niels_gpt.renderers.template.provenance import Run, TrackedStr
-from niels_gpt.renderers.template.reads import Reads
-from niels_gpt.renderers.template.sizes import FILTER_SIZES, NESTED, format_size, method_size, percent_size
+from niels_gpt.renderers.template.execution.jinja import TrackingCodeGenerator, TrackingEnvironment
+from niels_gpt.renderers.template.execution.provenance import Run, TrackedStr
+from niels_gpt.renderers.template.execution.reads import Reads
+from niels_gpt.renderers.template.execution.sizes import FILTER_SIZES, NESTED, format_size, method_size, percent_size
 
 LONGEST_DATE: Final = 1000  # characters of the format of `strftime_now`
 

@@ -31,8 +31,8 @@ from jinja2.utils import Namespace
 from markupsafe import Markup
 
 from niels_gpt.forks import new_lock
-from niels_gpt.renderers.template.filters import TrackedMarkup, TrackingFormatter, safe, tracking_filters
-from niels_gpt.renderers.template.provenance import (
+from niels_gpt.renderers.template.execution.filters import TrackedMarkup, TrackingFormatter, safe, tracking_filters
+from niels_gpt.renderers.template.execution.provenance import (
     LABEL,
     LITERAL,
     NO_MESSAGE,

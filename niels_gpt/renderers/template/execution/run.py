@@ -14,11 +14,11 @@ from typing import Any, Final
 import jinja2
 
 from niels_gpt.errors import MessageError, NielsError, TemplateError, shown
-from niels_gpt.renderers.template.bounds import BoundedEnvironment
-from niels_gpt.renderers.template.budget import CALL, Budget
-from niels_gpt.renderers.template.jinja import Chunk, MessageStack, compile_lock
-from niels_gpt.renderers.template.provenance import NO_MESSAGE
-from niels_gpt.renderers.template.reads import Reads
+from niels_gpt.renderers.template.execution.bounds import BoundedEnvironment
+from niels_gpt.renderers.template.execution.budget import CALL, Budget
+from niels_gpt.renderers.template.execution.jinja import Chunk, MessageStack, compile_lock
+from niels_gpt.renderers.template.execution.provenance import NO_MESSAGE
+from niels_gpt.renderers.template.execution.reads import Reads
 
 LONGEST_SOURCE: Final = 128 * 1024  # characters; the largest official template has 20,000
 

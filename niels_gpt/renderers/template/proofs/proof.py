@@ -20,8 +20,8 @@ import numpy.typing as npt
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import ControlTokens, Span
-from niels_gpt.renderers.template.provenance import LITERAL, LOST, NO_MESSAGE
-from niels_gpt.renderers.template.substitution import COMPARED_KEYS
+from niels_gpt.renderers.template.execution.provenance import LITERAL, LOST, NO_MESSAGE
+from niels_gpt.renderers.template.proofs.substitution import COMPARED_KEYS
 from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 
 Ints = npt.NDArray[np.int64]

@@ -31,8 +31,8 @@ from niels_gpt.messages import Message, normalise, reasoning_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.isolation import IsolationError
-from niels_gpt.renderers.template.proof import Proof, may_hold
-from niels_gpt.renderers.template.substitution import NONE, Unproven
+from niels_gpt.renderers.template.proofs.proof import Proof, may_hold
+from niels_gpt.renderers.template.proofs.substitution import NONE, Unproven
 from niels_gpt.renderers.types import CONTENT, SAMPLED
 
 Outcome = Literal["agrees", "differs", "unproven", "refused"]

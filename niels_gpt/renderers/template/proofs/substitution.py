@@ -24,14 +24,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeGuard, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-from jinja2 import nodes
 
 from niels_gpt.messages import REASONING_FIELDS, Message
-from niels_gpt.renderers.template.jinja import TrackingEnvironment, compile_lock
+from niels_gpt.renderers.template.sampled_span import common_prefix
 
 NONE: Final = -1  # no substitute, no leaf
 # Letters without case, of which no two become one when text is normalised: Han and Hangul.
@@ -39,9 +38,6 @@ _RANGES: Final = ((0x3400, 0x4DC0), (0x4E00, 0x9FFD), (0xAC00, 0xD7A4), (0x20000
 _CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 # Keys in contents whose values templates compare or look up: the kind of a part or a call, and the ids of calls.
 COMPARED_KEYS: Final = frozenset({"type", "id"})
-_NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
-# Left sides of `in` that test for a key of a message, and not for a part of a text: `'tool_calls' in message`.
-_FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "type", "text", *REASONING_FIELDS})
 _ESCAPED: Final = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|[0-9a-f]{4})", re.IGNORECASE)  # by JSON
 _LETTERS: Final = re.compile(r"[^\W_]")
 _VISIBLE: Final = re.compile(r"[^\s\"'\\<>&\x00-\x1f\x7f-\x9f]")
@@ -328,19 +324,7 @@ def is_same_but_case(one: str, other: str) -> bool:
     )
 
 
-def common_prefix(one: str, other: str) -> int:
-    """How many characters two texts have in common from their start, by bisection (`startswith` runs in C)."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one.startswith(other[low:middle], low):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-# ---- characters that become substitutes, and strings that are not replaced
+# ---- characters that become substitutes
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -363,60 +347,3 @@ def free_letters(avoid: str) -> npt.NDArray[np.uint32]:
     letters, codes = _letters(), code_points(avoid)
     taken = codes[codes >= letters[0]]  # none in most languages, and then there is nothing to search for
     return letters[~np.isin(letters, np.unique(taken))] if len(taken) else letters
-
-
-@dataclass(frozen=True)
-class TemplateStrings:
-    """The string constants of a template that matter for substitution.
-
-    Attributes:
-        compared: those that it does not only write, so that they must not be replaced in contents.
-        searched: of these, those that it searches contents for, so that contents with them may be rendered differently.
-        tested: of these, those that it only tests for in a text (`'/no_think' in content`).
-    """
-
-    compared: tuple[str, ...]
-    searched: tuple[str, ...]
-    tested: tuple[str, ...]
-
-    @property
-    def retained(self) -> re.Pattern[str]:
-        """Matches what is not replaced in contents: the compared strings of more than one letter."""
-        longest_first = sorted((text for text in self.compared if len(text) > 1), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
-
-
-def template_strings(source: str) -> TemplateStrings:
-    """The strings of a template, found in its syntax tree.
-
-    A constant is only written if it is output itself, or an operand of `+` or `~`. It is searched for if it is an
-    argument of a method (`content.split('</think>')`) or the left side of `in`.
-    """
-    environment = TrackingEnvironment(no_date)
-    with compile_lock():
-        tree = environment.parse(source)
-    written: set[int] = set()
-    searched: set[str] = set()
-    for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat)):
-        written |= {id(child) for child in parent.iter_child_nodes() if isinstance(child, nodes.Const)}
-    for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr) and call.node.attr not in _NO_SEARCH:
-            searched |= {const.value for const in call.args if _is_word(const)}
-    tested = {
-        compare.expr.value
-        for compare in tree.find_all(nodes.Compare)
-        if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops)
-    }
-    searched |= tested
-    compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
-    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched - _FIELDS)), tuple(sorted(tested - _FIELDS)))
-
-
-def _is_word(node: nodes.Node) -> TypeGuard[nodes.Const]:
-    """Whether a node is a string constant with a letter or a digit."""
-    return isinstance(node, nodes.Const) and isinstance(node.value, str) and any(map(str.isalnum, node.value))
-
-
-def no_date(form: str) -> str:
-    """The clock of an environment that only parses."""
-    raise AssertionError(form)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.renderers.template.attribution import texts_of
-from niels_gpt.renderers.template.renderings import Rendering, Renderings
+from niels_gpt.renderers.template.proofs.renderings import Rendering, Renderings
 from niels_gpt.renderers.template.sampled_span import added_prompt
 from niels_gpt.tokenizer.pieces import PieceEncoder
 

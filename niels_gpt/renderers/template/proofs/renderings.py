@@ -20,8 +20,8 @@ import numpy as np
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.template.attribution import ControlTokens
-from niels_gpt.renderers.template.proof import Ints
-from niels_gpt.renderers.template.substitution import NONE, Edge, Edges, Substituted, leaves_of, without_edges
+from niels_gpt.renderers.template.proofs.proof import Ints
+from niels_gpt.renderers.template.proofs.substitution import NONE, Edge, Edges, Substituted, leaves_of, without_edges
 
 Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
 

@@ -12,9 +12,9 @@ import re
 
 import numpy as np
 
-from niels_gpt.renderers.template.headers import Headers
-from niels_gpt.renderers.template.sampled_span import before_open_tag, end_of_same
-from niels_gpt.renderers.template.substitution import Unproven, common_prefix
+from niels_gpt.renderers.template.proofs.headers import Headers
+from niels_gpt.renderers.template.proofs.substitution import Unproven
+from niels_gpt.renderers.template.sampled_span import before_open_tag, common_prefix, end_of_same
 
 
 class TurnEnds(Headers):

@@ -19,7 +19,7 @@ from jinja2.runtime import Undefined
 from jinja2.utils import Namespace
 
 from niels_gpt.errors import TemplateError, shown
-from niels_gpt.renderers.template.budget import (
+from niels_gpt.renderers.template.execution.budget import (
     ELEMENT,
     MAX_BITS,
     SEQUENCES,

@@ -16,7 +16,15 @@ import jinja2.filters
 import jinja2.sandbox
 from markupsafe import Markup, escape
 
-from niels_gpt.renderers.template.provenance import LABEL, TrackedStr, as_text, joined, origin_of, plain, tracked_text
+from niels_gpt.renderers.template.execution.provenance import (
+    LABEL,
+    TrackedStr,
+    as_text,
+    joined,
+    origin_of,
+    plain,
+    tracked_text,
+)
 
 
 def tracking_filters() -> dict[str, Callable[..., Any]]:
