@@ -20,16 +20,16 @@ from niels_gpt.explorer.renderer_list import Choice, RendererList
 from niels_gpt.explorer.rendering import RAW
 from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Invert, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
-from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, TokenTable
+from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES
 from niels_gpt.renderers.template.probe_results import report_on
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
-    from niels_gpt.explorer.training_rows import MadeRows, TrainingRows
+    from niels_gpt.explorer.training_rows import TemporaryEpisodes, TrainingRows
 
-_MOST_SAMPLES = 4
-_MOST_MADE = 4
+_MOST_SAMPLES = 4  # each has a thread
+_MOST_TEMPORARY = 4  # each takes disk space
 
 
 class Explorer:
@@ -49,7 +49,7 @@ class Explorer:
         self.renderers, self.dataset = renderers, dataset
         self.findings = findings if findings is None or dataset is None else findings.placed(dataset)
         self._stats: dict[tuple[str, Choice], SampleStats] = {}
-        self._training: dict[Hashable, MadeRows] = {}
+        self._temporary: dict[Hashable, TemporaryEpisodes] = {}
         self._stored: TrainingRows | None = None
         # Two locks: writing rows takes seconds, in which the histograms must still be answered.
         self._lock, self._training_lock = threading.Lock(), threading.Lock()
@@ -58,8 +58,8 @@ class Explorer:
         """Stop the background threads and close files."""
         for stats in self._stats.values():
             stats.stop()
-        for made in self._training.values():
-            made.close()
+        for episodes in self._temporary.values():
+            episodes.close()
         if self.dataset is not None:
             self.dataset.close()
 
@@ -100,15 +100,15 @@ class Explorer:
 
     def drift(self, request: Compare) -> dict[str, Any]:
         """A conversation as two token tables, and where they differ."""
-        left, right = (self._table(request, choice) for choice in (request.left, request.right))
+        left, right = (
+            self.renderers.table(request.messages, request.tools, choice, list(MODES), prompt=request.prompt)
+            for choice in (request.left, request.right)
+        )
         return {
             "left": left.to_json(),
             "right": right.to_json(),
             "drift": dataclasses.asdict(compare(left, right)),
         }
-
-    def _table(self, request: Compare, choice: Choice) -> TokenTable:
-        return self.renderers.table(request.messages, request.tools, choice, list(MODES), prompt=request.prompt)
 
     def invert(self, request: Invert) -> dict[str, Any]:
         """The conversation of ids or of rendered text, and what of it cannot be recovered."""
@@ -128,6 +128,17 @@ class Explorer:
 
     def rows(self, request: Browse) -> dict[str, Any]:
         """A page of rows."""
+        dataset, split = self._opened(), self._split(request.split)
+        rows: tuple[int, ...] | None = None
+        if request.finding is not None:
+            findings = self.findings.findings if self.findings else []
+            if not 0 <= request.finding < len(findings):
+                raise UsageError(
+                    f"finding is {request.finding}; the report has {len(findings)} findings, counted from 0"
+                )
+            # A finding may be about the whole input: its evidence then has row -1, which is no row of any split.
+            evidence = findings[request.finding].evidence
+            rows = tuple(sorted({place.row for place in evidence if place.row >= 0 and place.split == split}))
         wanted = Filter(
             request.text,
             request.pattern,
@@ -136,26 +147,15 @@ class Explorer:
             request.min_size,
             request.max_size,
             request.tool,
-            self._rows_of(request.finding, self._split(request.split)),
+            rows,
         )
         wanted.check()
-        dataset, split = self._opened(), self._split(request.split)
         if not 1 <= request.limit <= PAGE_ROWS:
             raise UsageError(f"limit is {request.limit}; expected 1 to {PAGE_ROWS} rows")
         if request.start < 0:
             raise NoSuchRow(f"start is {request.start}; rows are counted from 0")
         page = dataset.page(split, request.start, request.limit, wanted)
         return {"page": dataclasses.asdict(page), "about": self.about(split)}
-
-    def _rows_of(self, finding: int | None, split: str) -> tuple[int, ...] | None:
-        """The numbers of a split's rows in a finding's evidence; `None` without a finding."""
-        if finding is None:
-            return None
-        known = self.findings.findings if self.findings else []
-        if not 0 <= finding < len(known):
-            raise UsageError(f"finding is {finding}; the report has {len(known)} findings, counted from 0")
-        evidence = known[finding].evidence
-        return tuple(sorted({place.row for place in evidence if place.row >= 0 and place.split == split}))
 
     def row(self, request: Open) -> dict[str, Any]:
         """One row."""
@@ -218,26 +218,28 @@ class Explorer:
             # An SFT cache has no loader that packs, so its rows are copied into an episodes dataset, whose only split
             # is train.
             if dataset.kind == "sft":
-                return self._made(split, lambda: copied_rows(dataset, split)), "train"
+                return self._written(split, lambda: copied_rows(dataset, split)), "train"
             if self._stored is None:
                 self._stored = TrainingRows(
                     dataset.directory, dataset.token_text, source=dataset.name, numbers=dataset.numbers
                 )
             return self._stored, split
+        # The third kind, `CopiedRows`, is a `StoredRows`.
         assert isinstance(dataset, ChatRows)
         choice = request.choice or self.renderers.first
         mode = next((mode for mode in MODES if mode.name == request.mode), None)
         if mode is None:
             raise UsageError(f"mode is {request.mode!r}; expected one of {', '.join(mode.name for mode in MODES)}")
-        return self._made((choice, mode.name), lambda: rendered_rows(dataset, self.renderers, choice, mode)), "train"
+        return self._written((choice, mode.name), lambda: rendered_rows(dataset, self.renderers, choice, mode)), "train"
 
-    def _made(self, of: Hashable, make: Callable[[], MadeRows]) -> TrainingRows:
+    def _written(self, key: Hashable, write: Callable[[], TemporaryEpisodes]) -> TrainingRows:
         """Rows that are first written as episodes; those used last are retained, because several tabs may be open."""
-        made = self._training.pop(of, None) or make()
-        self._training[of] = made  # the last of the dict, hence used last
-        while len(self._training) > _MOST_MADE:  # they take disk space
-            self._training.pop(next(iter(self._training))).close()
-        return made.rows
+        # Popped and put back, so that the dict has the one used longest ago first.
+        episodes = self._temporary.pop(key, None) or write()
+        self._temporary[key] = episodes
+        while len(self._temporary) > _MOST_TEMPORARY:
+            self._temporary.pop(next(iter(self._temporary))).close()
+        return episodes.rows
 
     def export(self, request: Export) -> str:
         """A view as one HTML file."""

@@ -22,14 +22,15 @@ from typing import Any
 _ANY = rb".{0,16}"  # a character, in whatever way JSON writes it; `.` is no line end, so that a match is within one row
 _NON_ASCII = rb"[\x80-\xff]{1,4}|(?:\\+u[0-9a-f]{4}){1,2}"
 _CATEGORIES = {codes.CATEGORY_DIGIT: b"[0-9]|" + _NON_ASCII, codes.CATEGORY_WORD: b"[0-9a-z_]|" + _NON_ASCII}
+# Of these the shortest form for bytes is the same: whether a repetition is greedy does not change which rows match.
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 _ANYWHERE = (codes.AT, codes.ASSERT, codes.ASSERT_NOT, codes.FAILURE)
 # JSON writers keep letters, digits and these as they are. Others may become escapes.
-_KEPT = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
+_UNESCAPED = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _ESCAPED = {'"': rb'\\*"', "/": rb"\\*/", "\\": rb"\\+"}
 _ESCAPED |= {"\n": rb"\\+n", "\t": rb"\\+t", "\r": rb"\\+r", "\b": rb"\\+b", "\f": rb"\\+f"}
 # Letters that are the same in lower case as one of another alphabet's, or that `re` treats so: k and the Kelvin sign.
-_ODD_CASES = "\u0130\u212a\u212b\u03f4\u2126\u1e9e" + "".join(
+_SPECIAL_CASES = "\u0130\u212a\u212b\u03f4\u2126\u1e9e" + "".join(
     map(chr, sorted({c for found in casefix._EXTRA_CASES.values() for c in found}))
 )
 
@@ -54,6 +55,7 @@ def _item(code: Any, value: Any) -> bytes:
         return b"(?:" + b"|".join(_member(*member) for member in value) + b")"
     if code is codes.BRANCH:
         return b"(?:" + b"|".join(map(_sequence, value[1])) + b")"
+    # `value` of a group is its number, the flags that it sets and removes, and its items.
     if code is codes.SUBPATTERN:
         return b"(?:" + _sequence(value[3]) + b")"
     if code is codes.ATOMIC_GROUP:
@@ -64,6 +66,7 @@ def _item(code: Any, value: Any) -> bytes:
     # Where a match must begin or end, and what must be around it, is left to the proof.
     if code in _ANYWHERE:
         return b""
+    # What is left (references to groups, conditions, and what later Pythons add) may match anything.
     return _ANY if code in (codes.ANY, codes.NOT_LITERAL) else b".*"
 
 
@@ -76,10 +79,11 @@ def _member(code: Any, value: Any) -> bytes:
     if code is codes.RANGE:
         first, last = map(chr, value)
         # `[a-z]` ignores case, too, and then some letters outside of ASCII match.
-        if first.isascii() and all(chr(n).lower() in _KEPT for n in range(value[0], min(value[1], 128) + 1)):
+        if first.isascii() and all(chr(n).lower() in _UNESCAPED for n in range(value[0], min(value[1], 128) + 1)):
             return b"[%b-%b]|%b" % (first.encode(), min(last, "\x7f").encode(), _NON_ASCII)
         if first > "\x7f":  # a few of them are i, k or s in another case
-            return (b"[iks]|" if any(first <= odd <= last for odd in "\u0130\u0131\u017f\u212a") else b"") + _NON_ASCII
+            also_ascii = any(first <= letter <= last for letter in "\u0130\u0131\u017f\u212a")
+            return (b"[iks]|" if also_ascii else b"") + _NON_ASCII
     return _ANY  # among them the `^` of a class that is negated
 
 
@@ -93,12 +97,13 @@ def _one_of(char: str) -> bytes:
     if char == " ":
         return b" ?"
     found: set[bytes] = set()
-    for case in {char, char.lower(), char.upper(), char.title(), *_ODD_CASES}:
+    for case in {char, char.lower(), char.upper(), char.title(), *_SPECIAL_CASES}:
         if len(case) != 1 or not re.fullmatch(re.escape(char), case, re.IGNORECASE):
             continue
-        if case.isascii() and case.lower() in _KEPT:
-            found.add(case.lower().encode())
+        if case.isascii() and case.lower() in _UNESCAPED:
+            found.add(case.lower().encode())  # hyperscan itself ignores the case of ASCII
             continue
+        # Characters above U+FFFF are two escapes, a surrogate pair.
         units = case.encode("utf-16-be", "surrogatepass")
         found.add(b"".join(rb"\\+u%02x%02x" % (units[at], units[at + 1]) for at in range(0, len(units), 2)))
         found.add(_ESCAPED.get(case) or re.escape(case.encode("utf-8", "surrogatepass")))

@@ -35,7 +35,6 @@ class ByteSearch:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._end = -1
         self._database: hyperscan.Database | None = None
         if byte_pattern is None:
             re.compile(pattern, re.IGNORECASE)
@@ -51,11 +50,13 @@ class ByteSearch:
         """The last byte of the first match; -1 if there is none, 0 if it is not known."""
         if self._database is None:
             return 0 if block else -1
-        self._end = 0
-        with suppress(hyperscan.ScanTerminated):
-            self._database.scan(block, match_event_handler=self._matched)  # type: ignore[type-var]
-        return self._end - 1
+        last = -1
 
-    def _matched(self, _id: int, _start: int, end: int, _flags: int, _context: object) -> bool:
-        self._end = end
-        return True  # ends the scan
+        def matched(_id: int, _start: int, end: int, _flags: int, _context: object) -> bool:
+            nonlocal last
+            last = end - 1
+            return True  # ends the scan, which hyperscan reports as an error
+
+        with suppress(hyperscan.ScanTerminated):
+            self._database.scan(block, match_event_handler=matched)  # type: ignore[type-var]
+        return last

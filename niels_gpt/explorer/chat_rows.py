@@ -36,9 +36,9 @@ from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import record_to_preference
-from niels_gpt.sources.rows.preference_rows import Completion, Preference
+from niels_gpt.sources.rows.preference_rows import Preference
 
-PREVIEW = 160  # characters
+PREVIEW = 160  # characters of the first user message, in the list of rows
 SHOWN_CHARACTERS = 2000  # of a completion in the list; its tokens are shown whole
 MOST_IMAGE_BYTES = 1 << 25
 MOST_SOURCE_BYTES = 1 << 14  # of a row that cannot be used
@@ -49,7 +49,8 @@ _IMAGE_KINDS = (
     (b"RIFF", "image/webp"),
 )
 _SEARCH_BYTES = 1 << 18  # searched at once; a search that begins anew after a match must not see much twice
-_FEW_ROWS = 2000  # are read one by one; more are searched in the bytes of the file first
+# Fewer rows are read one by one; of more the bytes of the file are searched first, which needs a compiled expression.
+_FEW_ROWS = 2000
 Int64s = npt.NDArray[np.int64]
 
 
@@ -73,7 +74,7 @@ class ChatRows:
         self._name = path.name
         self.splits = ["all"]
         self._dialect = self.opened.dialect
-        self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self._whole)
+        self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self._with_all_completions)
 
     def close(self) -> None:
         """See `Dataset`."""
@@ -110,9 +111,13 @@ class ChatRows:
         found = self._read(row)
         return _conversation_of(found, completion) if isinstance(found, Preference) else found
 
-    def _whole(self, row: int) -> Conversation | Rejected:
+    def _with_all_completions(self, row: int) -> Conversation | Rejected:
+        """A row with all its completions one after another: what is searched, counted and filtered."""
         found = self._read(row)
-        return _with_all_completions(found) if isinstance(found, Preference) else found
+        if not isinstance(found, Preference):
+            return found
+        answers = [message for one in found.completions for message in one.messages]
+        return Conversation([*found.prompt, *answers], found.where, tools=found.tools)
 
     def _read(self, row: int) -> Conversation | Preference | Rejected:
         record = self.lines.record(row)
@@ -141,7 +146,8 @@ class ChatRows:
             if wanted.text and len(rows) > _FEW_ROWS and "unusable" not in wanted.has:
                 page = self._searched(rows, known, limit, wanted)
             else:
-                page = scanned((int(row) for row in rows), known, lambda row: self._wanted(row, wanted), limit)
+                page = scanned((int(row) for row in rows), known, lambda row: self._matching(row, wanted), limit)
+        # All rows with known facts are done, but more follow: the page asks again from there.
         return Page(page.rows, known, known) if page.next is None and known < end else page
 
     def _searched(self, rows: Int64s, end: int, limit: int, wanted: Filter) -> Page:
@@ -160,21 +166,18 @@ class ChatRows:
             begin, block = self.lines.start(first), self.lines.read(first, upto)
             chosen = set(rows[at:after].tolist())
             for row in self._candidates(search, memoryview(block), begin):
+                # The block also has the rows between them, which the facts ruled out.
                 if row not in chosen:
                     continue
                 line = block[self.lines.start(row) - begin : self.lines.start(row + 1) - begin]
-                summary = self._wanted(row, wanted) if self._may_match(line, wanted) else None
-                if summary is not None:
-                    found.append(summary)
+                texts = plain_texts(line) if self._dialect == "messages" else None
+                if texts is None or any(wanted.role in ("", role) and wanted.matches(text) for role, text in texts):
+                    summary = self._matching(row, wanted)
+                    found += [summary] if summary is not None else []
                 if len(found) == limit or time.monotonic() > stop:
                     return Page(found, row + 1 if row + 1 < end else None, row + 1)
             at = after
         return Page(found, int(rows[at]) if at < len(rows) else None, int(rows[at]) if at < len(rows) else end)
-
-    def _may_match(self, line: bytes, wanted: Filter) -> bool:
-        """Whether a row may match; false only for a row of plain messages of which none matches."""
-        texts = plain_texts(line) if self._dialect == "messages" else None
-        return texts is None or any(wanted.role in ("", role) and wanted.matches(text) for role, text in texts)
 
     def _candidates(self, search: ByteSearch, block: memoryview, begin: int) -> Iterator[int]:
         """The rows in a block of the file, which begins at a byte, that may match."""
@@ -185,8 +188,9 @@ class ChatRows:
             # One match is enough for a row, so the search goes on in the next one.
             at = self.lines.start(row + 1) - begin
 
-    def _wanted(self, row: int, wanted: Filter) -> RowSummary | None:
-        chat = self._whole(row)
+    def _matching(self, row: int, wanted: Filter) -> RowSummary | None:
+        """The line of a row that passes the filter; `None` for other rows."""
+        chat = self._with_all_completions(row)
         summary = self._summary(row, chat)
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.
@@ -202,7 +206,7 @@ class ChatRows:
         return summary
 
     def _summary(self, row: int, chat: Conversation | Rejected | None = None) -> RowSummary:
-        chat = self._whole(row) if chat is None else chat
+        chat = self._with_all_completions(row) if chat is None else chat
         if isinstance(chat, Rejected):
             return RowSummary(row, chat.where, "", 0, problem=chat.why)
         first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
@@ -291,17 +295,17 @@ class ChatRows:
                 return list(zip(rendered.lengths.tolist(), (trained / rendered.lengths).tolist(), strict=True))
             except (MessageError, IndexError):
                 pass  # a conversation cannot be rendered, or is empty: each is tried on its own below
-        return [size for chat in chats for size in self._size(chat, choice)]
-
-    def _size(self, chat: Conversation, choice: Choice) -> Iterator[tuple[int, float]]:
         # One mode is enough for a histogram, and each costs a pass over the tokens.
         usual = next(mode for mode in MODES if mode.name == "end_of_turn")
-        try:
-            table = self._renderers.table(chat.messages, chat.tools, choice, [usual])
-        except MessageError:
-            return
-        total = table.counts["total"]
-        yield total, table.modes[0].count / max(1, total)
+        found = []
+        for chat in chats:
+            try:
+                table = self._renderers.table(chat.messages, chat.tools, choice, [usual])
+            except MessageError:  # left out, as the caller expects of rows that cannot be used
+                continue
+            total = table.counts["total"]
+            found.append((total, table.modes[0].count / max(1, total)))
+        return found
 
 
 # ---- rows of preferences: the conversation that each completion makes with its prompt
@@ -322,31 +326,21 @@ def _conversation_of(row: Preference, completion: int) -> Conversation:
     return Conversation([*row.prompt, *row.completions[completion].messages], row.where, tools=row.tools)
 
 
-def _with_all_completions(row: Preference) -> Conversation:
-    """The prompt with all its completions one after another: what is searched, counted and filtered."""
-    answers = [message for one in row.completions for message in one.messages]
-    return Conversation([*row.prompt, *answers], row.where, tools=row.tools)
-
-
 def _summaries_of(row: Preference) -> list[CompletionSummary]:
     """The completions as the page lists them, the best first."""
-    texts = ["\n\n".join(text for message in one.messages for text in texts_of(message)) for one in row.completions]
-    return [
-        CompletionSummary(one.name, _facts_of(one, row), text[:SHOWN_CHARACTERS], len(text))
-        for one, text in zip(row.completions, texts, strict=True)
-    ]
-
-
-def _facts_of(one: Completion, row: Preference) -> str:
-    """What the row says of a completion: `rank 0 (best), score 0.9`."""
-    facts = []
-    # The names of a pair, chosen and rejected, say its order.
-    if one.rank is not None and row.form != "preference":
-        facts.append(f"rank {one.rank}{' (best)' if one.rank == 0 else ''}")
-    if one.label is not None:
-        facts.append("desirable" if one.label else "undesirable")
-    if one.score is not None:
-        facts.append(f"score {one.score:g}")
-    if row.margin is not None and one is row.completions[0]:
-        facts.append(f"margin {row.margin:g}")
-    return ", ".join(facts)
+    summaries = []
+    for one in row.completions:
+        facts = []  # such as: rank 0 (best), score 0.9
+        # The names of a pair, chosen and rejected, say its order.
+        if one.rank is not None and row.form != "preference":
+            facts.append(f"rank {one.rank}{' (best)' if one.rank == 0 else ''}")
+        if one.label is not None:
+            facts.append("desirable" if one.label else "undesirable")
+        if one.score is not None:
+            facts.append(f"score {one.score:g}")
+        # The margin is a fact of the pair; it is shown once, with the chosen one.
+        if row.margin is not None and one is row.completions[0]:
+            facts.append(f"margin {row.margin:g}")
+        text = "\n\n".join(text for message in one.messages for text in texts_of(message))
+        summaries.append(CompletionSummary(one.name, ", ".join(facts), text[:SHOWN_CHARACTERS], len(text)))
+    return summaries

@@ -85,8 +85,8 @@ class CopiedRows(StoredRows):
         self._form, self.token_text, self.name = opened.form, text, opened.name
         self.numbers, self.special = self._copy.numbers, controls
         # Row 5 of the doctor is row 3 of the copy if two rows before it cannot be read; -1: it cannot, either.
-        self._own = np.full(len(self._names), -1, np.int64)
-        self._own[self.numbers] = np.arange(len(self.numbers))
+        self._in_copy = np.full(len(self._names), -1, np.int64)
+        self._in_copy[self.numbers] = np.arange(len(self.numbers))
 
     def close(self) -> None:
         """Remove the copy."""
@@ -98,7 +98,7 @@ class CopiedRows(StoredRows):
         facts = {"format": self._form, "tokens": int(self.sizes_of(split).sum())}
         if not self._copy.is_whole:
             facts["shown"] = "the first rows only; niels-gpt import makes episodes of all"
-        return About(self.name, "tokens", "tokens", self.splits, len(self._own), 1.0, facts=facts)
+        return About(self.name, "tokens", "tokens", self.splits, len(self._in_copy), 1.0, facts=facts)
 
     def place_of(self, number: int) -> tuple[str, int]:
         """See `Dataset`: rows have the doctor's numbers."""
@@ -106,33 +106,34 @@ class CopiedRows(StoredRows):
 
     def sizes_of(self, split: str) -> Int64s:
         """The tokens of every row; 0 of those that cannot be shown."""
-        sizes = np.zeros(len(self._own), np.int64)
+        sizes = np.zeros(len(self._in_copy), np.int64)
         sizes[self._copy.numbers] = self.split(split).lengths
         return sizes
 
     def tokens(self, split: str, row: int) -> Row:
         """See `StoredRows`; no tokens of a row that cannot be shown."""
-        number = int(self._own[row])
+        number = int(self._in_copy[row])
         return self.split(split).row(number) if number >= 0 else Row(row, np.empty(0, np.uint32))
 
-    def _wanted(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
-        return None if wanted.text and self._own[row] < 0 else super()._wanted(split, row, wanted)
+    def _matching(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
+        # A row without tokens has an empty text, which an expression such as `x*` would match.
+        return None if wanted.text and self._in_copy[row] < 0 else super()._matching(split, row, wanted)
 
     def _summary(self, split: str, row: int) -> RowSummary:
-        problem = self._copy.problems.get(row, "") if self._own[row] < 0 else ""
+        problem = self._copy.problems.get(row, "") if self._in_copy[row] < 0 else ""
         return replace(super()._summary(split, row), where=self._names[row], problem=problem)
 
     def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`."""
-        check_row(row, len(self._own), 1.0, self.name)
-        where, number = self._names[row], int(self._own[row])
+        check_row(row, len(self._in_copy), 1.0, self.name)
+        where, number = self._names[row], int(self._in_copy[row])
         if number < 0:
             return RowDetail(row, where, None, problem=self._copy.problems[row])
         return replace(super().detail(split, number, choice, modes), row=row, where=where)
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """See `Dataset`."""
-        return super().sizes(split, [row for row in rows if self._own[row] >= 0], choice)
+        return super().sizes(split, [row for row in rows if self._in_copy[row] >= 0], choice)
 
 
 def copied(opened: Opened, folder: Path, names: PlaceNames) -> Copy:
@@ -156,9 +157,15 @@ def copied(opened: Opened, folder: Path, names: PlaceNames) -> Copy:
         problems |= {misfit.number: f"{misfit.where}: {misfit.note}" for misfit in misfits}
         for part in parts:
             where |= dict(zip(part.numbers.tolist(), part.wheres, strict=True))
-            outside = _outside(part)
-            problems |= {int(part.numbers[row]): note for row, note in outside.items()}
-            usable = part.select(~np.isin(np.arange(len(part.numbers)), list(outside))) if outside else part
+            # An episodes dataset has ids of 32 bits. Rows with others are left out; their note is about the first one.
+            at_wrong = np.flatnonzero((part.ids < 0) | (part.ids >= 1 << 32))
+            wrong_rows, first = np.unique(part.row_of[at_wrong], return_index=True)
+            for row, at in zip(wrong_rows.tolist(), at_wrong[first].tolist(), strict=True):
+                problems[int(part.numbers[row])] = (
+                    f"{part.wheres[row]}: token {at - part.starts[row]} has the id {part.ids[at]}; expected 0 to "
+                    "2**32 - 1"
+                )
+            usable = part.select(~np.isin(np.arange(len(part.numbers)), wrong_rows)) if len(wrong_rows) else part
             _write(writer, usable)
             is_packed |= part.documents is not None
             numbers.append(usable.numbers)
@@ -171,16 +178,6 @@ def copied(opened: Opened, folder: Path, names: PlaceNames) -> Copy:
             f"{opened.name}: no row has ids that can be shown; niels-gpt doctor says what is wrong with each"
         )
     return Copy(np.concatenate(numbers), problems, is_whole)
-
-
-def _outside(rows: TokenRows) -> dict[int, str]:
-    """The rows with an id that is below 0 or has more than 32 bits, each with a note about its first one."""
-    found = np.flatnonzero((rows.ids < 0) | (rows.ids >= 1 << 32))
-    places, first = np.unique(rows.row_of[found], return_index=True)
-    return {
-        row: f"{rows.wheres[row]}: token {at - rows.starts[row]} has the id {rows.ids[at]}; expected 0 to 2**32 - 1"
-        for row, at in zip(places.tolist(), found[first].tolist(), strict=True)
-    }
 
 
 def _write(writer: EpisodeWriter, rows: TokenRows) -> None:

@@ -48,29 +48,36 @@ def compare(left: TokenTable, right: TokenTable, mode: str = "end_of_turn") -> D
         right    a b x e y f                  right  (2, 3) (4, 5)
     """
     by_ids = left.ids is not None and right.ids is not None and left.tokenizer == right.tokenizer
-    one, other = (_values(table, by_ids) for table in (left, right))
-    places = _places(one, other)
+    # Ids of two tokenizers have nothing in common, so the words of the text are compared in their place.
+    values: list[list[Any]] = [
+        list(table.ids or []) if by_ids else _WORD.findall("".join(table.texts)) for table in (left, right)
+    ]
+    places = _differences(*values)
     # Spans of words become spans of entries, because words and tokens end at different characters.
     spans = [[(a, b) for a, b, _, _ in places], [(c, d) for _, _, c, d in places]]
     if not by_ids:
         spans = [
-            [_entries(ends_of(table.texts), ends_of(values), span) for span in one_side]
-            for table, values, one_side in zip((left, right), (one, other), spans, strict=True)
+            [_entries(ends_of(table.texts), ends_of(words), span) for span in one_side]
+            for table, words, one_side in zip((left, right), values, spans, strict=True)
         ]
-    mask_at = _mask_difference(left, right, mode) if not places and by_ids else -1
+    mask_at = -1
+    if not places and by_ids:
+        masks = []
+        for table in (left, right):
+            flags = np.zeros(len(table.texts), np.bool_)
+            trained = next((shown.trained for shown in table.modes if shown.name == mode), [])
+            # Starts and stops in turn: 1 3 4 5 has the pairs (1,3) (3,4) (4,5), and every other one is a trained run.
+            for start, stop in list(pairwise(trained))[::2]:
+                flags[start:stop] = True
+            masks.append(flags)
+        differ = np.flatnonzero(masks[0] != masks[1])
+        mask_at = int(differ[0]) if differ.size else -1
     return Drift("ids" if by_ids else "text", not places, spans[0], spans[1], mask_at)
 
 
-def _values(table: TokenTable, by_ids: bool) -> list[Any]:
-    """The values that are compared: ids, or the words of the text."""
-    return list(table.ids or []) if by_ids else _WORD.findall("".join(table.texts))
-
-
-def _places(one: list[Any], other: list[Any]) -> list[tuple[int, int, int, int]]:
-    """The spans `(a, b, c, d)` where one[a:b] differs from other[c:d].
-
-    Equal entries at both ends are skipped first: they are most of it, and difflib is quadratic.
-    """
+def _differences(one: list[Any], other: list[Any]) -> list[tuple[int, int, int, int]]:
+    """The spans `(a, b, c, d)` where one[a:b] differs from other[c:d]."""
+    # Equal entries at both ends are skipped first: they are most of it, and difflib is quadratic.
     n = min(len(one), len(other))
     # The common end must not overlap the common front: a a a against a a has a front of 2 and an end of 0.
     front = next((at for at in range(n) if one[at] != other[at]), n)
@@ -96,16 +103,3 @@ def _entries(entries: npt.NDArray[np.int64], words: npt.NDArray[np.int64], span:
     # The entry that holds a character is the first that ends after it.
     first = int(np.searchsorted(entries[1:], start, side="right"))
     return first, first if stop == start else int(np.searchsorted(entries[1:], stop)) + 1
-
-
-def _mask_difference(left: TokenTable, right: TokenTable, mode: str) -> int:
-    masks = []
-    for table in (left, right):
-        flags = np.zeros(len(table.texts), np.bool_)
-        trained = next((made.trained for made in table.modes if made.name == mode), [])
-        # Starts and stops in turn: 1 3 4 5 has the pairs (1,3) (3,4) (4,5), and every other one is a trained run.
-        for start, stop in list(pairwise(trained))[::2]:
-            flags[start:stop] = True
-        masks.append(flags)
-    differ = np.flatnonzero(masks[0] != masks[1])
-    return int(differ[0]) if differ.size else -1

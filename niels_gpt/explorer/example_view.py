@@ -52,24 +52,21 @@ def view_example(
     LENGTH.check(T)
     dataset = open_dataset(cache)
     if dataset.kind == "episodes":
-        place, length = _place_of(dataset, split, number)
-        width = T or max(1, length - 1)
-        return view_episode(cache, place, split=split, T=width, tokenizer=tokenizer, token_text=token_text)
+        lengths = dataset.split(split).lengths
+        if not len(lengths):
+            raise UsageError(f"{dataset.path}: {split} has no episodes; look at another split")
+        if not 0 <= number < len(lengths):
+            raise UsageError(f"{dataset.path}: {split} has episodes 0 to {len(lengths) - 1:,}; no {number:,}")
+        if not lengths[number]:
+            raise UsageError(f"{dataset.path}: episode {number:,} of {split} has no tokens; look at another one")
+        # A loader leaves empty episodes out: of lengths 4 0 7 2, episode 3 is its row 2.
+        row = int(np.count_nonzero(lengths[:number]))
+        # The last token is only a target, so a whole episode has one input less than tokens.
+        width = T or max(1, int(lengths[number]) - 1)
+        return view_episode(cache, row, split=split, T=width, tokenizer=tokenizer, token_text=token_text)
     text = token_text or token_text_of(cache, dataset.manifest, tokenizer)
-    view = _sft if dataset.kind == "sft" else _pretrain
+    view = _view_sft if dataset.kind == "sft" else _view_pretrain
     return view(dataset, number, split, T, text)
-
-
-def _place_of(dataset: Dataset, split: str, number: int) -> tuple[int, int]:
-    """The place of an episode among those with tokens, which are the ones that a loader reads, and its length."""
-    lengths = dataset.split(split).lengths
-    if not len(lengths):
-        raise UsageError(f"{dataset.path}: {split} has no episodes; look at another split")
-    if not 0 <= number < len(lengths):
-        raise UsageError(f"{dataset.path}: {split} has episodes 0 to {len(lengths) - 1:,}; no {number:,}")
-    if not lengths[number]:
-        raise UsageError(f"{dataset.path}: episode {number:,} of {split} has no tokens; look at another one")
-    return int(np.count_nonzero(lengths[:number])), int(lengths[number])
 
 
 def view_episode(
@@ -144,7 +141,7 @@ def _loader_in_order(dataset: Path, T: int, pad_token_id: int, *, packed: bool, 
     )
 
 
-def _sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenText | None) -> ExampleView:
+def _view_sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenText | None) -> ExampleView:
     from niels_gpt.cache.sft_dataset import SFTExampleDataset
 
     cache, rows = dataset.path, dataset.split(split)
@@ -158,7 +155,7 @@ def _sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenTe
     )
     x, y, y_masked = (values[0] for values in loader.arrays(np.array([number])))
     in_loss = y_masked != IGNORE_INDEX
-    trained = np.concatenate([[False], in_loss[:-1]])
+    trained = np.concatenate([[False], in_loss[:-1]])  # as in `view_episode`
     kinds = _kinds(x, length, trained, special.values())
     cut = f", cut to the first {T + 1:,}" if length > T + 1 else ""
     title = (
@@ -168,7 +165,7 @@ def _sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenTe
     return ExampleView(title, shown, text is not None, n_tokens=min(length, T + 1))
 
 
-def _pretrain(dataset: Dataset, number: int, split: str, T: int | None, text: TokenText | None) -> ExampleView:
+def _view_pretrain(dataset: Dataset, number: int, split: str, T: int | None, text: TokenText | None) -> ExampleView:
     if number < 0:
         raise UsageError(f"{dataset.path}: windows are counted from 0; there is no {number:,}")
     T = T or 64

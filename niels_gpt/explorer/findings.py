@@ -76,18 +76,18 @@ class Findings(_Read):
 
     def placed(self, dataset: Dataset) -> Findings:
         """The findings with the rows as a dataset numbers them; the doctor counts through all splits."""
-        return self.model_copy(update={"findings": [_placed(finding, dataset) for finding in self.findings]})
-
-
-def _placed(finding: Finding, dataset: Dataset) -> Finding:
-    places = {place.row: dataset.place_of(place.row) for place in finding.evidence if place.row >= 0}
-    moved = [
-        place.model_copy(update=dict(zip(("split", "row"), places[place.row], strict=True)))
-        if place.row >= 0
-        else place
-        for place in finding.evidence
-    ]
-    return finding.model_copy(update={"evidence": moved})
+        findings = []
+        for finding in self.findings:
+            # Asked once for each row: for a document of a pretraining cache it reads the split up to there.
+            places = {place.row: dataset.place_of(place.row) for place in finding.evidence if place.row >= 0}
+            evidence = []
+            for place in finding.evidence:
+                if place.row >= 0:  # -1: about the whole input
+                    split, row = places[place.row]
+                    place = place.model_copy(update={"split": split, "row": row})
+                evidence.append(place)
+            findings.append(finding.model_copy(update={"evidence": evidence}))
+        return self.model_copy(update={"findings": findings})
 
 
 def read_findings(path: Path) -> Findings:

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.explorer.example import ExampleView, TokenView
+from niels_gpt.explorer.example import ExampleView
 from niels_gpt.token_display import MEANINGS, Kind, printable
 
 STYLE = """
@@ -74,25 +73,21 @@ _MARKS = {
 
 def example_html(view: ExampleView) -> str:
     """An example as a block: a row for each text of a packed row, or each message of a rendering."""
-    rows = [_row(list(tokens), view.has_text) for _, tokens in groupby(view.tokens, key=lambda token: token.segment)]
+    rows = []
+    for _, group in groupby(view.tokens, key=lambda token: token.segment):
+        tokens = list(group)
+        first = tokens[0]
+        # Segments are counted from 1, messages from 0.
+        who = f"{first.segment - 1} {first.role}" if first.role else str(first.segment or "")
+        spans = []
+        for token in tokens:
+            shown = f"{token.id} "
+            if view.has_text:
+                # White space gets a mark; other control characters are written by their number.
+                shown = "".join(_MARKS.get(character) or escape(printable(character)) for character in token.text)
+            spans.append(f'<span class="{token.kind}" title="{token.position}: id {token.id}">{shown}</span>')
+        rows.append(f'<div class="who">{escape(who)}</div><div class="what">{"".join(spans)}</div>')
     return '<div class="example">\n' + "\n".join(rows) + "\n</div>"
-
-
-def _row(tokens: Sequence[TokenView], has_text: bool) -> str:
-    first = tokens[0]
-    who = f"{first.segment - 1} {first.role}" if first.role else str(first.segment or "")
-    what = "".join(_token(token, has_text) for token in tokens)
-    return f'<div class="who">{escape(who)}</div><div class="what">{what}</div>'
-
-
-def _token(token: TokenView, has_text: bool) -> str:
-    shown = _visible(token.text) if has_text else f"{token.id} "
-    return f'<span class="{token.kind}" title="{token.position}: id {token.id}">{shown}</span>'
-
-
-def _visible(text: str) -> str:
-    """A token's text, escaped; white space with a mark, other control characters by their number."""
-    return "".join(_MARKS.get(character) or escape(printable(character)) for character in text)
 
 
 def legend_html(kinds: Iterable[Kind]) -> str:
@@ -144,7 +139,7 @@ def exported(title: str, view: Mapping[str, Any]) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         '<main id="exported"></main>\n'
         f'<script type="application/json" id="data">{data}</script>\n'
         f'<script type="module">{script}</script>\n</body>\n</html>\n'

@@ -161,6 +161,7 @@ def _read(renderer: Renderer, text: _Bytes, tools: list[Any] | None, *, think: b
         parts.append(Part(role, *text.tokens(at, stop)))
         names.append({**named, "text": text.text[at:stop]})
         at, role, named = after, following, names_after
+    # An assistant's turn that is opened and has nothing in it is a generation prompt too.
     prompt = role == _PROMPT or (bool(parts) and parts[-1].role == "assistant" and not names[-1]["text"])
     if prompt and role != _PROMPT:
         parts.pop()
@@ -183,13 +184,16 @@ def _next(
     between: dict[str, _Between], role: str, text: bytes, at: int
 ) -> tuple[int, int, str, dict[str, bytes]] | None:
     """The end of a content that begins at `at`, where the next begins, its role, and the name that is written there."""
-    held = between.get(role)
-    found = (held.pattern.match(text) if role == _BEGIN else held.pattern.search(text, at)) if held else None
-    if held is None or found is None:
+    known = between.get(role)
+    if known is None:
         return None
-    which = next(number for number in range(len(held.roles)) if found[f"g{number}"] is not None)
+    found = known.pattern.match(text) if role == _BEGIN else known.pattern.search(text, at)
+    if found is None:
+        return None
+    # Group g2 is alternative 2; n2 and i2 are the name and the call id that it holds.
+    which = next(number for number in range(len(known.roles)) if found[f"g{number}"] is not None)
     names = {key: value for key in ("n", "i") if (value := found.groupdict().get(f"{key}{which}"))}
-    return found.start(), found.end(), held.roles[which], names
+    return found.start(), found.end(), known.roles[which], names
 
 
 def _messages(
@@ -203,8 +207,13 @@ def _messages(
         if part.role == "assistant":
             # The end of turn belongs to the completion: without it, reasoning and calls may count as unfinished.
             parsed = renderer.parse_response([*text.ids[part.start : part.stop], *stops], tools=tools)
-            if parsed.reasoning_content and not _opens_reasoning(renderer, text.ids, part):
-                parsed = replace(parsed, content=_spelled(renderer, named["text"]), reasoning_content=None)
+            if parsed.reasoning_content:
+                # Where prompts open the reasoning, a parser takes all that follows for it. It is only believed where
+                # the ids close it, or open it just before the content (in at most four tokens).
+                inside = renderer.encoder.decode(text.ids[part.start : part.stop])
+                before = renderer.encoder.decode(text.ids[max(0, part.start - 4) : part.start])
+                if not any(mark in inside for mark in ("think>", "<|")) and not before.rstrip().endswith("<think>"):
+                    parsed = replace(parsed, content=_spelled(renderer, named["text"]), reasoning_content=None)
             message, number = _assistant(parsed, number)
             open_calls = list(message.get("tool_calls", []))
         else:
@@ -216,13 +225,6 @@ def _messages(
                 message |= {"tool_call_id": identity, **({"name": name} if name else {})}
         messages.append(message)
     return messages
-
-
-def _opens_reasoning(renderer: Renderer, ids: list[int], part: Part) -> bool:
-    """Reasoning was closed or opened. A parser takes all that follows a prompt for reasoning where prompts open it."""
-    text = renderer.encoder.decode(ids[part.start : part.stop])
-    before = renderer.encoder.decode(ids[max(0, part.start - 4) : part.start])
-    return any(mark in text for mark in ("think>", "<|")) or before.rstrip().endswith("<think>")
 
 
 def _assistant(parsed: ParsedResponse, number: int) -> tuple[dict[str, Any], int]:
@@ -271,6 +273,7 @@ def learn_between(renderer: Renderer, tools: list[Any] | None) -> dict[str, _Bet
                 and (text not in found.get(role, {}) or following == "user")
             ):
                 found.setdefault(role, {})[text] = following
+    # Where the text between cannot be found whole, the end that all headers of a role share still begins its content.
     tails: dict[bytes, str] = {}
     for role in ("user", "assistant", "system"):
         texts = [text for roles in found.values() for text, following in roles.items() if following == role]
@@ -293,6 +296,7 @@ def _pattern(texts: dict[bytes, str]) -> _Between:
     ordered = sorted(texts, key=len, reverse=True)  # the longest first: a turn of tools begins as a user's does
     alternatives = []
     for number, text in enumerate(ordered):
+        # A tool's name and a call's id in a probe stand for any: each becomes a group that takes the rest of its line.
         spelled, seen = re.escape(text), False
         for wanted, group in ((_CALL_IDS[0], "i"), (_CALL_IDS[1], "i"), (_NAME, "n")):
             escaped = re.escape(wanted.encode())

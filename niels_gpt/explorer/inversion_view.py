@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -54,8 +55,14 @@ def inverted(renderers: RendererList, choice: Choice, given: str) -> dict[str, A
             raise UsageError(f"{len(given):,} characters were given; expected 1 to {MOST_CHARACTERS:,}")
         ids = renderer.encoder.encode_pieces([given], [True])[0].tolist()
     reading = read_conversation(renderer, ids)
-    rendered = _rendered(renderers, choice, reading)
-    state = _state(reading, ids)
+    rendered: TokenTable | None = None  # stays so where what was read cannot be rendered
+    if reading.ids:
+        with suppress(NielsError):
+            rendered = renderers.table(reading.messages, reading.tools, choice, MODES, prompt=reading.prompt)
+    # Ids that end early are a beginning of what is rendered: the end of the last turn is written anew.
+    state = "cut" if ids and reading.ids[: len(ids)] == ids else "differs"
+    if reading.ids == ids:
+        state = "same"
     table = rendered if rendered is not None and state == "same" else _as_read(renderer, reading, ids, choice)
     differs = rendered is not None and state == "differs"
     return {
@@ -70,16 +77,6 @@ def inverted(renderers: RendererList, choice: Choice, given: str) -> dict[str, A
         "again": rendered.to_json() if rendered is not None and differs else None,
         "drift": asdict(compare(table, rendered)) if rendered is not None and differs else None,
     }
-
-
-def _rendered(renderers: RendererList, choice: Choice, reading: Reading) -> TokenTable | None:
-    """The rendering of what was read, with its attribution; `None` where it cannot be rendered."""
-    if not reading.ids:
-        return None
-    try:
-        return renderers.table(reading.messages, reading.tools, choice, MODES, prompt=reading.prompt)
-    except NielsError:
-        return None
 
 
 def _as_read(renderer: Renderer, reading: Reading, ids: list[int], choice: Choice) -> TokenTable:
@@ -104,12 +101,6 @@ def _as_read(renderer: Renderer, reading: Reading, ids: list[int], choice: Choic
     )
 
 
-def _state(reading: Reading, ids: list[int]) -> str:
-    if reading.ids == ids:
-        return "same"
-    return "cut" if ids and reading.ids[: len(ids)] == ids else "differs"
-
-
 def _verdict(renderer: Renderer, reading: Reading, ids: list[int], state: str) -> str:
     """A sentence: how far the ids and the conversation determine each other."""
     n = len(reading.messages)
@@ -130,18 +121,14 @@ def _verdict(renderer: Renderer, reading: Reading, ids: list[int], state: str) -
 
 def lost(renderer: Renderer, reading: Reading) -> list[str]:
     """Sentences about what the ids do not determine: changes of the conversation that do not change its rendering."""
-    return [
-        sentence
-        for sentence, messages, tools in _changes(reading)
-        if _ids(renderer, messages, tools, reading.prompt) == reading.ids
-    ]
-
-
-def _ids(renderer: Renderer, messages: Chat, tools: Any, prompt: bool) -> list[int] | None:
-    try:
-        return renderer.render(messages, tools=tools, add_generation_prompt=prompt).token_ids
-    except (MessageError, UsageError):  # a change that this format refuses is not lost
-        return None
+    sentences = []
+    for sentence, messages, tools in _changes(reading):
+        try:
+            ids = renderer.render(messages, tools=tools, add_generation_prompt=reading.prompt).token_ids
+        except (MessageError, UsageError):  # a change that this format refuses is not lost
+            continue
+        sentences += [sentence] if ids == reading.ids else []
+    return sentences
 
 
 def _changes(reading: Reading) -> Iterator[tuple[str, Chat, Any]]:
@@ -166,12 +153,13 @@ def _changes(reading: Reading) -> Iterator[tuple[str, Chat, Any]]:
         )
     last_user = max((at for at, message in enumerate(given) if message["role"] == "user"), default=-1)
 
-    def silent(at: int) -> bool:
+    def without_reasoning(at: int) -> bool:
         return not given[at].get("reasoning_content")
 
+    # Many formats drop reasoning before the last user message only, so the two are changed one at a time.
     places: dict[str, Callable[[int], bool]] = {
-        "before the last user message": lambda at: at < last_user and silent(at),
-        "after the last user message": lambda at: at > last_user and silent(at),
+        "before the last user message": lambda at: at < last_user and without_reasoning(at),
+        "after the last user message": lambda at: at > last_user and without_reasoning(at),
     }
     for name, where in places.items():
         if any(message["role"] == "assistant" and where(at) for at, message in enumerate(given)):

@@ -24,9 +24,9 @@ from niels_gpt.errors import InputError, NielsError
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, parse_line
 from niels_gpt.sources.files.records import data_files, read_records
 
-BLOCK_BYTES = 1 << 24
+BLOCK_BYTES = 1 << 24  # of a file, searched for line ends at once
 _END_BYTES = 4096  # at the beginning and the end of a file, which show whether it was appended to or replaced
-SPOOL_ROWS = 4096
+SPOOL_ROWS = 4096  # written to the temporary file before the page sees them
 _SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", np.uint8)
 Int64s = npt.NDArray[np.int64]
 
@@ -208,9 +208,8 @@ class LineIndex:
 
     def start(self, row: int) -> int:
         """The first byte of a row; for one past the last row, the end of the file so far."""
-        return int(self._starts[row]) if row < len(self) else self._size()
-
-    def _size(self) -> int:
+        if row < len(self):
+            return int(self._starts[row])
         with self._reading:
             # The end is asked of the system, which does not know what Python still holds.
             self._file.flush()
@@ -286,7 +285,10 @@ class LineIndex:
         starts: list[int] = []
         names: list[str] = []
         at = 0
-        for number, record in enumerate(self._records()):
+        self._read.begin(self.files)  # none where the rows come from elsewhere: how far it has come is not known then
+        in_files = (record for file in self.files for record in read_records(file, self._read))
+        for number, record in enumerate(in_files if self._opened is None else self._opened.records()):
+            # A rejected row is written too, as null, so that row numbers and lines stay the same.
             value: Any = None
             if isinstance(record, Rejected):
                 self._rejected[number] = record
@@ -306,10 +308,3 @@ class LineIndex:
                 starts, names = [], []
         self._names.extend(names)
         yield np.array(starts, np.int64)
-
-    def _records(self) -> Iterator[Record | Rejected]:
-        if self._opened is not None:
-            yield from self._opened.records()
-        self._read.begin(self.files)
-        for file in self.files:
-            yield from read_records(file, self._read)

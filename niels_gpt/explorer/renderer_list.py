@@ -80,7 +80,7 @@ class RendererList:
         chosen: RendererOptions = AUTOMATIC,
     ) -> None:
         renderer, template = chosen.name, chosen.template
-        self.tokenizers = _named(tokenizers)
+        self.tokenizers = _by_name(tokenizers)
         self._options = dict(chosen.options)
         self.automatic = {name: automatic_renderer(place) for name, place in self.tokenizers.items()}
         self._template, self._clock, self._dated = template, clock_on(chosen.date), chosen.date is not None
@@ -96,21 +96,16 @@ class RendererList:
             load_template(template)
         if renderer not in (*FAMILIES, "auto", "default", TEMPLATE):
             create_renderer(TextOnlyEncoder(()), renderer)  # raises, and names the known ones
-        # `_first` reads it.
-        self._family_tokenizers = self._by_family(renderer)
+        # The first of the tokenizers that belongs to each family. A family that the user names is taken for the first
+        # tokenizer, whatever its directory looks like.
+        self._family_tokenizers: dict[str, str] = {}
+        for name, automatic in self.automatic.items():
+            if renderer in FAMILIES:
+                self._family_tokenizers.setdefault(renderer, name)
+            if automatic.renderer in FAMILIES:
+                self._family_tokenizers.setdefault(automatic.renderer, name)
         self.first = self._first(renderer)
         RendererOptions(TEMPLATE if self.first.renderer == FILE else self.first.renderer, options=self._options).check()
-
-    def _by_family(self, renderer: str) -> dict[str, str]:
-        """The first of the tokenizers that belongs to each family."""
-        found: dict[str, str] = {}
-        for name, automatic in self.automatic.items():
-            # A family that the user names is taken for the first tokenizer, whatever its directory looks like.
-            if renderer in FAMILIES and not found:
-                found[renderer] = name
-            if automatic.renderer in FAMILIES:
-                found.setdefault(automatic.renderer, name)
-        return found
 
     def _first(self, renderer: str) -> Choice:
         """The choice with which files are rendered unless the page makes another."""
@@ -171,14 +166,14 @@ class RendererList:
         with self._lock:
             found = self._renderers.get(choice)
         if found is None:
-            found = self._made(choice)
+            found = self._create(choice)
             with self._lock:
                 self._renderers[choice] = found
                 while len(self._renderers) > 4 * _MOST_ENCODERS:
                     self._renderers.popitem(last=False)
         return found
 
-    def _made(self, choice: Choice) -> Family | DefaultRenderer:
+    def _create(self, choice: Choice) -> Family | DefaultRenderer:
         name = choice.renderer
         # Other families do not have the options that the command line set for this one.
         options = self._options if name == self.first.renderer else {}
@@ -211,28 +206,28 @@ class RendererList:
         Raises:
             MessageError: the renderer refuses the conversation. Else as `renderer`.
         """
-        given = normalise(messages)
-        check_size(given, tools)
+        conversation = normalise(messages)
+        check_size(conversation, tools)
         if choice.renderer == RAW:
             encoder = self.encoder(choice.tokenizer) if choice.tokenizer else None
-            return bare_text_table(given, modes, encoder, choice.tokenizer)
+            return bare_text_table(conversation, modes, encoder, choice.tokenizer)
         title = choice.renderer if choice.renderer in FAMILIES else "template"
         labels = {"title": title, "renderer": choice.renderer, "tokenizer": choice.tokenizer}
         renderer = self.renderer(choice)
         if isinstance(renderer, Family) and isinstance(renderer.encoder, TextOnlyEncoder):
-            return text_only_table(renderer, given, tools, modes, prompt=prompt, **labels)
-        return rendered_table(renderer, given, tools, modes, prompt=prompt, **labels)
+            return text_only_table(renderer, conversation, tools, modes, prompt=prompt, **labels)
+        return rendered_table(renderer, conversation, tools, modes, prompt=prompt, **labels)
 
 
 def characters(messages: Sequence[Message], tools: Any) -> int:
     """The length of a conversation in characters, tool declarations included."""
     # Strings are measured without a copy; only the rest is written as JSON.
     fields = (value for message in messages for value in message.values())
-    return sum(len(held) if isinstance(held, str) else _length(held) for held in (*fields, tools))
-
-
-def _length(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, default=str)) if value else 0
+    return sum(
+        len(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        for value in (*fields, tools)
+        if value
+    )
 
 
 def check_size(messages: Sequence[Message], tools: Any) -> None:
@@ -249,30 +244,31 @@ def check_size(messages: Sequence[Message], tools: Any) -> None:
         )
 
 
-def _named(given: Sequence[str]) -> dict[str, str]:
+def _by_name(sources: Sequence[str]) -> dict[str, str]:
     """Tokenizers by a short name: the directory's, with a number where two have the same."""
     named: dict[str, str] = {}
-    for place in (found for source in given for found in _places(source)):
-        # A relative path such as "." has no name of its own.
-        base = Path(place).resolve().name if Path(place).exists() else place
-        name, number = base, 2
-        while name in named:
-            name, number = f"{base} ({number})", number + 1
-        named[name] = place
+    for source in sources:
+        path = Path(source).expanduser()
+        if not path.is_dir():
+            places = [str(path) if path.exists() else source]  # a name on the hub stays as it is
+        elif any((path / name).is_file() for name in _TOKENIZER_FILES):
+            places = [str(path)]
+        else:  # a directory of tokenizer directories; in order, so that the first one is always the same
+            places = sorted(
+                str(child) for child in path.iterdir() if any((child / name).is_file() for name in _TOKENIZER_FILES)
+            )
+        if not places:
+            raise UsageError(
+                f"{source}: no tokenizer there: expected {' or '.join(_TOKENIZER_FILES)}, or directories that hold one"
+            )
+        for place in places:
+            # A relative path such as "." has no name of its own.
+            base = Path(place).resolve().name if Path(place).exists() else place
+            name, number = base, 2
+            while name in named:
+                name, number = f"{base} ({number})", number + 1
+            named[name] = place
     return named
-
-
-def _places(source: str) -> list[str]:
-    """One tokenizer, or all those in a directory of tokenizer directories."""
-    path = Path(source).expanduser()
-    if not path.is_dir() or any((path / name).is_file() for name in _TOKENIZER_FILES):
-        return [str(path) if path.exists() else source]
-    inside = sorted(child for child in path.iterdir() if any((child / name).is_file() for name in _TOKENIZER_FILES))
-    if not inside:
-        raise UsageError(
-            f"{source}: no tokenizer there: expected {' or '.join(_TOKENIZER_FILES)}, or directories that hold one"
-        )
-    return [str(child) for child in inside]
 
 
 class TextOnlyEncoder:

@@ -58,7 +58,7 @@ def facts_of(chat: Conversation | Rejected) -> RowFacts:
 
 
 def _role_traits(roles: Sequence[str]) -> set[str]:
-    return {name for name, held in (("multi_turn", roles.count("user") > 1), ("system", "system" in roles)) if held}
+    return {name for name, has in (("multi_turn", roles.count("user") > 1), ("system", "system" in roles)) if has}
 
 
 def texts_of(message: Message) -> list[str]:
@@ -190,7 +190,14 @@ class RowColumns:
                 grown[:first] = self._table[:first]
                 self._table = grown
             for row, line in zip(range(first, stop), self._lines.split(first, stop), strict=True):
-                self._table[row] = self._entry(self._facts(row, line))
+                texts = plain_texts(line) if self._plain else None
+                if texts is None:
+                    facts = facts_of(self._chat(row))
+                else:
+                    roles = [role for role, _ in texts]
+                    facts = RowFacts(sum(len(text) for _, text in texts), set(roles), _role_traits(roles), set())
+                self._table[row] = self._entry(facts)
+                # After each row: a search must not wait for the rest of the block.
                 while self._searches and not self._closing.is_set():
                     self._closing.wait(_WAIT_SECONDS)
                 if self._closing.is_set():
@@ -213,14 +220,8 @@ class RowColumns:
             else:
                 self._closing.wait(_WAIT_SECONDS)
 
-    def _facts(self, row: int, line: bytes) -> RowFacts:
-        texts = plain_texts(line) if self._plain else None
-        if texts is None:
-            return facts_of(self._chat(row))
-        roles = [role for role, _ in texts]
-        return RowFacts(sum(len(text) for _, text in texts), set(roles), _role_traits(roles), set())
-
     def _entry(self, facts: RowFacts) -> tuple[int, int, int, int]:
+        """Facts as a row of the table: a system and a user message have the roles 1 + 2 = 3."""
         roles = sum(_ROLES.get(role, 0) for role in facts.roles)
         if not facts.roles <= _ROLES.keys():
             roles |= _OTHER_ROLE

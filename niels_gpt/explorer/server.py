@@ -145,7 +145,14 @@ def _routes(explorer: Explorer) -> list[Route | Mount]:
 
     async def computed(answer: Callable[[], Any]) -> bytes:
         """The response body, computed in a thread; the server does not wait for it after Ctrl-C."""
-        return await to_thread.run_sync(lambda: _encoded(answer()), abandon_on_cancel=True, limiter=limiter)
+
+        def encoded() -> bytes:
+            value = answer()
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            # A lone surrogate in the data must not fail the response.
+            return text.encode("utf-8", "replace")
+
+        return await to_thread.run_sync(encoded, abandon_on_cancel=True, limiter=limiter)
 
     def posts(path: str, kind: Any, answer: Callable[[Any], Any]) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -194,12 +201,6 @@ async def _body(request: Request) -> bytes:
         if len(body) > MOST_BODY_BYTES:
             raise UsageError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB; shorten the conversation")
     return bytes(body)
-
-
-def _encoded(value: Any) -> bytes:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # A lone surrogate in the data must not fail the response.
-    return text.encode("utf-8", "replace")
 
 
 async def _refused(request: Request, error: NielsError) -> Response:

@@ -21,8 +21,8 @@ from niels_gpt.storage.regular import is_regular
 from niels_gpt.token_display import raw_spelling, whole
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
-PREVIEW_TOKENS = 48
-SCAN_TOKENS = 1 << 20
+PREVIEW_TOKENS = 48  # in the list of rows
+SCAN_TOKENS = 1 << 20  # read at once to find a document
 NO_TOKENS = "the row has no tokens; loaders leave it out"
 
 Int64s = npt.NDArray[np.int64]
@@ -51,7 +51,12 @@ class StoredRows:
         files = self.dataset.manifest.get("files", {})
         self._sizes = {directory / name: (directory / name).stat().st_size for name in files}
         self.token_text: TokenText | None = self._token_text(tokenizers)
-        self._rows = {name: self._as_rows(split) for name, split in self.dataset.splits.items()}
+        # Documents of a stream are shown in windows: where they begin is not recorded, and to find it would read the
+        # whole split before the first page.
+        self._rows: dict[str, Split] = {
+            name: split.windows(WINDOW) if isinstance(split, DocumentSplit) else split
+            for name, split in self.dataset.splits.items()
+        }
         self.splits = [name for name, rows in self._rows.items() if len(rows)]
         if not self.splits:
             raise InputError(f"{directory}: holds no rows; build it with more data")
@@ -97,10 +102,6 @@ class StoredRows:
             if len(found):
                 return documents.windows(WINDOW).holding(int(pieces.starts[found[0]]))
         return 0
-
-    def _as_rows(self, split: Split) -> Split:
-        # Where documents begin is not recorded; to find it would read the whole split before the first page.
-        return split.windows(WINDOW) if isinstance(split, DocumentSplit) else split
 
     def split(self, name: str) -> Split:
         """The rows of a split.
@@ -149,9 +150,9 @@ class StoredRows:
         if wanted.rows is not None:
             fits &= np.isin(np.arange(start, end), wanted.rows)
         rows: Iterator[int] = iter((start + np.flatnonzero(fits)).tolist())
-        return scanned(rows, end, lambda row: self._wanted(split, row, wanted), limit)
+        return scanned(rows, end, lambda row: self._matching(split, row, wanted), limit)
 
-    def _wanted(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
+    def _matching(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
         if wanted.text and not wanted.matches(self._text(self.tokens(split, row).ids)):
             return None
         return self._summary(split, row)

@@ -66,17 +66,6 @@ def legend(kinds: Iterable[Kind]) -> Text:
     return Text("  ").join(Text(f" {MEANINGS[kind]} ", style=style) for kind, style in STYLES.items() if kind in found)
 
 
-def _character(character: str) -> str:
-    # Bytes of a character stay as they are: the other bytes are in the next token, and `flow` joins them.
-    return character if "\udc80" <= character <= "\udcff" else printable(character)
-
-
-def _flowing(text: str) -> str:
-    text = "\n" if text == "<0x0A>" else text
-    shown = "⏎\n".join("".join(map(_character, line)) for line in text.split("\n"))
-    return f"{shown}\n" if text == "<eot>" else shown
-
-
 def flow(view: ExampleView, n_real: int) -> Iterator[Text]:
     """The example as running text, each token in the colour of its kind; ids where there is no text.
 
@@ -101,20 +90,28 @@ def flow(view: ExampleView, n_real: int) -> Iterator[Text]:
 
 def _styled(view: ExampleView, n_real: int) -> Iterator[tuple[str, str]]:
     """The text and style of every token, and of the lines between texts or messages."""
-    shown, segment = cache(_flowing), None  # there are few different texts
+
+    @cache  # there are few different texts
+    def shown(text: str) -> str:
+        text = "\n" if text == "<0x0A>" else text  # SentencePiece's name of the byte
+        # Bytes of a character stay as they are: the other bytes are in the next token, and `flow` joins them.
+        lines = (
+            "".join(byte if "\udc80" <= byte <= "\udcff" else printable(byte) for byte in line)
+            for line in text.split("\n")
+        )
+        # A document ends with <eot>; the next one begins on a line of its own.
+        return "⏎\n".join(lines) + ("\n" if text == "<eot>" else "")
+
+    segment = None
     for token in islice(view.tokens, n_real):
         if segment is not None and segment != token.segment:
-            yield _separator(token), STYLES["padding"]
+            # Between two messages of a rendering, or two texts of a row.
+            yield f"\n── {token.segment - 1} {token.role} ──\n" if token.role else "\n──\n", STYLES["padding"]
         segment = token.segment
         yield shown(token.text) if view.has_text else f"{token.id} ", STYLES[token.kind]
     if n_real < len(view.tokens):
         first = view.tokens[n_real]
         yield f"{len(view.tokens) - n_real:,} × {visible(first.text) or first.id}", STYLES["padding"]
-
-
-def _separator(token: TokenView) -> str:
-    """The line between two texts of a row, or two messages of a rendering."""
-    return f"\n── {token.segment - 1} {token.role} ──\n" if token.role else "\n──\n"
 
 
 class Seen:
@@ -155,7 +152,10 @@ class Table:
 
     def lines(self, tokens: Sequence[TokenView]) -> Iterator[str]:
         """The table, many lines at a time, with the console's colour codes."""
-        yield self._head() + "\n"
+        owner = [f"{'message' if self._rendered else 'seg':<{self._owner_width}}"] * (self._rendered or self._packed)
+        words = [f"{'pos':>{self._position}}", *owner, f"{'id':>{self._id}}", f"{'token':<{self._text}}", "kind    "]
+        words += [f"{'target id':>{self._target}}", f"{'target':<{self._text}}", "loss"]
+        yield self._styled("  ".join(words), "bold") + "\n"
         # All padding is alike; a row of 8 192 would end in thousands of lines of it.
         shown = self._seen.n_real + min(self._seen.n_padding, PADDING_ROWS)
         rows = map(self._row, islice(tokens, shown))
@@ -163,12 +163,6 @@ class Table:
             yield block
         if shown < len(tokens):
             yield self._styled(f"{'⋮':>{self._position}}  {len(tokens) - shown:,} more", STYLES["padding"]) + "\n"
-
-    def _head(self) -> str:
-        owner = [f"{'message' if self._rendered else 'seg':<{self._owner_width}}"] * (self._rendered or self._packed)
-        words = [f"{'pos':>{self._position}}", *owner, f"{'id':>{self._id}}", f"{'token':<{self._text}}", "kind    "]
-        words += [f"{'target id':>{self._target}}", f"{'target':<{self._text}}", "loss"]
-        return self._styled("  ".join(words), "bold")
 
     def _row(self, token: TokenView) -> str:
         owner = ""

@@ -149,17 +149,14 @@ def spelled(pieces: Sequence[bytes]) -> tuple[list[str], Bools]:
         # Decoded once per distinct token: a long row repeats a few hundred.
         known = seen.get(piece)
         if known is None:
-            known = seen[piece] = _spelled(piece)
+            try:
+                known = piece.decode(), False
+            except UnicodeDecodeError:
+                known = "".join(f"\\x{byte:02x}" for byte in piece), True
+            seen[piece] = known
         texts.append(known[0])
         half[at] = known[1]
     return texts, half
-
-
-def _spelled(piece: bytes) -> tuple[str, bool]:
-    try:
-        return piece.decode(), False
-    except UnicodeDecodeError:
-        return "".join(f"\\x{byte:02x}" for byte in piece), True
 
 
 def runs_of(groups: npt.NDArray[np.integer[Any]], facts: npt.NDArray[np.integer[Any]]) -> list[list[int]]:

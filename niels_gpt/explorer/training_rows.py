@@ -8,7 +8,7 @@ dataset in a temporary directory.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -131,6 +131,17 @@ class TrainingRows:
         # Tokens that are cut off: lengths 5 9 12 with a width of 9 lose 0 0 3.
         over = np.maximum(lengths - width, 0)
         used = int(np.minimum(lengths, width).sum())
+        shown = []
+        for row in range(start, min(rows, start + limit)):
+            # Row 1 of offsets 0 2 3 and items 4 0 2 holds episode 2. Without packing a row is one episode.
+            at = np.array([row])
+            if plan is not None:
+                at = plan.items[plan.offsets[row] : plan.offsets[row + 1]].astype(np.int64)
+            # `at` counts the episodes that the policy retains; the page names them by their number in the whole index.
+            numbers = opened.filtered[at] if self._numbers is None else self._numbers[opened.filtered[at]]
+            kept_lengths = np.minimum(lengths[at], width)
+            parts = zip(numbers.tolist(), kept_lengths.tolist(), (lengths[at] - kept_lengths).tolist(), strict=True)
+            shown.append(FittedRow(row, [Part(*part) for part in parts], width - int(kept_lengths.sum())))
         return Fitted(
             rows=rows,
             utilisation=used / max(1, rows * width),
@@ -139,19 +150,9 @@ class TrainingRows:
             lost=int(over.sum()),
             left_out=opened.n_episodes - len(lengths),
             width=width,
-            shown=[self._row(row, lengths, opened, plan, width) for row in range(start, min(rows, start + limit))],
+            shown=shown,
             source=self._source,
         )
-
-    def _row(self, row: int, lengths: Int64s, opened: EpisodeSplit, plan: PackPlan | None, width: int) -> FittedRow:
-        # Row 1 of offsets 0 2 3 and items 4 0 2 holds episode 2. Without packing a row is one episode.
-        at = np.array([row]) if plan is None else plan.items[plan.offsets[row] : plan.offsets[row + 1]].astype(np.int64)
-        # `at` counts the episodes that the policy retains; the page names them by their number in the whole index.
-        numbers = opened.filtered[at]
-        known = numbers if self._numbers is None else self._numbers[numbers]
-        held = np.minimum(lengths[at], width)
-        parts = zip(known.tolist(), held.tolist(), (lengths[at] - held).tolist(), strict=True)
-        return FittedRow(row, [Part(*part) for part in parts], width - int(held.sum()))
 
     def table(self, split: str, fit: Fit, row: int) -> TokenTable:
         """The tokens of a row as the loader returns it.
@@ -190,22 +191,22 @@ def _renamed(table: TokenTable, names: Sequence[str]) -> TokenTable:
     return replace(table, groups=[replace(g, label=name) for g, name in zip(table.groups, names, strict=True)])
 
 
-Made = tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]  # a row's number, its ids, which of them are trained
+MaskedRow = tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]  # a row's number, its ids, which of them are trained
 
 
-class MadeRows:
+class TemporaryEpisodes:
     """Rows written as an episodes dataset, in a temporary directory that `close` removes."""
 
-    def __init__(self, made: Sequence[Made], token_text: TokenText | None, source: str) -> None:
+    def __init__(self, rows: Sequence[MaskedRow], token_text: TokenText | None, source: str) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="niels-gpt-explore-")
         folder = Path(self._temporary.name)
         (folder / "train").mkdir()
-        lengths = np.array([len(ids) for _, ids, _ in made], np.uint64)
-        np.concatenate([ids for _, ids, _ in made]).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
-        np.concatenate([mask for _, _, mask in made]).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
+        lengths = np.array([len(ids) for _, ids, _ in rows], np.uint64)
+        np.concatenate([ids for _, ids, _ in rows]).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
+        np.concatenate([mask for _, _, mask in rows]).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
         # An index record is start and length: lengths 3 2 4 give (0, 3) (3, 2) (5, 4).
         np.stack([lengths.cumsum() - lengths, lengths], axis=1).astype("<u8").tofile(folder / "train" / INDEX_NAME)
-        numbers = np.array([number for number, _, _ in made], np.int64)
+        numbers = np.array([number for number, _, _ in rows], np.int64)
         self.rows = TrainingRows(folder, token_text, source=source, numbers=numbers)
 
     def close(self) -> None:
@@ -213,7 +214,7 @@ class MadeRows:
         self._temporary.cleanup()
 
 
-def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode: LossMode) -> MadeRows:
+def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode: LossMode) -> TemporaryEpisodes:
     """The first usable rows of a chat file.
 
     Raises:
@@ -221,35 +222,31 @@ def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode
     """
     if not choice.tokenizer or choice.renderer == "raw":
         raise UsageError("packing needs token ids: start with --tokenizer DIR, and choose a family or template")
-    made: list[Made] = []
-    for row, chat in _first(chats):
+    rows: list[MaskedRow] = []
+    looked = min(len(chats.lines), CHAT_ROWS)
+    for row in range(looked):
+        chat = chats.conversation(row)
         # A row that the renderer refuses would be left out by a build, too; the note says how many remain.
         with suppress(MessageError):
-            made.append((row, *trained_ids(renderers, choice, chat, mode)))
-    if not made:
+            if isinstance(chat, Conversation):
+                rows.append((row, *trained_ids(renderers, choice, chat, mode)))
+    if not rows:
         raise UsageError(f"none of the first {CHAT_ROWS:,} rows can be rendered by {choice.renderer}; choose another")
     encoder = renderers.encoder(choice.tokenizer)
-    looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
+    total = len(chats.lines)  # asked only now, because the index may have found more rows meanwhile
     first = f"first {looked:,} of {total:,} rows"
-    some = f"The {first}" if len(made) == looked else f"{len(made):,} of the {first}"
-    source = f"All {total:,} rows" if len(made) == total else some
-    return MadeRows(made, TokenSpelling(encoder.token_bytes), f"{source}, rendered by {choice.renderer}")
+    some = f"The {first}" if len(rows) == looked else f"{len(rows):,} of the {first}"
+    source = f"All {total:,} rows" if len(rows) == total else some
+    return TemporaryEpisodes(rows, TokenSpelling(encoder.token_bytes), f"{source}, rendered by {choice.renderer}")
 
 
-def copied_rows(stored: StoredRows, split: str) -> MadeRows:
+def copied_rows(stored: StoredRows, split: str) -> TemporaryEpisodes:
     """The first examples of an SFT cache. Its own loader does not pack them and cuts long ones at the end (`head`)."""
     total = len(stored.split(split))
-    rows = (stored.tokens(split, row) for row in range(min(total, CHAT_ROWS)))
-    made: list[Made] = [(row.number, row.ids, row.trained) for row in rows]
-    source = f"All {total:,} examples" if len(made) == total else f"The first {len(made):,} of {total:,} examples"
-    return MadeRows(made, stored.token_text, f"{source} of {split}")
-
-
-def _first(chats: ChatRows) -> Iterator[tuple[int, Conversation]]:
-    for row in range(min(len(chats.lines), CHAT_ROWS)):
-        chat = chats.conversation(row)
-        if isinstance(chat, Conversation):
-            yield row, chat
+    stored_rows = (stored.tokens(split, row) for row in range(min(total, CHAT_ROWS)))
+    rows: list[MaskedRow] = [(row.number, row.ids, row.trained) for row in stored_rows]
+    source = f"All {total:,} examples" if len(rows) == total else f"The first {len(rows):,} of {total:,} examples"
+    return TemporaryEpisodes(rows, stored.token_text, f"{source} of {split}")
 
 
 def trained_ids(
@@ -261,8 +258,8 @@ def trained_ids(
         MessageError: the renderer refuses it.
     """
     renderer = renderers.renderer(choice)
-    made = renderer.render(chat.messages, tools=chat.tools)
-    ids = np.array(made.token_ids, np.int64)
-    owners, sampled = np.array(made.message_indices, np.int64), np.array(made.sampled_mask, np.bool_)
+    rendered = renderer.render(chat.messages, tools=chat.tools)
+    ids = np.array(rendered.token_ids, np.int64)
+    owners, sampled = np.array(rendered.message_indices, np.int64), np.array(rendered.sampled_mask, np.bool_)
     stops = stops_of(renderer.encoder, renderer.get_stop_token_ids(), ids, owners, sampled)
-    return ids, mode.weights(owners, sampled, np.array(made.is_content, np.bool_), stops, chat.messages) > 0
+    return ids, mode.weights(owners, sampled, np.array(rendered.is_content, np.bool_), stops, chat.messages) > 0
