@@ -148,6 +148,10 @@ COMMANDS = {
         "tokenizer train {given}/words.txt --out {out}/bytes --vocab-size 300 --kind byte-bpe --overwrite"
     ),
     "doctor that repairs": Command("doctor {given}/chats.jsonl --fix {out}/repaired.jsonl --workers 1"),
+    "doctor that repairs and reports": Command(
+        "doctor {given}/chats.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1",
+        "doctor {given}/chats.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1 --evidence 1",
+    ),
     **{
         f"export to {to}": Command(f"export {{given}}/{what} --to {to} --out {{out}}/{to} --overwrite")
         for what, formats in EXPORTS.items()
@@ -157,9 +161,13 @@ COMMANDS = {
 SLOW = [
     "build of a recipe anew",
     "doctor that repairs",
+    "doctor that repairs and reports",  # but interrupted in every run
     *(f"export to {to}" for to in (*EXPORTS["episodes"], "trl-kto", "trl-reward")),
 ]
-INTERRUPTED = ["build-all", "publish", "fetch", "rollouts import", "build of a recipe", "export to trl-dpo"]
+INTERRUPTED = [
+    *("build-all", "publish", "fetch", "rollouts import", "build of a recipe", "export to trl-dpo"),
+    "doctor that repairs and reports",
+]
 
 
 def cases(sample: int, many: int, names: Iterable[str], quick: Container[str]) -> list[Any]:

@@ -26,7 +26,7 @@ from niels_gpt.cli.options import (
     too_long,
 )
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
-from niels_gpt.errors import without_passwords
+from niels_gpt.errors import CacheError, without_passwords
 from niels_gpt.export.formats import SHARD_TOKENS, Format
 from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 from niels_gpt.export.registry import FORMATS
@@ -152,6 +152,11 @@ def export_command(
     options = form.own_options(to)
     if not source.exists():
         raise no_such_directory(source, "a cache, episodes or preferences")
+    if source.is_file():
+        raise CacheError(
+            f"{source}: a file; expected a cache, episodes or preferences. Build first: niels-gpt episodes build "
+            f"{source} --out DIR, then niels-gpt export DIR --to {to}"
+        )
     from niels_gpt.export.run import export
 
     with ShownProgress() as progress:

@@ -31,7 +31,8 @@ def render(report: Report) -> RenderableType:
     """The report, worst first."""
     parts: list[RenderableType] = [_head(report)]
     if report.skipped:
-        parts += [Text(not_judged(report), style="bold yellow"), Text(_skipped(report), style="yellow")]
+        head, *lists = _not_judged_lines(report)
+        parts += [Text(head, style="bold yellow"), Text("\n".join(lists), style="yellow")]
     parts.append(Text(_judged(report), style="dim"))
     for finding in report.findings:
         parts += [Text(), *_finding(finding)]
@@ -164,8 +165,19 @@ def _judged(report: Report) -> str:
     return f"judged: {report.judged} rules; rows, messages and tokens are counted from 0, lines of files from 1"
 
 
-def _skipped(report: Report) -> str:
-    return "\n".join(f"not judged ({reason}): {', '.join(rules)}" for reason, rules in report.reasons().items())
+def _not_judged_lines(report: Report) -> list[str]:
+    """The line of `not_judged`, then the rules of each reason.
+
+    A reason may be long (which library is missing, how to install it), so it is written once: where there are several,
+    they are numbered, and the rules follow the number.
+    """
+    reasons = report.reasons()
+    if len(reasons) == 1:
+        return [not_judged(report), *(", ".join(rules) for rules in reasons.values())]
+    count = len(report.skipped)
+    numbered = "; ".join(f"({number}) {reason}" for number, reason in enumerate(reasons, 1))
+    lists = [f"({number}) {', '.join(rules)}" for number, rules in enumerate(reasons.values(), 1)]
+    return [f"not judged: {count} of {count + report.judged} rules: {numbered}", *lists]
 
 
 def not_judged(report: Report) -> str:
@@ -192,12 +204,8 @@ def markdown(report: Report) -> str:
     """The report as markdown, for issues and build logs."""
     lines = [f"# {_head(report).plain}", ""]
     if report.skipped:
-        lines += [
-            f"**{_plain(not_judged(report))}**",
-            "",
-            *(_plain(line) for line in _skipped(report).splitlines()),
-            "",
-        ]
+        head, *lists = map(_plain, _not_judged_lines(report))
+        lines += [f"**{head}**", "", *lists, ""]
     lines += [f"{_judged(report)}.", ""]
     if not report.findings and not report.skipped:
         lines += ["Nothing found.", ""]

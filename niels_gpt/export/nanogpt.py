@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Format, Settings, as_tokens
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import FileSet
+
+_MOST_IDS = 1 << 16  # of a vocabulary that uint16 holds
 
 
 class OneFile:
     """Writes one split.
 
     Raises:
-        UsageError: an id that uint16 does not hold.
+        UsageError: a vocabulary, or where none is recorded an id, that uint16 does not hold.
     """
 
     def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
         del settings
+        # By the vocabulary, before anything is read: its highest ids are those of ends of turns, so they are in nearly
+        # every row, and the export would end at the first of them, after the checksums of all files were computed.
+        if facts.vocab_size is not None and facts.vocab_size > _MOST_IDS:
+            raise UsageError(
+                f"{facts.path}: its vocabulary has {facts.vocab_size:,} ids, and nanoGPT reads uint16, which holds "
+                f"{_MOST_IDS:,}; export to another format, such as llmc or datatrove"
+            )
         self._set = FileSet(folder)
         self._tokens = self._set.open(f"{facts.split}.bin")
         self.files = self._set.files

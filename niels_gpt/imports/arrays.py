@@ -29,18 +29,20 @@ DTYPES = {magic: dtype for dtype, (magic, _) in MAGIC_AND_VERSION.items()}
 def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     files = [path] if path.is_file() else sorted(path.rglob("*.npy"))
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".npy file")
-    return {
-        split: SplitFiles(paths, False, partial(_read_arrays, paths, options.eos_id), sum(map(_ids_in, paths)))
-        for split, paths in found.items()
-    }
-
-
-def _ids_in(file: Path) -> int:
-    """How many ids a file holds; 0 for one that is no array, which is reported when it is read."""
-    try:
-        return map_npy(file).size
-    except NielsError:
-        return 0
+    splits = {}
+    for split, paths in found.items():
+        tokens = 0
+        for file in paths:
+            try:
+                ids = array_of(file)
+            except NielsError:  # no array of ids, which is reported when it is read
+                continue
+            tokens += ids.size
+            if ids.ndim == 1:
+                # Asked for now: before files are read they are hashed, which may take hours.
+                required(options.eos_id, file)
+        splits[split] = SplitFiles(paths, False, partial(_read_arrays, paths, options.eos_id), tokens)
+    return splits
 
 
 def _read_arrays(files: list[Path], eos_id: int | None) -> Iterator[Rows]:

@@ -39,7 +39,12 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     for split, files in found.items():
         has_mask = all_or_none({file: _mask_of(file).is_file() for file in files})
         beside = [other for file in files for other in (_mask_of(file), _documents_of(file)) if other.is_file()]
-        splits[split] = SplitFiles([*files, *beside], has_mask, partial(_read, files, has_mask, options.token_dtype))
+        # Known before anything is read, so that a missing --token-dtype is refused before files are hashed.
+        dtypes = {
+            file: _dtype(file, _mask_of(file).stat().st_size if has_mask else None, options.token_dtype)
+            for file in files
+        }
+        splits[split] = SplitFiles([*files, *beside], has_mask, partial(_read, dtypes, has_mask))
     return splits
 
 
@@ -51,10 +56,10 @@ def _documents_of(file: Path) -> Path:
     return file.with_suffix(".csv.gz")
 
 
-def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[Rows]:
-    for file in files:
+def _read(dtypes: dict[Path, str], masked: bool) -> Iterator[Rows]:
+    for file, dtype in dtypes.items():
         mask = map_file(_mask_of(file), "?") if masked else None
-        tokens = map_file(file, _dtype(file, None if mask is None else len(mask), token_dtype))
+        tokens = map_file(file, dtype)
         if mask is not None and len(mask) != len(tokens):
             raise InputError(
                 f"{_mask_of(file)}: {len(mask):,} entries for {len(tokens):,} tokens; expected one for each"

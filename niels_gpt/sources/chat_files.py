@@ -230,9 +230,14 @@ def nth_conversation(path: str | AnyFile, number: int) -> Conversation:
         UsageError: there are fewer. MessageError: it cannot be used. InputError: the file cannot be read.
     """
     ROW.check(number)
-    row = next(chat_files([path]).iterate(start=number), None)
+    source = chat_files([path])
+    row = next(source.iterate(start=number), None)
     if row is None:
-        raise UsageError(f"{path}: there is no conversation {number:,}; they are counted from 0")
+        # Counted only for this message: rows up to `number` are skipped without being counted.
+        files = source.files if isinstance(source, ChatFiles) else [source]
+        count = sum(1 for file in files for _ in read_records(file.path, ReadProgress()))
+        held = f"it has {count:,}, counted from 0" if count else "it has none"
+        raise UsageError(f"{path}: there is no conversation {number:,}; {held}")
     if isinstance(row, Rejected):
         raise MessageError(row.reason, row.detail)
     return row

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import RULES, Report, diagnose
-from niels_gpt.doctor.show import markdown
+from niels_gpt.doctor.show import markdown, render
 from tests.conftest import run_cli
 from tests.doctor.made import CHATML, Row, as_rows, chats, model, rows, samples, template_of
 from tests.doctor.planted_documents import built
@@ -142,6 +143,20 @@ def test_exit_codes_where_nothing_was_found(options: tuple[Any, ...], code: int,
     assert ("nothing found" in done.stdout) == judged
     head = re.fullmatch(r"not judged: \d+ of \d+ rules: no tokenizer was given", done.stdout.splitlines()[1])
     assert (head is None) == judged
+
+
+def test_each_reason_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("niels_gpt.doctor.context.find_spec", lambda name: None)
+    report = diagnose(chat_rows())
+    assert len(report.reasons()) == 3
+    console = Console(width=10_000)
+    with console.capture() as shown:
+        console.print(render(report))
+    for text in (shown.get(), markdown(report).replace("\\", "")):
+        for reason in report.reasons():
+            assert text.count(reason) == 1, reason
+        assert "(1) this needs rensa" in text
+        assert "\n(1) near-duplicate" in text
 
 
 def test_findings_come_before_what_was_not_judged(tmp_path: Path) -> None:

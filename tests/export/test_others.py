@@ -16,6 +16,7 @@ import pytest
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export import export
+from niels_gpt.progress import Progress
 from tests.export.sources import Row, episodes, pretrain_cache, random_rows, sft_cache, untrained_first
 
 
@@ -77,6 +78,22 @@ def test_ids_are_never_wrapped(tmp_path: Path) -> None:
         export(source, "nanogpt", tmp_path / "out")
     export(source, "llmc", tmp_path / "llmc")
     assert read_llmc(tmp_path / "llmc", "train") == [70_000, 2]
+
+
+def test_a_vocabulary_that_uint16_does_not_hold_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    for size, refused in ((65_536, False), (65_537, True)):
+        source = episodes(tmp_path / f"{size}", [Row([1, 2], [0, 1])])
+        manifest = json.loads((source / "episodes.json").read_text())
+        (source / "episodes.json").write_text(json.dumps(manifest | {"vocab_size": size}))
+        steps: list[str] = []
+        progress = Progress()
+        progress.begin = lambda what, steps=steps, **_: steps.append(what)  # type: ignore[method-assign]
+        if refused:
+            with pytest.raises(UsageError, match=r"65,537 ids, and nanoGPT reads uint16, which holds 65,536"):
+                export(source, "nanogpt", tmp_path / f"out {size}", progress=progress)
+        else:
+            export(source, "nanogpt", tmp_path / f"out {size}", progress=progress)
+        assert bool(steps) != refused
 
 
 def read_llmc(folder: Path, split: str) -> list[int]:

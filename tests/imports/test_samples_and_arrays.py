@@ -216,3 +216,19 @@ def test_nothing_is_read_for_a_call_that_cannot_work(tmp_path: Path) -> None:
         with pytest.raises(error):
             import_episodes(tmp_path / "out", "llmc", out, eos_id=eos_id, progress=progress)
         assert not steps
+
+
+@pytest.mark.parametrize(("form", "option"), [("npy", "--eos-id"), ("olmo", "--token-dtype")])
+def test_what_the_files_do_not_say_is_asked_for_before_they_are_read(form: str, option: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    if form == "npy":
+        np.save(tmp_path / "in" / "a.npy", np.ones((2, 3), np.uint16))  # rows, which need no id
+        np.save(tmp_path / "in" / "b.npy", np.ones(6, np.uint16))
+    else:
+        np.ones(6, "<u2").tofile(tmp_path / "in" / "token_ids_part_0000.npy")  # without a mask
+    steps: list[str] = []
+    progress = Progress()
+    progress.begin = lambda what, **_: steps.append(what)  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match=option):
+        import_episodes(tmp_path / "in", form, tmp_path / "back", progress=progress)
+    assert not steps

@@ -41,7 +41,7 @@ def test_render_in_colour_and_as_json(model: Path, chats: Path) -> None:
     assert "attribution full" in shown["title"]
     flowing = run_cli("render", chats, 1, "--tokenizer", model)
     assert "<|im_start|>assistant" in flowing.stdout
-    for number, code, said in ((5, 3, "messages is empty"), (6, 2, "no conversation 6")):
+    for number, code, said in ((5, 3, "messages is empty"), (6, 2, "no conversation 6; it has 6, counted from 0")):
         refused = run_cli("render", chats, number, "--tokenizer", model)
         assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
         assert said in refused.stderr
