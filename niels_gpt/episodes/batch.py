@@ -74,10 +74,9 @@ class EpisodeBatch(TensorFields):
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """As the constructor, but fields are not checked; those left out have their defaults.
-
-        It takes 0.2 µs in place of 1.6: the constructor of a frozen class sets each of the 17 fields by a call.
-        """
+        """As the constructor, but fields are not checked; those left out have their defaults."""
+        # 0.2 µs in place of 1.6 for each batch: the constructor of a frozen class sets each of the 17 fields by a call.
+        # The defaults are attributes of the class, where an instance without the field finds them.
         batch = object.__new__(cls)
         batch.__dict__.update(fields)
         return batch
@@ -133,10 +132,15 @@ class EpisodeBatch(TensorFields):
         """The batch on another device; itself if it is there."""
         if device == "cpu" and self.x.is_cpu:  # the common case, in a tenth of the time of the other comparison
             return self
-        return self if _same_device(self.x.device, torch.device(device)) else super().to(device)
+        current, wanted = self.x.device, torch.device(device)
+        # `cuda` without a number matches any CUDA device; torch compares it as another one than `cuda:0`.
+        if current == wanted or (current.type == wanted.type and wanted.index is None):
+            return self
+        return super().to(device)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         """As `TensorFields`, the arrays of images, too."""
+        # They are in a dict, not fields, so `TensorFields` does not find them.
         media = self.media and {name: change(value) for name, value in self.media.items()}
         return replace(super().each(change), media=media)
 
@@ -145,8 +149,3 @@ class WindowBatch(EpisodeBatch):
     """A batch of `WindowLoader`: the same, and `episodes` are the numbers of windows."""
 
     unit: ClassVar[str] = "windows"
-
-
-def _same_device(current: torch.device, wanted: torch.device) -> bool:
-    """Whether two devices are the same; `cuda` without a number matches any CUDA device."""
-    return current == wanted or (current.type == wanted.type and wanted.index is None)

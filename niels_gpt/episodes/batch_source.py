@@ -151,6 +151,7 @@ class BatchSource(Batches[EpisodeBatch]):
             CacheError: as `batch`, for any of them.
         """
         o = self.options
+        # Arithmetic up to here: which rows, and where they are in the files. Nothing is read before `training_rows`.
         drawn = self.draw(place, n)
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
         own_rows = [rows[self.own_rows] for rows, _ in drawn]
@@ -163,8 +164,13 @@ class BatchSource(Batches[EpisodeBatch]):
         for i, ((rows, after), sums) in enumerate(zip(drawn, gathered.sums, strict=True)):
             of_rank = slice(i * o.batch_size, (i + 1) * o.batch_size)
             global_trained, global_sum = self._global_sums(rows, sums, place)
+            # Two batches of 3 and 2 episodes: of the episodes 7 2 9 4 1 the first has 7 2 9, the second 4 1.
             of_batch = episodes[first : first + sums.episodes]
             first += sums.episodes
+            media: dict[str, torch.Tensor] | None = None
+            if o.images is not None:
+                arrays = joined(self.split.images_of(of_batch), o.images)
+                media = {name: torch.from_numpy(array) for name, array in arrays.items()}
             batch = self._batch_class.of(
                 x=torch.from_numpy(gathered.x[of_rank]),
                 y=torch.from_numpy(gathered.y[of_rank]),
@@ -176,7 +182,7 @@ class BatchSource(Batches[EpisodeBatch]):
                 global_mask_sum=global_sum,
                 num_tokens=sums.tokens,
                 lengths=spans.used[of_rank],
-                media=self._media(of_batch),
+                media=media,
                 state=self.state(after),
                 **layouts[i],
             )
@@ -192,15 +198,10 @@ class BatchSource(Batches[EpisodeBatch]):
         number = next((i for i, (_, after) in enumerate(drawn, 1) if stream.in_another_window(begun, after)), n)
         return drawn[:number]
 
-    def _media(self, episodes: Int64s) -> dict[str, torch.Tensor] | None:
-        """The arrays of the episodes' images; `None` without a source of images."""
-        if self.options.images is None:
-            return None
-        arrays = joined(self.split.images_of(episodes), self.options.images)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
     def _global_sums(self, rows: Int64s, own_sums: BatchSums, place: Place) -> tuple[int | None, float | None]:
         """Trained tokens and mask sum over the rows of all ranks; `own_sums` are this rank's."""
+        # Computed from the files, not summed over processes: with collective calls in a loader, ranks would wait for
+        # each other, and for ever where one of them stops earlier.
         o = self.options
         if o.world_size == 1:
             return own_sums.trained, own_sums.weight
@@ -296,17 +297,16 @@ class BatchSource(Batches[EpisodeBatch]):
         return type(self), (self.split, self.options, self.schedule, self.plan, self.counts)
 
     def _fingerprints(self) -> tuple[str, str]:
-        """Hashes of everything that decides which row is at a place; batch size, ranks and drop_last do not.
-
-        The second is the fingerprint in states of version 1, which did not cover how long episodes are cut.
-        """
+        """Hashes of everything that decides which row is at a place; the second is that of states of version 1."""
         parts = {
             "split": self.split.fingerprint,
-            # The order, its weights and groups; the seed is a field of its own in states.
+            # The order, its weights and groups; the seed is a field of its own in states, so that a message can name
+            # it.
             "rows": self.schedule.describe(),
             "episodes": len(self.split),
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
         }
-        # Separate, because states of version 1 did not cover them.
+        # Separate, because states of version 1 did not cover them. Neither hash has batch size, ranks or drop_last: a
+        # run may resume with others.
         cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
         return hash_of(parts | cutting), hash_of(parts)

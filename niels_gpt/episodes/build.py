@@ -146,6 +146,7 @@ def build_splits(
             return
         writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
         options.progress.begin(out.name, unit="tokens")
+        # Chunks come in the order of the input whatever the executor is, so the bytes do not depend on it.
         for chunk in chunks(build):
             write(chunk, writers)
             options.progress.advance(len(chunk.ids))
@@ -163,6 +164,7 @@ def build_splits(
 def _check_finished(out: Path, *, images: ImageFolder | None) -> None:
     """Raise `CacheError` if files are missing, `Mismatch` if images are others now: the recipe does not name them."""
     open_manifest(out)
+    # Only then are files outside of the dataset part of it, which may have changed since.
     for split in SPLITS if images is not None else ():
         for shard in EpisodeSplit([out], split, min_tokens=0).shards:
             stored = () if shard.images is None else map(shard.images.__getitem__, range(len(shard.images)))
@@ -201,6 +203,9 @@ def recipe_of(
 def _write_chunk(
     chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit, prefixes: bool, images: bool
 ) -> None:
+    """Divide a chunk's conversations between train and val."""
+    # `draw` is called for each conversation, in their order: the split does not depend on how the input is cut into
+    # chunks.
     in_val = np.array([split.draw(group) for group in chunk.groups], dtype=np.bool_)
     for name, chosen in (("train", ~in_val), ("val", in_val)):
         # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
@@ -257,10 +262,8 @@ def pack_episodes(
         raise UsageError(f"{source}: episodes with images; packed rows on disk have no place for them. Pack at load")
     if not splits:
         raise CacheError(f"{source}: no episode of at least {min_tokens} tokens to pack; lower min_tokens")
-    mask_dtype = _mask_dtype(list(splits.values()))
-    recipe = _packed_recipe(
-        source, splits, mask_dtype, block_size=block_size, too_long=too_long, shard_bytes=shard_bytes
-    )
+    recipe = _packed_recipe(source, splits, block_size=block_size, too_long=too_long, shard_bytes=shard_bytes)
+    mask_dtype = recipe["mask_dtype"]
     if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
         return
     # The width of a row bounds the numbers of its texts, see `MOST_UINT16`.
@@ -283,10 +286,9 @@ def pack_episodes(
         build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
 
 
-_PackedRows = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
-
-
-def _packed_rows(split: EpisodeSplit, plan: StoredPlan, block_size: int, too_long: str) -> Iterator[_PackedRows]:
+def _packed_rows(
+    split: EpisodeSplit, plan: StoredPlan, block_size: int, too_long: str
+) -> Iterator[tuple[npt.NDArray[Any], ...]]:
     """Ids, lengths of the rows, weights, and each token's text number, for some rows at a time."""
     step = max(1, CHUNK_TOKENS // (block_size + 1))
     # They need torch, which building episodes does not.
@@ -309,19 +311,15 @@ def _packed_rows(split: EpisodeSplit, plan: StoredPlan, block_size: int, too_lon
         yield batch_source.flat_rows(np.arange(start, min(plan.rows, start + step)))
 
 
-def _mask_dtype(splits: list[EpisodeSplit]) -> str | None:
-    """The dtype for all splits' masks; `None` unless every split has one, because a loader would not use it then."""
-    if not all(split.has_mask for split in splits):
-        return None
-    dtypes = {shard.mask.dtype for split in splits for shard in split.shards if shard.mask is not None}
-    return "uint8" if dtypes == {np.dtype(np.uint8)} else "float32"
-
-
-def _packed_recipe(
-    source: Path, splits: dict[str, EpisodeSplit], mask_dtype: str | None, **options: Any
-) -> dict[str, Any]:
+def _packed_recipe(source: Path, splits: dict[str, EpisodeSplit], **options: Any) -> dict[str, Any]:
     """Everything that decides the dataset's bytes, as the manifest records it, in the manifest's order."""
     manifest = open_manifest(source) or {}
+    # A manifest names one dtype for the masks of all splits: float32 if one shard has weights, for it holds 0 and 1
+    # too. `None` unless every split has masks, because a loader would not use those of one then.
+    dtypes = {shard.mask.dtype for split in splits.values() for shard in split.shards if shard.mask is not None}
+    mask_dtype = None
+    if all(split.has_mask for split in splits.values()):
+        mask_dtype = "uint8" if dtypes == {np.dtype(np.uint8)} else "float32"
     return {
         "format_version": FORMAT_VERSION,
         "kind": "episodes",

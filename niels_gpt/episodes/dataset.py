@@ -116,12 +116,10 @@ class EpisodeSplit:
     ) -> None:
         self.datasets, self.split, self.shares_prefixes = list(datasets), split, share_prefixes is not None
         self.streamed, self._window = dict(streamed or {}), window
-        self.manifests = [self._manifest_of(dataset) for dataset in self.datasets]
-        opened = [
-            self._shards_of(dataset, manifest) for dataset, manifest in zip(self.datasets, self.manifests, strict=True)
-        ]
-        self.shards = [shard for shards in opened for shard in shards]
-        self.shard_of_dataset = np.cumsum([0, *map(len, opened)])
+        opened = [self._open_dataset(dataset) for dataset in self.datasets]
+        self.manifests = [manifest for manifest, _ in opened]
+        self.shards = [shard for _, shards in opened for shard in shards]
+        self.shard_of_dataset = np.cumsum([0, *(len(shards) for _, shards in opened)])
         self._first = self._first_episodes()
         if share_prefixes is not None:
             for _ in self._checked_lengths():  # items are made of records that are right
@@ -138,7 +136,8 @@ class EpisodeSplit:
                 long.append(start + np.flatnonzero((lengths > max_tokens) & ~too_short))
         self.too_short, self.too_long = sum(map(len, short)), sum(map(len, long))
         left_out = [*short, *long] if drop_long else short
-        # `RowFilter` needs ascending numbers; short and long ones were found in turn.
+        # `RowFilter` needs ascending numbers; short and long ones were found in turn. The empty array is for a split
+        # without shards: numpy does not concatenate nothing.
         dropped = np.sort(np.concatenate([*left_out, np.empty(0, dtype=np.int64)]))
         self.filtered = RowFilter(self.n_episodes, dropped)
 
@@ -146,30 +145,29 @@ class EpisodeSplit:
         """The number of each shard's first episode and, last, of all episodes: shards of 3 and 2 give 0 3 5."""
         return np.cumsum([0, *(len(shard.records) for shard in self.shards)])
 
-    def _manifest_of(self, dataset: Path) -> Manifest | None:
-        if dataset in self.streamed:
-            return self.streamed[dataset].manifest()
-        if self._window is None:
-            if not dataset.is_dir():
-                raise CacheError(f"{dataset}: no such directory; expected a dataset with train/ and val/ in it")
-            return open_manifest(dataset)
-        meta = open_meta(dataset)
-        if meta["kind"] != "pretrain":
-            raise CacheError(f"{dataset}: a cache of kind {meta['kind']!r}; windows are of kind 'pretrain'")
-        return meta
-
-    def _shards_of(self, dataset: Path, manifest: Manifest | None) -> list[Shard]:
-        streamed = self.streamed.get(dataset)
-        if streamed is None or manifest is None:
-            if self._window is not None and manifest is not None:
-                return window_shards(dataset, self.split, manifest, self._window)
-            return [open_shard(folder, manifest) for folder in shard_folders(dataset / self.split)]
-        if streamed.is_token_cache != (self._window is not None):
-            kind = "a pretraining cache" if streamed.is_token_cache else "episodes"
-            raise UsageError(f"{streamed.url}: {kind}; read it with ng.loader, which chooses the loader, or by itself")
-        if self._window is not None:
-            return remote_window_shards(streamed, self.split, manifest, self._window)
-        return remote_shards(streamed, self.split, manifest)
+    def _open_dataset(self, dataset: Path) -> tuple[Manifest | None, list[Shard]]:
+        """The manifest and the shards of one dataset: episodes or windows, in a store or on this disk."""
+        streamed, T = self.streamed.get(dataset), self._window
+        if streamed is not None:
+            manifest = streamed.manifest()
+            if streamed.is_token_cache != (T is not None):
+                kind = "a pretraining cache" if streamed.is_token_cache else "episodes"
+                raise UsageError(
+                    f"{streamed.url}: {kind}; read it with ng.loader, which chooses the loader, or by itself"
+                )
+            if T is not None:
+                return manifest, remote_window_shards(streamed, self.split, manifest, T)
+            return manifest, remote_shards(streamed, self.split, manifest)
+        if T is not None:
+            meta = open_meta(dataset)
+            if meta["kind"] != "pretrain":
+                raise CacheError(f"{dataset}: a cache of kind {meta['kind']!r}; windows are of kind 'pretrain'")
+            return meta, window_shards(dataset, self.split, meta, T)
+        if not dataset.is_dir():
+            raise CacheError(f"{dataset}: no such directory; expected a dataset with train/ and val/ in it")
+        # Other programs write datasets without a manifest; the sizes of the files then say what they hold.
+        plain = open_manifest(dataset)
+        return plain, [open_shard(folder, plain) for folder in shard_folders(dataset / self.split)]
 
     def __len__(self) -> int:
         return len(self.filtered)
@@ -226,6 +224,7 @@ class EpisodeSplit:
 
     def images_of(self, episodes: npt.NDArray[np.integer[Any]]) -> list[StoredImage]:
         """The images of episodes (numbers, not positions), in this order, and of each in the order of their places."""
+        # Shards of 3 and 2 episodes have first 0 3 5: episode 3 has two entries at or below it, so shard 1.
         shards = np.searchsorted(self._first, episodes, side="right") - 1
         found = zip((self.shards[shard].images for shard in shards.tolist()), shards, episodes.tolist(), strict=True)
         return [
@@ -254,8 +253,7 @@ class EpisodeSplit:
         if len(self.shards) == 1:
             found = self.shards[0].records[episodes].view(np.int64)  # opening has checked that all are below 2**63
             return np.zeros(episodes.shape, dtype=np.int64), found[..., 0], found[..., 1]
-        # Shards of 3 and 2 episodes have first 0 3 5: episode 3 has two entries at or below it, so shard 1.
-        shard = np.searchsorted(self._first, episodes, side="right") - 1
+        shard = np.searchsorted(self._first, episodes, side="right") - 1  # as in `images_of`
         records = self._looked_up(shard, episodes, [one.records for one in self.shards])
         return shard, records[..., 0], records[..., 1]
 
@@ -289,7 +287,8 @@ class EpisodeSplit:
         before, n = self.prefixes_of(episodes)
         if self.shares_prefixes:
             return self._sample_ranges(episodes, shard, start, length, before, n)
-        # Of three episodes the second has a prefix: it takes two ranges, its own tokens are in the second of them.
+        # Of three episodes the second has a prefix: it takes two ranges, its own tokens are in the second of them. So
+        # `of` is 0 1 1 2, and a prefix is what the same episode follows: . # . .
         of = every.repeat(1 + (n > 0))
         is_prefix = np.append(of[1:] == of[:-1], False) if len(of) else np.zeros(0, np.bool_)
         return Ranges(
@@ -310,6 +309,7 @@ class EpisodeSplit:
         n: Int64s,
     ) -> Ranges:
         """The ranges of items: those of the tokens they copy, and of each of their samples."""
+        # The first sample of each item, and how many it has; an item of a shard without prefixes is one episode.
         first, samples = np.zeros(len(items), np.int64), np.ones(len(items), np.int64)
         for hit in np.unique(shard).tolist():  # over the shards that are hit
             shared_items, here = self.shards[hit].items, shard == hit
@@ -326,6 +326,7 @@ class EpisodeSplit:
         is_prefix = (number == 0) & (n > 0)[of]
         found = np.stack([np.where(is_prefix, before[of], start[of]), np.where(is_prefix, n[of], length[of])], axis=1)
         sees = np.zeros(len(of), np.int64)
+        # Items that begin at samples 0 and 2, of 2 samples each, the second with a copy: 0 1 | copy 2 3.
         sample = first[of] + number - (n > 0)[of]
         for hit in np.unique(shard).tolist():
             shared_items = self.shards[hit].items
@@ -337,6 +338,7 @@ class EpisodeSplit:
 
     def lengths_at(self, episodes: npt.NDArray[np.integer[Any]]) -> Int64s:
         """The length of episodes (numbers, not positions), prefixes included, int64 of the same shape."""
+        # A prefix is part of its episode: the model reads it, although only the own tokens are trained there.
         lengths = self.locate(episodes)[2]
         return lengths + self.prefixes_of(episodes)[1] if self.has_prefixes else lengths
 
@@ -369,6 +371,7 @@ class EpisodeSplit:
 
     def positions_of_datasets(self) -> list[Span]:
         """The positions (after filtering) of each dataset's episodes."""
+        # Datasets of 3 and 2 episodes, of which 1 is left out: the numbers 0 3 5 are at the positions 0 2 4.
         at = [self.filtered.before(int(self._first[shard])) for shard in self.shard_of_dataset]
         return [Span(start, stop) for start, stop in itertools.pairwise(at)]
 
@@ -388,21 +391,19 @@ class EpisodeSplit:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the content and of what is filtered out, 32 hex digits; copies elsewhere have the same.
-
-        It is computed from the manifest's checksums; for a dataset without a manifest, from sizes, the whole index,
-        and 64 samples of tokens, mask and segment ids, because reading them wholly could take hours.
-        """
+        """A hash of the content and of what is filtered out, 32 hex digits; copies elsewhere have the same."""
         digest = hashlib.blake2b(digest_size=16)
         for manifest, first, stop in zip(
             self.manifests, self.shard_of_dataset, self.shard_of_dataset[1:], strict=False
         ):
             if manifest is not None:
+                # Of this split's files only: another val leaves the order of train, and its states, as they are.
                 hashes = {
                     name: r["sha256"] for name, r in manifest["files"].items() if name.startswith(f"{self.split}/")
                 }
                 digest.update(json.dumps(hashes, sort_keys=True).encode())
             else:
+                # Without checksums: sizes, the whole index, and samples of the rest, which to read could take hours.
                 for shard in self.shards[first:stop]:
                     for part in identifying_samples(shard):
                         digest.update(part)
@@ -466,10 +467,12 @@ def open_split(
     """
     options: dict[str, Any] = {"min_tokens": min_tokens, "streamed": streamed}
     options["share_prefixes"] = width if share_prefixes else None
+    # The other policies cut long episodes when a row is read, so these stay; `too_long` counts them.
     drop_long = too_long in ("skip", "error")
     opened = EpisodeSplit(datasets, split, max_tokens=width, drop_long=drop_long, **options)
     if too_long == "error" and opened.too_long:
-        # Opened once more without the limit, to name the first long episode; this path ends in an error anyway.
+        # Opened once more without the limit, which leaves it out, to name the first long episode: this path ends in an
+        # error anyway.
         everything = EpisodeSplit(datasets, split, **options)
         lengths = everything.lengths()
         at = int(np.argmax(lengths > width))

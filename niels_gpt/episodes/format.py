@@ -217,7 +217,11 @@ def open_manifest(dataset: Path) -> Manifest | None:
     if not is_regular(path):
         return None
     manifest = checked_manifest(path)
-    check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
+    # The metadata is not among the files that must be listed: it may be added later.
+    names = ("*.bin", INDEX_NAME, PREFIXES_NAME, IMAGES_NAME)
+    patterns = [f"{split}/**/{name}" for split in SPLITS for name in names]
+    check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=patterns)
+    # After the files: the hash tells only that the manifest was edited, and the checks before it tell what is wrong.
     check_manifest_hash(path, manifest)
     return manifest
 
@@ -230,6 +234,7 @@ def checked_manifest(path: Path) -> Manifest:
     """
     manifest = read_manifest(path)
     check_keys(path, manifest, REQUIRED_KEYS, "episodes dataset")
+    # Before the fields, which another version may have changed: the message then says what to do.
     if manifest["kind"] not in KINDS or manifest["format_version"] not in (FORMAT_VERSION, CONTEXT_VERSION):
         raise CacheError(
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
@@ -287,12 +292,6 @@ def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
         raise UsageError(f"{dataset}: a dataset of {manifest['kind']}; as episodes, {_NOT_PLAIN[manifest['kind']]}")
 
 
-def _data_patterns() -> list[str]:
-    # The metadata is not among them: it may be added later.
-    names = ("*.bin", INDEX_NAME, PREFIXES_NAME, IMAGES_NAME)
-    return [f"{split}/**/{name}" for split in SPLITS for name in names]
-
-
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
     """The mapped mask, or `None` and the reason. Without a manifest, the file's size decides its dtype."""
     path = folder / MASK_NAME
@@ -301,6 +300,7 @@ def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[n
     # With a manifest only the recorded dtype counts: another size is damage.
     dtypes = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest and manifest["mask_dtype"] else MASK_DTYPES.values()
     size = path.stat().st_size
+    # uint8 and float32 masks of one number of tokens differ in size, unless there is no token: then either will do.
     for dtype in dtypes:
         if size == n_tokens * np.dtype(dtype).itemsize:
             return map_tokens(path, dtype), ""

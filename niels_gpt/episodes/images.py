@@ -72,8 +72,12 @@ class ImageIndex:
 
     def of(self, episode: int) -> list[StoredImage]:
         """The images of an episode, in the order of their places."""
-        # Not `searchsorted`, which would copy the column of the whole file.
-        bounds = (bisect_left(self.records, number, key=_episode) for number in (episode, episode + 1))
+        # Not `searchsorted`, which would copy the column of the whole file. Images of episodes 0 2 2 5: those of 2 are
+        # from the first that is not below 2 to the first that is not below 3, so numbers 1 and 2.
+        bounds = (
+            bisect_left(self.records, number, key=lambda record: int(record["episode"]))
+            for number in (episode, episode + 1)
+        )
         return [self[number] for number in range(*bounds)]
 
     def __getitem__(self, number: int) -> StoredImage:
@@ -85,6 +89,7 @@ class ImageIndex:
             tokens=int(record["tokens"]),
             width=int(record["width"]),
             height=int(record["height"]),
+            # Damaged bytes become a path that no file has, so that the message names it and its record.
             path=self.paths[begin : begin + length].tobytes().decode("utf-8", "replace"),
             sha256=record["sha256"].tobytes().hex(),
             where=f"{self.folder / IMAGES_NAME}: record {number:,}",
@@ -92,10 +97,6 @@ class ImageIndex:
 
     def __len__(self) -> int:
         return len(self.records)
-
-
-def _episode(record: Any) -> int:
-    return int(record["episode"])
 
 
 def open_images(folder: Path, episodes: int) -> ImageIndex | None:
@@ -116,7 +117,8 @@ def open_images(folder: Path, episodes: int) -> ImageIndex | None:
         )
     records = map_regular(path, IMAGE)
     paths = map_regular(names, "u1")
-    # The rest of the records is read when their episodes are.
+    # Records ascend by episode, and their paths lie one after the other: the last record has the largest numbers. The
+    # others are read when their episodes are.
     last = records[-1:]
     if (last["episode"] >= episodes).any() or (last["path_start"] + last["path_length"] > len(paths)).any():
         raise CacheError(
@@ -128,6 +130,7 @@ def open_images(folder: Path, episodes: int) -> ImageIndex | None:
 
 def joined(images: Sequence[StoredImage], source: ImageSource) -> dict[str, npt.NDArray[Any]]:
     """The arrays of several images, one after the other along the first axis, as models of Transformers take them."""
+    # Without an image the names of the arrays are not known, so the result is empty.
     processed = [source.arrays(image) for image in images]
     return {
         name: np.concatenate([arrays[name] for arrays in processed]) for name in (processed[0] if processed else ())

@@ -118,38 +118,26 @@ class Lookahead(Generic[Batch]):
 
     def batch(self, place: Place) -> tuple[Batch, Place]:
         """See `Batches.batch`."""
-        continues = self._continues(place)
+        # One place has two names where an epoch ends: its last position, and the start of the next epoch. The first
+        # comparison is the common case, without arithmetic.
+        start = self._batch_source.starting_place
+        continues = place is self._after or (self._after is not None and start(place) == start(self._after))
         # Until the batch is out: if Ctrl-C came between its `pop` and the new place, the next call would skip it.
         self._after = None
         if not continues:
             self._waiting = self._batch_source.batches(place, 1)
         elif not self._waiting:
-            self._waiting = self._several(place)
+            try:
+                self._waiting = self._batch_source.batches(place, self._n)[::-1]
+            # Any error of any batch, for it may be of a later one: made alone, this one raises it if it is its own.
+            except Exception:
+                self._waiting = self._batch_source.batches(place, 1)
         batch, self._after = self._waiting.pop()
         return batch, self._after
-
-    def _continues(self, place: Place) -> bool:
-        if place is self._after:  # the common case, without arithmetic
-            return True
-        start = self._batch_source.starting_place
-        return self._after is not None and start(place) == start(self._after)
-
-    def _several(self, place: Place) -> list[tuple[Batch, Place]]:
-        try:
-            return self._batch_source.batches(place, self._n)[::-1]
-        except Exception:  # of a later batch perhaps; made alone, this one raises it if it is its own
-            return self._batch_source.batches(place, 1)
 
     def __reduce__(self) -> tuple[type[Lookahead[Batch]], tuple[Batches[Batch]]]:
         """Pickled without the waiting batches: another process makes its own."""
         return type(self), (self._batch_source,)
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """Takes an error through the queue, in place of a batch."""
-
-    error: BaseException
 
 
 class Prefetch(Generic[Batch]):
@@ -178,7 +166,7 @@ class Prefetch(Generic[Batch]):
         self._logged: int | None = None
         self._process = os.getpid()
         self._device = torch.device(device)
-        self._queue: queue.Queue[Batch | _Failed] = queue.Queue(maxsize=depth)
+        self._queue: queue.Queue[Batch | BaseException] = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
         self._thread = thread = threading.Thread(
             target=_fill_queue,
@@ -205,8 +193,10 @@ class Prefetch(Generic[Batch]):
             raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
         try:
             item = self._wait()
-            if isinstance(item, _Failed):
-                raise item.error
+            if isinstance(
+                item, BaseException
+            ):  # the thread's, which takes the place of the batch that it could not make
+                raise item
             moved = item.to(self._device)
         except BaseException:  # even Ctrl-C: the batch may have left the queue, and another call would skip it
             self.close()
@@ -218,7 +208,7 @@ class Prefetch(Generic[Batch]):
             self._batch_source.log_epoch(item.state["epoch"])
         return moved
 
-    def _wait(self) -> Batch | _Failed:
+    def _wait(self) -> Batch | BaseException:
         while not self._stop.is_set():
             with contextlib.suppress(queue.Empty):
                 return self._queue.get(timeout=0.5)  # a timeout, to notice a thread that has died
@@ -244,7 +234,7 @@ class Prefetch(Generic[Batch]):
 def _fill_queue(
     batch_source: Batches[Batch],
     place: Place,
-    waiting: queue.Queue[Batch | _Failed],
+    waiting: queue.Queue[Batch | BaseException],
     stop: threading.Event,
     pinned: bool,
 ) -> None:
@@ -255,17 +245,17 @@ def _fill_queue(
             batch, place = lookahead.batch(place)
             _put(batch.pin_memory() if pinned else batch, waiting, stop)
     except BaseException as error:  # it would end the thread without being seen, so the consumer raises it
-        _put(_Failed(error), waiting, stop)
+        _put(error, waiting, stop)
 
 
-def _put(item: Batch | _Failed, waiting: queue.Queue[Batch | _Failed], stop: threading.Event) -> None:
+def _put(item: Batch | BaseException, waiting: queue.Queue[Batch | BaseException], stop: threading.Event) -> None:
     while not stop.is_set():
         with contextlib.suppress(queue.Full):
             waiting.put(item, timeout=1)  # a timeout, to notice `stop` while the queue is full
             return
 
 
-def _end_thread(thread: threading.Thread, waiting: queue.Queue[Batch | _Failed], stop: threading.Event) -> None:
+def _end_thread(thread: threading.Thread, waiting: queue.Queue[Batch | BaseException], stop: threading.Event) -> None:
     stop.set()
     # The garbage collector may run this in the thread itself, or in a fork, where the thread does not exist.
     if thread is threading.current_thread() or not thread.is_alive():
@@ -318,15 +308,18 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
             Mismatch: a worker's state was loaded, and the number of workers is another.
             UsageError: new workers begin a second pass without `set_epoch`.
         """
-        worker, workers = _worker_and_workers()
+        info = torch.utils.data.get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)  # no info: the main process
         now = self._begin(worker).taking_turns(worker, workers)
         if now.until is None and self.epochs is not None:
             now = replace(now, until=self.batch_source.starting_place(now.place).epoch + self.epochs)
         self._now, logged, lookahead = now, None, Lookahead(self.batch_source)
         while True:
+            # Worker 1 of 3 makes batches 1 4 7: `ahead` is 1 for its first one, and 2 after each.
             place = self.batch_source.starting_place(self.batch_source.skip(now.place, now.ahead))
             if now.until is not None and place.epoch >= now.until:
                 break
+            # Every worker sees the epoch begin; one of them says so.
             if worker == 0 and place.epoch != logged:
                 logged = place.epoch
                 self.batch_source.log_epoch(logged)
@@ -334,15 +327,11 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
             self._shared[2 + worker] = self._calls
             self._now = now = replace(now, place=after, ahead=workers - 1)
             yield batch
-        self._now, self._next = None, _WorkerPlace(self._end_of_pass(now, now.until))
-
-    def _end_of_pass(self, last: _WorkerPlace, until: int) -> Place:
-        """The place of the first batch that begins in epoch `until`, or later; it is perhaps another worker's.
-
-        Not the start of that epoch: of a mixture, the last batch of a pass may hold its first rows already.
-        """
-        ahead = (self.batch_source.skip(last.place, batches) for batches in range(last.ahead + 1))
-        return next(place for place in map(self.batch_source.starting_place, ahead) if place.epoch >= until)
+        # The next pass begins with the first batch that begins in epoch `until` or later, perhaps another worker's. Not
+        # at the start of that epoch: of a mixture, the last batch of a pass may hold its first rows already.
+        ahead = (self.batch_source.skip(now.place, batches) for batches in range(now.ahead + 1))
+        begins = (place for place in map(self.batch_source.starting_place, ahead) if place.epoch >= now.until)
+        self._now, self._next = None, _WorkerPlace(next(begins))
 
     def _begin(self, worker: int) -> _WorkerPlace:
         """Where the pass that is about to begin starts."""
@@ -398,6 +387,8 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
                 "returned"
             )
         self._next, self._now = _WorkerPlace(place, workers, ahead, until), None
+        # In the main process the state holds for the workers of the next pass, as an epoch does; in a worker, which
+        # torchdata's loader resumes by itself, for this worker alone.
         if torch.utils.data.get_worker_info() is None:
             self._calls += 1
             self._shared[:2] = torch.tensor([self._calls, place.epoch])
@@ -430,12 +421,6 @@ class _WorkerPlace:
                 "batch, which fits any number"
             )
         return self
-
-
-def _worker_and_workers() -> tuple[int, int]:
-    """The number of this worker process, and how many there are; 0 and 1 in the main process."""
-    info = torch.utils.data.get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 class EpisodeWorkers(Generic[Batch]):
