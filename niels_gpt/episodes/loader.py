@@ -143,40 +143,30 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         self.packing, self.share_prefixes = check_flag(packing, "packing"), check_flag(share_prefixes, "share_prefixes")
         self.device, self._images = self.config.device, images
         self._global_counts = check_flag(global_counts, "global_counts")
-        self._choose_policy(too_long, proportions["weight_by"])
-        self._open_directories(dataset_dir, shard_cache, proportions)
+        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
+        self._too_long = too_long or ("error" if self.packing else "head")
+        check_policy(self._too_long)
+        self._check_sharing(proportions["weight_by"])
+        self._names, mixture = parse_dataset_dirs(dataset_dir)
+        self._dirs, self._streamed = open_urls(self._names, shard_cache)
+        if self._streamed and proportions["shuffle_shards"] is None:
+            proportions["shuffle_shards"] = SHUFFLE_SHARDS  # to read it all in one order would need all of it here
+        # After the directories, because a mapping of directories is a mixture by dataset.
+        self._sampling = Sampling.of(self.config, mixture, proportions)
         self.rank, self.world_size = ranks(rank, world_size)
-        self._open_splits(too_long)
-        self._resolve_ids(vocab_size, config, tokenizer)
+        # Both now, so that a damaged val split is found before training, not after the first epoch.
+        self._splits = {name: self._open_split(name) for name in SPLITS}
+        if any(split.has_images for split in self._splits.values()):
+            self._check_images(too_long)
+        for opened in self._splits.values():
+            check_tokenizer(opened, tokenizer)
+        self.vocab_size = resolve_vocab_size(vocab_size, config, tokenizer, self._splits["train"].vocab_size)
+        self.pad_token_id = resolve_pad_id(self.config.pad_token_id, tokenizer, self.vocab_size)
         self._iterators: dict[str, SplitIterator[EpisodeBatch]] = {}
         self._warned = False
         self._log_splits()
         if self._splits["train"].shards:
             self.batch_source("train")  # raises what is wrong now, not at the first step
-
-    def _choose_policy(self, too_long: str | None, weight_by: str | None) -> None:
-        """Set what becomes of long episodes, and check what sharing prefixes needs."""
-        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
-        self._too_long = too_long or ("error" if self.packing else "head")
-        check_policy(self._too_long)
-        self._check_sharing(weight_by)
-
-    def _open_directories(
-        self, dataset_dir: Dirs | None, shard_cache: ShardCache | None, proportions: dict[str, Any]
-    ) -> None:
-        """Set the directories and the sampling, which depends on them."""
-        self._names, mixture = parse_dataset_dirs(dataset_dir)
-        self._dirs, self._streamed = open_urls(self._names, shard_cache)
-        if self._streamed and proportions["shuffle_shards"] is None:
-            proportions["shuffle_shards"] = SHUFFLE_SHARDS
-        # A mapping of directories is a mixture by dataset.
-        self._sampling = Sampling.of(self.config, mixture, proportions)
-
-    def _open_splits(self, too_long: str | None) -> None:
-        """Open both splits now, so that a damaged val split is found before training, not after the first epoch."""
-        self._splits = {name: self._open_split(name) for name in SPLITS}
-        if any(split.has_images for split in self._splits.values()):
-            self._check_images(too_long)
 
     def _open_split(self, split: str) -> EpisodeSplit:
         for folder in self._dirs:
@@ -218,6 +208,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
                 "images=StoredImages(FOLDER, processor) (niels_gpt.renderers.images.stored) with the model's processor"
             )
         if too_long is None:
+            # The default was "head" until the splits were opened and turned out to have images.
             self._too_long = "error"
             self._splits = {name: self._open_split(name) for name in SPLITS}
         elif self._too_long not in ("error", "skip"):
@@ -225,13 +216,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
                 f"{names}: episodes with images and too_long={too_long!r}, which may cut through an image; use 'error' "
                 "or 'skip'"
             )
-
-    def _resolve_ids(self, vocab_size: int | None, config: Any, tokenizer: Any | None) -> None:
-        """Set `vocab_size` and `pad_token_id`."""
-        for split in self._splits.values():
-            check_tokenizer(split, tokenizer)
-        self.vocab_size = resolve_vocab_size(vocab_size, config, tokenizer, self._splits["train"].vocab_size)
-        self.pad_token_id = resolve_pad_id(self.config.pad_token_id, tokenizer, self.vocab_size)
 
     def _log_splits(self) -> None:
         """Log what was opened; rank 0 only."""
@@ -319,7 +303,14 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
 
     def _open_batch_source(self, name: str, split: EpisodeSplit) -> BatchSource:
         settings = self.config
-        drop_last = settings.epoch_drop_last and not self._val_is_too_small(name, split)
+        drop_last = settings.epoch_drop_last
+        # With drop_last a val split without one full batch would have none at all, so its only batch is filled up. How
+        # many packed rows there are is known only from their plan.
+        if drop_last and name == "val" and not self.packing and len(split) < self.batch_size * self.world_size:
+            drop_last = False
+            _log.warning(
+                "%s split=val: fewer %s than a batch; the only one is filled with padding", split.log_name, split.unit
+            )
         options = BatchOptions(
             batch_size=self.batch_size,
             block_size=self.block_size,
@@ -338,36 +329,28 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         # Val measures the same rows in every run, whatever the mixture.
         sampling = self._sampling if name == "train" else self._sampling.unweighted()
         source = open_batch_source(split, options, sampling, packed=self.packing, names=self._names)
-        self._warn_without_mask(name, source)
-        self._warn_of_empty_rows(name, source)
+        self._warn_of_padding(name, source)
         if source.plan is not None and not self.rank:
             plan = source.plan
             _log.info("[EpisodeLoader] split=%s rows=%d utilisation=%.4f", name, plan.rows, plan.utilisation)
         return source
 
-    def _val_is_too_small(self, name: str, split: EpisodeSplit) -> bool:
-        """Whether the val split has no full batch, so that with drop_last its only batch is filled up instead."""
-        too_small = name == "val" and not self.packing and len(split) < self.batch_size * self.world_size
-        if too_small:
-            _log.warning(
-                "%s split=val: fewer %s than a batch; the only one is filled with padding", split.log_name, split.unit
-            )
-        return too_small
-
-    def _warn_without_mask(self, name: str, source: BatchSource) -> None:
-        if self.config.use_loss_mask is not False and not source.uses_mask and not self._warned:
+    def _warn_of_padding(self, name: str, source: BatchSource) -> None:
+        """Without masks `get_batch` returns padding as targets: warn of that in rows, and in an epoch's last batch."""
+        if source.uses_mask:
+            return
+        # A caller who passed use_loss_mask=False knows that there is no mask. Once, for both splits.
+        if self.config.use_loss_mask is not False and not self._warned:
             self._warned = True
             _log.warning(
                 "[EpisodeLoader] split=%s: no loss mask, get_batch returns (x, y), where padding counts too: %s",
                 name,
                 source.split.why_no_mask,
             )
-
-    def _warn_of_empty_rows(self, name: str, source: BatchSource) -> None:
         rows = source.schedule.n
         # Only then can an epoch end with a batch that is not full.
         filled_up = not source.options.drop_last and not source.schedule.crosses_epochs and rows is not None
-        if filled_up and not source.uses_mask and (rows or 0) % source.global_rows:
+        if filled_up and (rows or 0) % source.global_rows:
             _log.warning(
                 "%s split=%s: the last batch of an epoch is filled with rows of nothing but padding, and without masks "
                 "get_batch returns them as targets; use epoch_drop_last=True, or next_batch(), whose mask is 0 there",

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.index_sets import CHUNK, IndexSet, Int64s, Span, between, digest
+from niels_gpt.episodes.index_sets import CHUNK, IndexSet, Int64s, Span, between, digest, in_chunks
 from niels_gpt.errors import Mismatch, StorageError, storage_errors
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.progress import SILENT, Progress
@@ -102,7 +102,12 @@ def packing_plan(split: EpisodeSplit, width: int, *, groups: Mapping[str, IndexS
         StorageError: there is no room for the plan, neither there nor in the system's temporary folder.
     """
     folder = split.datasets[0] / PLANS_FOLDER
-    path = folder / f"{split.split}-{width}-{_plan_key(split, width, groups)}.npz"
+    # A hash of everything that decides the plan: what was made from other data or groups is never found.
+    parts = [PLAN_VERSION, WINDOW, BLOCK, split.fingerprint, len(split), width]
+    key = hashlib.sha256(json.dumps(parts).encode())
+    for name, group in (groups or {}).items():
+        key.update(f"{name} {len(group)} {digest(group)}".encode())
+    path = folder / f"{split.split}-{width}-{key.hexdigest()[:16]}.npz"
     members: list[IndexSet] = [Span(0, len(split))] if groups is None else list(groups.values())
     n = sum(map(len, members))  # may be fewer than the split has: a weight of 0 leaves a group out
     stored = _load_plan(path, n, width)
@@ -130,12 +135,14 @@ def group_rows(plan: StoredPlan, groups: Mapping[str, IndexSet]) -> dict[str, Sp
 
 
 def _write_plan(file: IO[bytes], split: EpisodeSplit, groups: list[IndexSet], width: int) -> None:
+    # Positions in half the bytes, where they fit.
     dtype = np.dtype(np.int32 if len(split) < 2**31 else np.int64)
     with PlanWriter(file, sum(map(len, groups)), dtype) as out:
         for members in groups:
             out.begin_group()
             for parts in _windows(members):
-                positions = np.concatenate([_as_array(part) for part in parts])
+                positions = np.concatenate([chunk for part in parts for chunk in in_chunks(part)])
+                # Cut to the row: whether longer episodes are cut or left out was decided when the split was opened.
                 lengths = np.minimum(np.concatenate([split.lengths_of(part) for part in parts]), width)
                 plan = pack(lengths, width)
                 out.write(positions[plan.items], np.diff(plan.offsets), plan.tokens)
@@ -143,14 +150,11 @@ def _write_plan(file: IO[bytes], split: EpisodeSplit, groups: list[IndexSet], wi
 
 
 def _windows(members: IndexSet) -> Iterator[list[IndexSet]]:
-    """The members of each window, as parts of neighbouring members.
-
-    Windows of a limited size keep memory flat. Blocks of neighbours are dealt to the windows in turn, so that each
-    window is a fair sample even of a dataset that is sorted by length or source. Ten blocks, three windows::
-
-        block    0 1 2 3 4 5 6 7 8 9
-        window   0 1 2 0 1 2 0 1 2 0
-    """
+    """The members of each window, as parts of neighbouring members."""
+    # Windows of a limited size keep memory flat. Blocks of neighbours are dealt to the windows in turn, so that each
+    # window is a fair sample even of a dataset that is sorted by length or source. Ten blocks, three windows:
+    #     block    0 1 2 3 4 5 6 7 8 9
+    #     window   0 1 2 0 1 2 0 1 2 0
     n = len(members)
     windows = -(-n // WINDOW)
     if windows == 1:
@@ -159,19 +163,6 @@ def _windows(members: IndexSet) -> Iterator[list[IndexSet]]:
     for window in range(windows):
         starts = range(window * BLOCK, n, windows * BLOCK)
         yield [between(members, at, at + BLOCK) for at in starts]
-
-
-def _as_array(members: IndexSet) -> Int64s:
-    return np.arange(members.start, members.stop) if isinstance(members, Span) else members
-
-
-def _plan_key(split: EpisodeSplit, width: int, groups: Mapping[str, IndexSet] | None) -> str:
-    """A hash of everything that decides the plan."""
-    parts = [PLAN_VERSION, WINDOW, BLOCK, split.fingerprint, len(split), width]
-    key = hashlib.sha256(json.dumps(parts).encode())
-    for name, members in (groups or {}).items():
-        key.update(f"{name} {len(members)} {digest(members)}".encode())
-    return key.hexdigest()[:16]
 
 
 def _load_plan(path: Path, n: int, width: int) -> StoredPlan | None:
@@ -191,6 +182,7 @@ def _load_plan(path: Path, n: int, width: int) -> StoredPlan | None:
 
 def _plan_of(arrays: dict[str, npt.NDArray[Any]], width: int, path: Path | None) -> StoredPlan:
     return StoredPlan(
+        # These two stay mapped: they grow with the dataset. The others are small and are copied.
         items=arrays["items"],
         offsets=arrays["offsets"],
         capacity=width,
@@ -215,9 +207,6 @@ def _gone(path: Path) -> Mismatch:
 class PlanWriter:
     """Writes a plan window by window, in memory that does not grow with it.
 
-    An `.npz` member needs its length first, and the number of rows is known only at the end: so items go to the file
-    directly, and the rows' sizes to a temporary file, from which `offsets` is computed last.
-
     Args:
         n: how many items will come.
         dtype: of the item numbers.
@@ -226,6 +215,8 @@ class PlanWriter:
     def __init__(self, file: IO[bytes], n: int, dtype: np.dtype[Any]) -> None:
         self._n, self._dtype = n, dtype
         self._archive = zipfile.ZipFile(file, "w")
+        # The header of an `.npz` member has its length, and the number of rows is known only at the end: so items go to
+        # the file directly, and the rows' sizes to a temporary file, from which `offsets` is computed last.
         self._sizes = tempfile.TemporaryFile()  # noqa: SIM115 closed in __exit__
         self._digest = hashlib.blake2b(digest_size=16)
         self._begins: list[int] = []

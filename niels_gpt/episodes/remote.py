@@ -104,20 +104,31 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
             "cache. Publish it (niels-gpt publish)"
         )
     name, data = found
+    # By the manifest's hash: a dataset that is published again under one URL gets another directory.
     folder = cache.folder / "datasets" / f"{plain_name(url)}-{sha256(data).hexdigest()[:16]}"
     wanted = folder / f".{name}.wanted"
     with storage_errors("creating the directory", folder):
         folder.mkdir(parents=True, exist_ok=True)
     # The other processes of the node wait while one fetches; not for ever, as two may do it without harm.
     with locked_directory(folder, seconds=cache.retries.stall_seconds):
-        if not (folder / name).is_file() or not _has_small_files(folder, json.loads(data)):
+        # Every small file is looked for, in its size: a system that cleans /tmp deletes files one at a time. The
+        # manifest was checked before it got its name, so its records can be read.
+        is_here = (folder / name).is_file() and all(
+            size_of(folder / file) == record["bytes"] for file, record in _small_files(json.loads(data)).items()
+        )
+        if not is_here:
             # Checked under a name of its own: a file called episodes.json would say that all indexes are here.
             write_atomic(wanted, data)
             try:
                 manifest = _checked(wanted, f"{url}/{name}")
             except CacheError as error:  # it names the copy
                 raise CacheError(f"{url}/{name}, copied to {error}") from error
-            _fetch_small_files(url, folder, manifest, cache)
+            small = _small_files(manifest)
+            with ThreadPoolExecutor(INDEX_THREADS) as threads:
+                fetched = threads.map(
+                    lambda file: copy_file(f"{url}/{file}", folder / file, small[file], cache.retries), small
+                )
+                list(fetched)  # the error of a thread is raised where its result is read
             # Last: what has a manifest had all indexes.
             write_atomic(folder / name, data)
             wanted.unlink(missing_ok=True)
@@ -146,18 +157,6 @@ def _checked(path: Path, url: str) -> Manifest:
 
 def _small_files(manifest: Manifest) -> Manifest:
     """The records of the files that are fetched when a dataset is opened."""
-    if manifest["kind"] == "pretrain":
+    if manifest["kind"] == "pretrain":  # a cache has nothing but tokens
         return {}
     return {name: r for name, r in manifest["files"].items() if PurePosixPath(name).name not in STREAMED}
-
-
-def _has_small_files(folder: Path, manifest: Manifest) -> bool:
-    """Whether all of them are here, in their sizes; a system that cleans /tmp deletes files one at a time."""
-    return all(size_of(folder / name) == record["bytes"] for name, record in _small_files(manifest).items())
-
-
-def _fetch_small_files(url: str, folder: Path, manifest: Manifest, cache: ShardCache) -> None:
-    small = _small_files(manifest)
-    with ThreadPoolExecutor(INDEX_THREADS) as threads:
-        # The error of a thread is raised where its result is read.
-        list(threads.map(lambda name: copy_file(f"{url}/{name}", folder / name, small[name], cache.retries), small))

@@ -197,12 +197,25 @@ class EpisodeReader:
         kernel, limit = native(), self._vocab_size
         # The kernel compares the ids of files with the limit, and numpy those of the padding too.
         if kernel is not None and (limit is None or pad_id < limit):
-            found = self._gathered(kernel, spans, pad_id, batches, with_layout)
+            found = self._by_kernel(kernel, spans, pad_id, batches, with_layout)
             if found is not None:
                 return found
-        return self._by_numpy(spans, pad_id, batches, with_layout)  # also to name a value that the kernel found wrong
+        # In numpy where there is no kernel; and where the kernel found a wrong value, to name it.
+        texts = self.texts(spans)
+        weights = targets_of(self.weights(spans, texts))
+        x, y = shifted(self.ids(spans, pad_id))
+        # Two batches of rows that hold 3 4 and 5 2 tokens have 7 and 7.
+        tokens = spans.used.reshape(batches, -1).sum(axis=1).tolist()
+        rows = spans.B // batches
+        # Episodes in rows 0 0 1 3, two rows a batch: batches 0 0 0 1, so 3 and 1.
+        episodes = np.bincount(spans.of_episodes(spans.row) // rows, minlength=batches).tolist()
+        sums = [BatchSums(0, 0.0, n, own, 0, 0) for n, own in zip(tokens, episodes, strict=True)]
+        sums, layout = _with_weights(sums, weights), None
+        if with_layout:
+            sums, layout = self._layout(spans, texts, sums)
+        return TrainingRows(x, y, weights.astype(np.float32, order="C"), sums, layout)
 
-    def _gathered(
+    def _by_kernel(
         self, kernel: ModuleType, spans: RowSpans, pad_id: int, batches: int, with_layout: bool
     ) -> TrainingRows | None:
         """See `training_rows`; `None` if a value is wrong."""
@@ -224,27 +237,13 @@ class EpisodeReader:
             return None
         sums = [BatchSums(own[0], float(own[0]), *own[1:]) for own in found.totals.tolist()]
         mask = found.mask
-        if mask is None:
+        if mask is None:  # of weights that the kernel does not know, see `_weighs_in_kernel`
             weights = targets_of(self.weights(spans, self.texts(spans)))
             mask, sums = weights.astype(np.float32, order="C"), _with_weights(sums, weights)
         layout = None
         if found.numbers is not None and found.positions is not None:
             layout = Layout(found.numbers, found.positions, found.bounds, found.columns)
         return TrainingRows(found.x, found.y, mask, sums, layout)
-
-    def _by_numpy(self, spans: RowSpans, pad_id: int, batches: int, with_layout: bool) -> TrainingRows:
-        """See `training_rows`."""
-        texts = self.texts(spans)
-        weights = targets_of(self.weights(spans, texts))
-        x, y = shifted(self.ids(spans, pad_id))
-        tokens = spans.used.reshape(batches, -1).sum(axis=1).tolist()
-        rows = spans.B // batches
-        episodes = np.bincount(spans.of_episodes(spans.row) // rows, minlength=batches).tolist()
-        sums = [BatchSums(0, 0.0, n, own, 0, 0) for n, own in zip(tokens, episodes, strict=True)]
-        sums, layout = _with_weights(sums, weights), None
-        if with_layout:
-            sums, layout = self._layout(spans, texts, sums)
-        return TrainingRows(x, y, weights.astype(np.float32, order="C"), sums, layout)
 
     def _layout(self, spans: RowSpans, texts: Int64s, sums: list[BatchSums]) -> tuple[list[BatchSums], Layout]:
         """The layout of the texts of rows, and the sums with those of sequences."""
@@ -346,26 +345,22 @@ class EpisodeReader:
             # Without masks every token of an episode counts, and padding does not.
             weights: Array = spans.own.astype(np.uint8)
         elif self._by_turn and spans.cut.any():
-            weights = self._weights_by_turn(self._masks, spans)
+            # Reading one token more shows whether a row's end cuts a turn, which then is not trained.
+            longer = self._masks.rows(spans.one_longer(), 0)
+            weights = longer[:, : self._width].copy()
+            rows = spans.row[spans.cut]  # an episode that is cut fills its row, so it has the row to itself
+            weights[rows] = without_cut_turn(longer[rows], self._width)
         else:
             weights = self._masks.rows(spans, 0)
         self._check_weights(weights, spans)
         if self._masks is not None and spans.sees is not None:
             self._check_branches(weights, spans, spans.sees)
+        # After the checks: a damaged value there must be found, too.
         weights.reshape(-1)[texts] = 0
         if self._masks is not None and spans.is_prefix is not None:
             # They are trained in the episode that owns them. Prefixes # . . of 2 1 3 tokens, the last one's row of 4:
             # # # . . . .
             weights[: spans.filled].reshape(-1)[spans.is_prefix.repeat(spans.reach)] = 0
-        return weights
-
-    def _weights_by_turn(self, masks: Column, spans: RowSpans) -> Array:
-        """The mask, with 0 on a turn that the row's end cuts; reading one token more shows whether it does."""
-        longer = spans.one_longer()
-        wide = masks.rows(longer, 0)
-        weights = wide[:, : self._width].copy()
-        rows = spans.row[spans.cut]  # an episode that is cut fills its row, so it has the row to itself
-        weights[rows] = without_cut_turn(wide[rows], self._width)
         return weights
 
     def _check_weights(self, weights: Array, spans: RowSpans) -> None:

@@ -113,12 +113,17 @@ def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[Traini
                 f"{name!r} is no option of a loader with dataset_mode {mode!r}; expected one of {', '.join(names)}"
                 f"{did_you_mean(name, names)}"
             )
-    dataset_mode(config, keywords.get("dataset_mode"))
+    dataset_mode(config, keywords.get("dataset_mode"))  # raises for a mode that does not exist
     check_names(config, {"dataset_mode", *(name for name, value in keywords.items() if value is not None)})
     found = {name: attribute(config, name) for name in names}
     # Keywords last, because they win over the config.
     found |= {name: value for name, value in keywords.items() if value is not None}
-    values: dict[str, Any] = {name: _as_python(value) for name, value in found.items() if value is not None}
+    # A numpy scalar becomes the Python number that `TrainingConfig` expects.
+    values: dict[str, Any] = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in found.items()
+        if value is not None
+    }
     # Checked here: torch would fail at the first batch, deep inside training.
     values["device"] = str(checked_device(values.get("device", "cpu")))
     settings = TrainingConfig(**values | {"dataset_mode": mode})
@@ -126,11 +131,6 @@ def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[Traini
         if value is None:
             raise UsageError(f"the config has no {name}; expected a positive whole number")
     return settings, settings.batch_size or 0, settings.block_size or 0
-
-
-def _as_python(value: Any) -> Any:
-    """A numpy scalar as the Python number that `TrainingConfig` expects."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], dict[str, float] | None]:
@@ -191,6 +191,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
         return 0, 1
+    # Both passed: a program may have its own groups of processes, so these need not be torch.distributed's.
     rank, world_size = RANK.whole(rank), WORLD_SIZE.whole(world_size)
     if rank >= world_size:
         raise UsageError(f"rank is {rank} of world_size {world_size}; expected a whole number below the world size")
@@ -219,15 +220,11 @@ def resolve_vocab_size(argument: int | None, config: Any, tokenizer: Any | None,
     for value in (argument, attribute(config, "vocab_size")):
         if value is not None:
             return VOCAB_SIZE.whole(value)
-    of_tokenizer = _vocab_size_of(tokenizer)
-    return recorded if of_tokenizer is None else of_tokenizer
-
-
-def _vocab_size_of(tokenizer: Any | None) -> int | None:
+    # SentencePiece has it as a method, transformers as an attribute, other tokenizers not at all.
     size = getattr(tokenizer, "vocab_size", None)
     size = size() if callable(size) else size
     if not isinstance(size, int):
-        return None
+        return recorded
     # In transformers, vocab_size leaves out the added tokens, which len() counts.
     return max(size, len(tokenizer)) if isinstance(tokenizer, Sized) else size
 

@@ -74,8 +74,19 @@ class ShardStream:
         self, split: EpisodeSplit, schedule: ShardWindows, open_reader: Callable[..., EpisodeReader], rows: int
     ) -> None:
         self._split, self._schedule, self._open_reader = split, schedule, open_reader
-        _check_capacity(split, schedule, rows)
         caches = {shard.remote[0] for shard in split.shards if shard.remote}
+        # The largest shards must fit, for which ones are in a window together changes every epoch.
+        sizes = sorted((shard.remote[1].bytes for shard in split.shards if shard.remote), reverse=True)
+        windows = schedule.most_windows(rows)
+        needed = sum(sizes[: windows * schedule.window])
+        which = "the one that is read and the next" if windows == 2 else f"which a batch of {rows:,} rows may be in"
+        for cache in caches:
+            if needed > cache.max_bytes:
+                raise UsageError(
+                    f"cache_bytes is {cache.max_bytes:,}, but {windows} windows of {schedule.window} shards of "
+                    f"{split.split}, {which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
+                    "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
+                )
         self._room_ahead = min(cache.max_bytes for cache in caches) // SHARE_AHEAD
         self.after_fork()
         reset_after_fork(self)
@@ -126,7 +137,8 @@ class ShardStream:
         before = self._opened = None  # from here on shards that are not needed any more may be evicted, to make room
         # Before anything is fetched: shards that are not held may be evicted to make room for the next window's.
         for n in wanted.tolist():
-            if n not in held and (found := self._held_if_here(n)) is not None:
+            remote = self._split.shards[n].remote
+            if n not in held and remote is not None and (found := remote[0].held_if_here(remote[1])) is not None:
                 held[n] = found
         # What is needed now is downloaded by the threads too, several shards at a time.
         missing = [n for n in wanted.tolist() if n not in held]
@@ -140,10 +152,8 @@ class ShardStream:
         return opened
 
     def _ahead(self, upcoming: Iterator[Int64s]) -> list[int]:
-        """The shards of the next window, and of as many windows after it as the limits allow.
-
-        With the next window alone, all threads would wait for the store at once, and then for the next window.
-        """
+        """The shards of the next window, and of as many windows after it as the limits allow."""
+        # With the next window alone, all threads would wait for the store at once, and then for the next window.
         found: dict[int, None] = dict.fromkeys(next(upcoming).tolist())  # in the order of their use, each once
         for window in islice(upcoming, MOST_AHEAD):
             more = found | dict.fromkeys(window.tolist())
@@ -152,28 +162,9 @@ class ShardStream:
             found = more
         return list(found)
 
-    def _held_if_here(self, number: int) -> HeldShard | None:
-        remote = self._split.shards[number].remote
-        return None if remote is None else remote[0].held_if_here(remote[1])
-
     def _remote(self, numbers: list[int]) -> list[_Fetch]:
         found = (self._split.shards[number].remote for number in numbers)
         return [remote for remote in found if remote is not None]
-
-
-def _check_capacity(split: EpisodeSplit, schedule: ShardWindows, rows: int) -> None:
-    """Raise `UsageError` unless the largest shards of two windows, or of a large batch, fit into the cache."""
-    sizes = sorted((shard.remote[1].bytes for shard in split.shards if shard.remote), reverse=True)
-    windows = schedule.most_windows(rows)
-    needed = sum(sizes[: windows * schedule.window])
-    which = "the one that is read and the next" if windows == 2 else f"which a batch of {rows:,} rows may be in"
-    for cache in {shard.remote[0] for shard in split.shards if shard.remote}:
-        if needed > cache.max_bytes:
-            raise UsageError(
-                f"cache_bytes is {cache.max_bytes:,}, but {windows} windows of {schedule.window} shards of "
-                f"{split.split}, {which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
-                "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
-            )
 
 
 class _Fetcher:
@@ -244,7 +235,9 @@ def _fetch(wanted: _Wanted) -> None:
                 wanted.done(shard)
             else:
                 wanted.put_back(shard)
-        except Exception as error:  # the reader that needs the shard gets the same one, and raises it
+        # Whatever a store's library raises: a thread that ended would download nothing any more. The reader that needs
+        # the shard gets the same error, and raises it.
+        except Exception as error:
             wanted.done(shard)
             _log.debug("[Store] %s: not fetched ahead: %s", remote.url, error)
 
