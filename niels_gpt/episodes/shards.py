@@ -121,6 +121,7 @@ class Shard:
 
 def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records, Records | None]]:
     """Records `start` to `stop` - 1 in chunks: the number of the first, the records, and those of the prefixes."""
+    # Items and windows were made in memory; no file has them.
     if shard.items is not None or shard.has_windows:
         yield start, shard.records[start:stop], None if shard.prefixes is None else shard.prefixes[start:stop]
         return
@@ -269,11 +270,9 @@ def _window_shard(path: Path, tokens: Tokens, records: Records, remote: tuple[Sh
 
 
 def _window_records(T: int) -> Callable[[int], Records]:
-    """A function from the number of a shard's tokens to its windows; a window has at least one input and one target.
+    """A function from the number of a shard's tokens to its windows; a window has at least one input and one target."""
 
-    Shards have one size, so they share the array: it does not grow with the corpus.
-    """
-
+    # All shards but the last have one size, so they share the array: it does not grow with the corpus.
     @cache
     def records_of(n: int) -> Records:
         # 8 tokens and T = 3: starts 0 3 6; 7 tokens: 0 3, since 6 would have no target.
@@ -285,6 +284,7 @@ def _window_records(T: int) -> Callable[[int], Records]:
 
 def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | None:
     """An array of the dtype that `n` values of `size` bytes have; `None` if it is none of them, or there is no file."""
+    # Masks of 6 tokens: 24 bytes are float32, 6 are uint8; 12 are neither, and such a mask is not used.
     fitting = [np.dtype(dtype) for dtype in dtypes if size == n * np.dtype(dtype).itemsize]
     return cast("npt.NDArray[Any]", AbsentArray(n, fitting[0])) if fitting else None
 

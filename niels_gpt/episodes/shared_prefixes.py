@@ -61,6 +61,7 @@ class SharedItems:
         alone = shared == 0
         # The first sample of each one's conversation: alone # . . # . gives 0 0 0 3 3.
         root = np.maximum.accumulate(np.where(alone, np.arange(n), 0))
+        # Starts 0 5 7 and lengths 5 2 4: 5 is the end of 0..5 and 7 that of 5..7, so . # #.
         follows = np.append(False, starts[1:] == (starts + lengths)[:-1])
         wrong = ~alone & (~follows | (begins != starts[root]) | (shared > lengths[root]))
         if wrong.any():
@@ -70,7 +71,8 @@ class SharedItems:
                 "Leave it out, or build the dataset with: niels-gpt episodes build --samples"
             )
         first = np.flatnonzero(alone | _does_not_fit(alone, shared, lengths, width))
-        # Own tokens of several samples are neighbours. The first sample needs no copy of itself.
+        # Own tokens of several samples are neighbours: lengths 5 2 4 of items that begin at samples 0 and 2 are 7 and
+        # 4. The first sample needs no copy of itself.
         own_lengths = np.add.reduceat(lengths, first)
         copied = np.where(alone[first], 0, np.maximum.reduceat(shared, first))
         return cls(
@@ -83,10 +85,9 @@ class SharedItems:
 
 
 def _does_not_fit(alone: Bools, shared: Int64s, lengths: Int64s, width: int) -> Bools:
-    """True for each sample that begins another item of its conversation, because the item before is full.
-
-    The loop is over the samples of the conversation that has the most; each round is over all conversations.
-    """
+    """True for each sample that begins another item of its conversation, because the item before is full."""
+    # Greedy, in the order of the samples. The loop is over the samples of the conversation that has the most; each
+    # round is over all conversations, of which `used` and `copied` describe the item that is being filled.
     n = len(lengths)
     first = np.flatnonzero(alone)
     sizes = np.diff(first, append=n)
@@ -96,6 +97,7 @@ def _does_not_fit(alone: Bools, shared: Int64s, lengths: Int64s, width: int) -> 
     for number in range(1, int(sizes.max())):
         going = np.flatnonzero(sizes > number)
         sample = first[going] + number
+        # The first item holds what is shared as its own tokens; any other needs a copy, as long as its longest prefix.
         needed = np.where(is_first[going], 0, np.maximum(copied[going], shared[sample]))
         full = needed + used[going] + lengths[sample] > width
         begins[sample] = full

@@ -43,6 +43,7 @@ class SpanLocator:
 
     def of_rows(self, rows: Int64s) -> RowSpans:
         """The spans of these rows, cut to the rows' width; rows with the number `EMPTY` come last."""
+        # The kernel knows episodes with one prefix; an item of `share_prefixes` has several samples.
         if (kernel := native()) and not self._split.shares_prefixes:
             return self._located(kernel, rows, self._plan)
         return self._cut(*self._placed(rows), len(rows))

@@ -146,8 +146,9 @@ class GPTDataLoader:
         first = self._positions[split] + self.rank * B
         spans = windows.draw(first, first + B)
         masks = None if self.config.use_loss_mask is False else windows.masks
-        if masks is None:
-            self._warn_once(split, windows)
+        if masks is None and self.config.use_loss_mask and not self._warned:
+            self._warned = True
+            _log.warning("[DataLoader] split=%s: no loss mask, get_batch returns (x, y): %s", split, windows.no_mask)
         arrays = windows.arrays(spans, masks)
         tensors = tuple(to_device(torch.from_numpy(array), self.config.device) for array in arrays)
         self._positions[split] += B * self.world_size  # only now: after an error, the next call makes this batch again
@@ -189,11 +190,6 @@ class GPTDataLoader:
             raise CacheError(f"{self.dataset_dir / split}: no tokens; this dataset has no {split} split")
         return self._splits[split]
 
-    def _warn_once(self, split: str, windows: _Windows) -> None:
-        if self.config.use_loss_mask and not self._warned:
-            self._warned = True
-            _log.warning("[DataLoader] split=%s: no loss mask, get_batch returns (x, y): %s", split, windows.no_mask)
-
 
 def _reopen(config: Any, dataset_dir: Path, ranks: dict[str, Any], states: dict[str, dict[str, Any]]) -> GPTDataLoader:
     loader = GPTDataLoader(config, None, dataset_dir, **ranks)
@@ -228,6 +224,7 @@ class _Windows:
         self._order = RandomRows(int(counts.sum()), seed)
         self.tokens = Column([file.tokens for file in files], width)
         masks = [file.mask for file in files if file.mask is not None]
+        # Of all files or of none: a batch has windows of several, and returns one kind of tuple.
         self.masks = Column(masks, width) if len(masks) == len(files) else None
         self.no_mask = next((file.no_mask for file in files if file.mask is None), "")
         digest = hashlib.blake2b(json.dumps(self._order.describe()).encode(), digest_size=16)
@@ -241,6 +238,7 @@ class _Windows:
     def draw(self, start: int, stop: int) -> RowSpans:
         """The windows at these positions of the endless random sequence, one a row."""
         numbers = self._order.rows(0, start, stop)
+        # Files of 3 and 5 windows have first 0 3: window 4 has two entries at or below it, so the file is number 1.
         shard = np.searchsorted(self._first, numbers, side="right") - 1
         n = len(numbers)
         return RowSpans(
@@ -257,11 +255,9 @@ class _Windows:
         )
 
     def arrays(self, spans: RowSpans, masks: Column | None) -> tuple[Array, ...]:
-        """`x` and `y` of these windows, int64 of shape (windows, width - 1), and with `masks` the mask of `y`, float32.
-
-        The mask of a target is that of its own token, so the first token's is left out.
-        """
+        """`x` and `y` of these windows, int64 of shape (windows, width - 1); with `masks` also that of `y`, float32."""
         kernel = native()
+        # The kernel reads masks of 0 and 1 alone. It finds nothing where there is another value, which numpy then gives.
         if kernel is not None and masks is not None and masks.dtype == np.uint8:
             found = gather.training_rows(
                 kernel,
@@ -278,33 +274,32 @@ class _Windows:
             )
             if found is not None and found.mask is not None:
                 return found.x, found.y, found.mask
-        x_and_y = self._inputs_and_targets(spans)
-        if masks is None:
-            return x_and_y
-        return *x_and_y, gather.targets_of(masks.rows(spans, 0)).astype(np.float32, order="C")
-
-    def _inputs_and_targets(self, spans: RowSpans) -> tuple[Array, Array]:
-        if kernel := native():
+        if kernel is None:
+            x_and_y = gather.shifted(self.tokens.rows(spans, 0))
+        else:
             T, files = self.width - 1, self.tokens.files
             gathered = gather.inputs_and_targets(kernel, self._buffers, files, spans.for_kernel, B=spans.B, T=T)
             assert gathered is not None  # no id is above the limit, as there is none
-            return gathered
-        return gather.shifted(self.tokens.rows(spans, 0))
+            x_and_y = gathered
+        if masks is None:
+            return x_and_y
+        # The mask of a target is that of its own token, so the first token's is left out.
+        return *x_and_y, gather.targets_of(masks.rows(spans, 0)).astype(np.float32, order="C")
 
 
 def _find(split: Path) -> list[_File]:
     """The files of a split, in any of the three forms; none if it is absent."""
     folders = [split, *sorted(path for path in split.glob("shard_*") if path.is_dir())]
-    found = [folder for folder in folders if (folder / TOKENS_NAME).is_file()]
-    if found:
-        return [_with_mask(folder) for folder in found]
+    files = []
+    for folder in folders:
+        if (folder / TOKENS_NAME).is_file():
+            tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
+            files.append(_File(folder / TOKENS_NAME, tokens, *open_mask(folder, len(tokens), None)))
+    if files:
+        return files
     # By name, because windows are numbered through all files and a state refers to these numbers.
     paths = sorted(split.glob("shard_*.bin"))
+    # Shards without a meta.json are of the cache format's default dtype.
     meta: Mapping[str, Any] = (meta_beside(split.parent, None) or {}) if paths else {}
     dtype = TOKEN_DTYPES[meta.get("token_dtype", "uint16-le")]
     return [_File(path, map_tokens(path, dtype), None, f"{path}: a shard without mask") for path in paths]
-
-
-def _with_mask(folder: Path) -> _File:
-    tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
-    return _File(folder / TOKENS_NAME, tokens, *open_mask(folder, len(tokens), None))

@@ -72,34 +72,35 @@ def summarise(dataset: Path, block_size: int) -> list[SplitSummary]:
         CacheError: there is no dataset, or a damaged one.
     """
     require_episodes(dataset)
-    # Loaders leave out episodes of one token, which have nothing to predict; here everything that is stored counts.
-    opened = [EpisodeSplit([dataset], split, min_tokens=1) for split in SPLITS]
-    return [_summary(split, block_size + 1) for split in opened if split.shards]
-
-
-def _summary(split: EpisodeSplit, width: int) -> SplitSummary:
-    # Sorted, so that percentiles are lookups.
-    lengths = np.sort(split.lengths())
-    cut = np.minimum(lengths, width)
-    plan = pack(cut, width)
-    n = len(lengths)
-    # Of 6 lengths the places 0 3 5 5.
-    percentiles = [int(lengths[min(n - 1, n * percent // 100)]) if n else 0 for percent in (0, 50, 95, 100)]
-    masks = {str(shard.mask.dtype) for shard in split.shards if shard.mask is not None}
-    return SplitSummary(
-        split=split.split,
-        episodes=n,
-        tokens=int(lengths.sum()),
-        mask=", ".join(sorted(masks)) if split.has_mask else f"none ({split.why_no_mask})",
-        shortest=percentiles[0],
-        median=percentiles[1],
-        percentile_95=percentiles[2],
-        longest=percentiles[3],
-        too_long=int((lengths > width).sum()),
-        filled=float(cut.sum() / max(1, n * width)),
-        packed_rows=plan.rows,
-        packed_filled=plan.utilisation,
-    )
+    width, summaries = block_size + 1, []
+    for name in SPLITS:
+        # Loaders leave out episodes of one token, which have nothing to predict; here everything that is stored counts.
+        split = EpisodeSplit([dataset], name, min_tokens=1)
+        if not split.shards:
+            continue
+        lengths = np.sort(split.lengths())  # so that percentiles are lookups
+        cut = np.minimum(lengths, width)
+        plan = pack(cut, width)
+        n = len(lengths)
+        # Of 6 lengths the places 0 3 5 5.
+        percentiles = [int(lengths[min(n - 1, n * percent // 100)]) if n else 0 for percent in (0, 50, 95, 100)]
+        masks = {str(shard.mask.dtype) for shard in split.shards if shard.mask is not None}
+        summary = SplitSummary(
+            split=split.split,
+            episodes=n,
+            tokens=int(lengths.sum()),
+            mask=", ".join(sorted(masks)) if split.has_mask else f"none ({split.why_no_mask})",
+            shortest=percentiles[0],
+            median=percentiles[1],
+            percentile_95=percentiles[2],
+            longest=percentiles[3],
+            too_long=int((lengths > width).sum()),
+            filled=float(cut.sum() / max(1, n * width)),
+            packed_rows=plan.rows,
+            packed_filled=plan.utilisation,
+        )
+        summaries.append(summary)
+    return summaries
 
 
 def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Progress = SILENT) -> Iterator[str]:
@@ -120,6 +121,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
     yield from damaged
     if damaged:  # what follows would report the same damage in other terms
         return
+    # What the caller says wins: the recorded size may be what is wrong.
     limit = vocab_size if vocab_size is not None else (manifest or {}).get("vocab_size")
     for split in SPLITS:
         try:
@@ -170,11 +172,9 @@ def _completion_findings(shard: Shard, manifest: Manifest | None) -> Iterator[st
 
 
 def _image_findings(shard: Shard) -> Iterator[str]:
-    """The first image whose place is not in its episode, overlaps the one before, or holds other ids; or its path.
-
-    A model has one placeholder id: the images hold it, and nothing else does.
-    """
-    # Each image is judged by those before it, so only the first fault is certain: the check ends there.
+    """The first image whose place is not in its episode, overlaps the one before, or holds other ids; or its path."""
+    # A model has one placeholder id: the images hold it, and nothing else does. Each image is judged by those before
+    # it, so only the first fault is certain: the check ends there.
     if not shard.images:
         return
     end = (-1, 0)  # the episode, and where its last image ends in it
@@ -211,6 +211,7 @@ def _image_findings(shard: Shard) -> Iterator[str]:
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:
     """One line if only some shards have metadata, lack a row per episode, or have weights that are not 0 or more."""
+    # Sampling reads the metadata of all shards, or none: one that is missing is an error there.
     having = [shard.folder for shard in split.shards if (shard.folder / METADATA_NAME).exists()]
     lacking = [shard.folder for shard in split.shards if shard.folder not in having]
     if having and lacking:

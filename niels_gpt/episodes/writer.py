@@ -163,16 +163,14 @@ class EpisodeWriter:
     def _cuts(
         self, n: int, completions: npt.NDArray[np.void] | None, prefixes: npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.int64] | None:
-        """The episodes before which a shard may end, and the end; `None`: before any of the `n` episodes.
-
-        Numbers 0 1 | 0 1 2 of two groups give 0 2 5.
-        """
+        """The episodes before which a shard may end, and the end; `None`: before any of the `n` episodes."""
         if self._with_prefixes != (prefixes is not None) or (prefixes is not None and prefixes.shape != (n, 2)):
             raise UsageError(
                 f"{n} episodes, with_prefixes {self._with_prefixes} and prefixes of shape "
                 f"{None if prefixes is None else prefixes.shape}; expected ({n}, 2) with with_prefixes, else none"
             )
         if prefixes is not None:
+            # A record names tokens of its own file, so episodes stay with the one that holds what they begin with.
             return np.append(np.flatnonzero(prefixes[:, 1] == 0), n)
         if self._with_completions != (completions is not None) or (completions is not None and len(completions) != n):
             raise UsageError(
@@ -180,6 +178,7 @@ class EpisodeWriter:
                 f"{'no' if completions is None else len(completions)} records of completions; expected one per episode "
                 "with with_completions, and none without"
             )
+        # Numbers 0 1 | 0 1 2 of two groups give 0 2 5.
         return None if completions is None else np.append(np.flatnonzero(completions["number"] == 0), n)
 
     def _stop(
@@ -198,6 +197,8 @@ class EpisodeWriter:
         fitting = int(np.searchsorted(ends, room, side="right"))
         if cuts is None:
             return max(fitting, first + (shard.tokens == 0))  # an empty shard takes one episode of any length
+        # Cuts 0 2 5 and `first` 2: at 1. With room for episodes 2 to 3, `fitting` is 4 and the last cut up to it is 2,
+        # so nothing is written; with room for 2 to 4, `fitting` is 5, and the shard takes the group 2 3 4.
         at = int(np.searchsorted(cuts, first))
         # An empty shard takes one group of any length. A group that an earlier call began goes on in its shard.
         least = cuts[min(at + (shard.tokens == 0), len(cuts) - 1)]
@@ -230,7 +231,7 @@ class EpisodeWriter:
             )
         if ids.dtype.kind not in "iu":
             raise UsageError(f"ids are {ids.dtype}; expected integers")
-        # uint32 would wrap around silently.
+        # The file's uint32 would wrap around silently: 2**32 + 5 would be read as 5.
         if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
             raise UsageError(f"ids from {ids.min()} to {ids.max()}; expected 0 to 2**32 - 1")
         if self._mask_dtype is None:
@@ -340,6 +341,8 @@ class _ShardFiles:
             self._segments.write(segments.astype(SEGMENT_DTYPES[self._segments_dtype or ""]))
         if self._completions is not None and completions is not None:
             self._completions.write(completions.astype(COMPLETION))
+        # Counted from the episode by the caller, who does not know where in which shard it is; in the file from its
+        # start.
         if self._prefixes is not None and prefixes is not None:
             self._prefixes.write(self._records_of(prefixes, ends - lengths).astype("<u8"))
         if self._metadata is not None:
@@ -350,6 +353,7 @@ class _ShardFiles:
         """The images of the next episodes."""
         if self._images is None or self._image_paths is None:
             return
+        # Numbers of episodes and places of paths begin at 0 in every shard, whose files are read by themselves.
         rows, names = [], []
         for number, episode_images in enumerate(images, self._episodes_of_images):
             for image in episode_images:
