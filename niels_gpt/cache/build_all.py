@@ -143,7 +143,16 @@ def plan(settings: Settings) -> list[Target]:
     Raises:
         UsageError: a name that is not one of `NAMES`, or in both; nothing left to build; a number out of range.
     """
-    _check_numbers(settings)
+    # Checked before anything is built: these numbers concern the build functions alone, which may be called after
+    # hours.
+    check_budgets(settings.max_train_tokens, settings.max_val_tokens)
+    # A shard holds at least one token, which takes four bytes in uint32: the range with the larger minimum.
+    shard_range = ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.CACHE_SHARD_BYTES
+    shard_range.check(settings.shard_bytes)
+    BadRowLimit.of(settings.max_bad_rows)
+    ranges.THREADS.check(settings.threads, "threads")
+    ranges.VAL_FRAC.check(settings.val_frac)
+    ValidationSplit(settings.val_frac, settings.seed)
     # Names are checked in all three before any is used: a misspelt --skip would otherwise build what it was to leave
     # out.
     for name in (*settings.only, *settings.skip, *settings.datasets):
@@ -157,42 +166,29 @@ def plan(settings: Settings) -> list[Target]:
     return chosen
 
 
-def _check_numbers(settings: Settings) -> None:
-    """Check, before anything is built, the options that only the build functions would check."""
-    check_budgets(settings.max_train_tokens, settings.max_val_tokens)
-    # A shard holds at least one token, which takes four bytes in uint32: the range with the larger minimum.
-    (ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.CACHE_SHARD_BYTES).check(
-        settings.shard_bytes
-    )
-    BadRowLimit.of(settings.max_bad_rows)
-    ranges.THREADS.check(settings.threads, "threads")
-    ranges.VAL_FRAC.check(settings.val_frac)
-    ValidationSplit(settings.val_frac, settings.seed)
-
-
 def _all_targets(settings: Settings) -> list[Target]:
-    return [_target(name, settings) for name in SOURCES]
-
-
-def _target(name: str, settings: Settings) -> Target:
-    options = SourceOptions(
-        dataset=settings.datasets.get(name),
-        folder=settings.roam_dir,
-        seed=settings.seed,
-        shuffle_buffer=settings.shuffle_buffer,
-        order=settings.order,
-        english_only=settings.english_only,
-        max_messages=settings.max_messages,
-    )
-    source = open_source(name, options)
-    limits: dict[str, Any] = {"val_frac": settings.val_frac}
-    if isinstance(source, TextSource):
-        limits |= {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS}
-    if source.unbounded:  # a stream without end, so the budgets also decide the share of validation
-        limits = {"max_train_tokens": settings.max_train_tokens, "max_val_tokens": settings.max_val_tokens}
-    place = f"{'pretrain' if isinstance(source, TextSource) else 'sft'}/{name}"
-    is_stub = name == STUB_NAME and not settings.with_gutenberg
-    return Target(name, place, None if is_stub else source, limits)
+    """The targets of all sources, in the order of `SOURCES`."""
+    targets = []
+    for name in SOURCES:
+        options = SourceOptions(
+            dataset=settings.datasets.get(name),
+            folder=settings.roam_dir,
+            seed=settings.seed,
+            shuffle_buffer=settings.shuffle_buffer,
+            order=settings.order,
+            english_only=settings.english_only,
+            max_messages=settings.max_messages,
+        )
+        source = open_source(name, options)
+        limits: dict[str, Any] = {"val_frac": settings.val_frac}
+        if isinstance(source, TextSource):
+            limits |= {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS}
+        if source.unbounded:  # a stream without end, so the budgets also decide the share of validation
+            limits = {"max_train_tokens": settings.max_train_tokens, "max_val_tokens": settings.max_val_tokens}
+        place = f"{'pretrain' if isinstance(source, TextSource) else 'sft'}/{name}"
+        is_stub = name == STUB_NAME and not settings.with_gutenberg
+        targets.append(Target(name, place, None if is_stub else source, limits))
+    return targets
 
 
 def build_all(
@@ -247,6 +243,7 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncode
         _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets}, replaced=replaced)
         if settings.overwrite or not is_there:
             copy_tokenizer(tokenizer, files, settings.tokenizer, folder)
+    # Built with the copy, not with what was named: so it is certain that the copy reads what these caches hold.
     copy = document_encoder(folder, settings.separator)
     check_copy(copy, folder)
     return copy
@@ -295,7 +292,10 @@ def _build(
         _build_cache(target, out, config, tokenizer, settings, executor, progress)
         meta = open_meta(out)
     except NielsError as error:
-        reason = f"{error}{_advice(target, error)}"
+        reason = str(error)
+        # A hint for the most common failure: most users have no folder of notes at the default place.
+        if isinstance(target.source, RoamNotes) and isinstance(error, InputError):
+            reason += "; name your folder of notes with --roam-dir, or leave them out with --skip roam"
         return Outcome(target.name, target.place, "failed", time.perf_counter() - started, reason=reason)
     status: Status = "already built" if before == (out / META_NAME).stat().st_mtime_ns else "built"
     counts = {"splits": meta["splits"], "dropped": meta["dropped"], "source": meta["dataset_config"]}
@@ -306,10 +306,10 @@ def _build(
 
 
 def _pinned(source: TextSource | ChatSource, out: Path, settings: Settings) -> tuple[dict[str, Any], str]:
-    """The source's configuration; and a note if the hub has a newer commit than the finished cache.
-
-    A finished cache is pinned to its commit: it is only rebuilt from a newer one with --overwrite or a named revision.
-    """
+    """The source's configuration; and a note if the hub has a newer commit than the finished cache."""
+    # A finished cache is pinned to its commit: it is rebuilt from a newer one only with --overwrite or a named
+    # revision. Else every run would find that the configuration differs, and refuse, once somebody had committed on the
+    # hub.
     config = source.config()
     if settings.overwrite or not isinstance(source, HubSource) or source.dataset.revision is not None:
         return config, ""
@@ -320,13 +320,6 @@ def _pinned(source: TextSource | ChatSource, out: Path, settings: Settings) -> t
         return config, ""
     newer = f"pinned to {pinned}, newer exists: {config['revision']}; --overwrite builds that one"
     return config | {"revision": pinned}, newer
-
-
-def _advice(target: Target, error: NielsError) -> str:
-    """A hint for the most common failure: most users have no folder of notes at the default place."""
-    if isinstance(target.source, RoamNotes) and isinstance(error, InputError):
-        return "; name your folder of notes with --roam-dir, or leave them out with --skip roam"
-    return ""
 
 
 def _build_cache(
@@ -345,6 +338,7 @@ def _build_cache(
         source_config=source_config,
         max_bad_rows=settings.max_bad_rows,
         overwrite=settings.overwrite or _is_stub(out),
+        # Workers read slices of a source; a stream of the hub can only be read from its beginning.
         executor=executor if isinstance(source, Sliceable) else SERIAL,
         fraction_read=source.fraction_read,
         progress=progress,
@@ -385,10 +379,8 @@ def _write_stub(out: Path, name: str) -> None:
 
 
 def _report(settings: Settings, tokenizer: DocumentEncoder, outcome: Outcome) -> None:
-    """Write an outcome into the report, in place of an earlier one of that source.
-
-    Other processes may build other sources into the same directory, so the report is read again under a lock.
-    """
+    """Write an outcome into the report, in place of an earlier one of that source."""
+    # Other processes may build other sources into the same directory, so the report is read again under a lock.
     path = settings.cache_dir / REPORT_NAME
     with locked_directory(settings.cache_dir):
         sources = {source["name"]: source for source in _reported(path)}

@@ -12,7 +12,7 @@ Nothing has the cache's name before everything is written and flushed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol, Unpack, runtime_checkable
@@ -45,7 +45,6 @@ from niels_gpt.builds.renderer_encoder import KnownRenderer, OnUnsupported, Rend
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
-from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import (
     FORMAT_VERSION,
     META_NAME,
@@ -163,8 +162,11 @@ def _write_documents(
     options.progress.begin(out.name, total=total if total < UNLIMITED_TOKENS else None, unit="tokens")
     chunks = build.chunks(task, texts, options)
     with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must stop too
-        documents = _in_order(with_split(chunks, split), meta["shuffle_buffer"], meta["seed"])
-        for batch in batches(documents, _characters):
+        documents: Iterable[SplitDocument] = with_split(chunks, split)
+        # After the split, which draws once per group of neighbouring documents: shuffling first would part them.
+        if meta["shuffle_buffer"] is not None:
+            documents = shuffled(documents, meta["shuffle_buffer"], meta["seed"])
+        for batch in batches(documents, lambda document: document.characters):
             ids, lengths, in_val = concatenated(batch)
             # Documents of 3 and 2 tokens, of which the second is chosen: `repeat` gives the mask F F F T T of their
             # ids.
@@ -183,18 +185,6 @@ def _write_documents(
         totals,
         {name: {"documents": budgets.documents[name], "tokens": writer.tokens} for name, writer in writers.items()},
     )
-
-
-def _in_order(documents: Iterable[SplitDocument], buffer: int | None, seed: int) -> Iterable[SplitDocument]:
-    """The documents, shuffled if there is a buffer.
-
-    This follows the split, which draws once per group of neighbouring documents; shuffling first would part them.
-    """
-    return documents if buffer is None else shuffled(documents, buffer, seed)
-
-
-def _characters(document: SplitDocument) -> int:
-    return document.characters
 
 
 def build_sft_cache(
@@ -240,10 +230,20 @@ def build_sft_cache(
     """
     options = BuildOptions.merged(options, fields)
     _check_numbers(seed, num_threads, options, val_frac)
-    _check_chat_options(max_message_bytes, default_system_text)
+    ranges.MAX_MESSAGE_BYTES.check(max_message_bytes)
+    try:
+        check_text(default_system_text)
+    except MessageError as error:
+        raise UsageError(f"default_system_text holds {error}") from error
     policy = RenderingPolicy(allow_partial, on_unsupported)
     encoder = _sft_encoder(tokenizer, loss_on, policy, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
+    encoder_options = dict(encoder.describe())
+    if isinstance(encoder, SentinelEncoder):
+        encoder_options = {name: encoder_options[name] for name in ("default_system_text", "max_message_bytes")}
+    else:
+        encoder_options.pop("tokenizer_sha256", None)  # `recipe` records it
+        encoder_options = {"mask_dtype": "uint8", **encoder_options}
     meta = recipe(
         "sft",
         tokenizer,
@@ -253,7 +253,7 @@ def build_sft_cache(
         streaming=streaming,
         split_rule=_split_rule(val_frac, "examples"),
         val_frac=val_frac,
-        **_encoder_options(encoder),
+        **encoder_options,
     )
     out = Path(out_dir)
     with new_build(out, meta, options, manifest=META_NAME, check=open_meta) as build:
@@ -276,7 +276,14 @@ def _write_examples(
     trained = dict.fromkeys(SPLITS, 0)
     options.progress.begin(out.name, unit="tokens")
     for chunk in build.chunks(task, examples, options):
-        _write_chunk(chunk, split, writers, trained)
+        in_val = np.fromiter((split.draw(group) for group in chunk.groups), dtype=np.bool_)
+        for name, chosen in (("train", ~in_val), ("val", in_val)):
+            # Lengths 3 2, the second chosen: tokens [F F F T T].
+            tokens = np.repeat(chosen, chunk.lengths)
+            mask = chunk.weights[tokens] > 0
+            # Without a mask file the mask is only counted: readers find it by the sentinels.
+            writers[name].write(chunk.ids[tokens], chunk.lengths[chosen], mask)
+            trained[name] += int(mask.sum())
         options.progress.advance(len(chunk.ids))
         options.expect_tokens(sum(writer.tokens for writer in writers.values()))
     build.close_writers()
@@ -290,19 +297,6 @@ def _write_examples(
     report_changes(out, build.rejections.changed, options.progress)
 
 
-def _write_chunk(
-    chunk: Chunk, split: ValidationSplit, writers: Mapping[str, ExampleWriter], trained: dict[str, int]
-) -> None:
-    """Write a chunk's examples to their splits, and add their trained tokens to `trained`."""
-    in_val = np.fromiter((split.draw(group) for group in chunk.groups), dtype=np.bool_)
-    for name, chosen in (("train", ~in_val), ("val", in_val)):
-        # Lengths 3 2, the second chosen: tokens [F F F T T].
-        tokens = np.repeat(chosen, chunk.lengths)
-        mask = chunk.weights[tokens] > 0
-        writers[name].write(chunk.ids[tokens], chunk.lengths[chosen], mask)
-        trained[name] += int(mask.sum())
-
-
 def _sft_encoder(
     tokenizer: Any,
     loss_on: LossOn | None,
@@ -311,6 +305,7 @@ def _sft_encoder(
     max_message_bytes: int,
     num_threads: int | None,
 ) -> ConversationEncoder:
+    """What makes ids and masks: a renderer, or the sentinel format of a tokenizer."""
     if not isinstance(tokenizer, CacheTokenizer):
         return as_encoder(tokenizer, loss_on, policy)
     if loss_on is not None:
@@ -322,14 +317,6 @@ def _sft_encoder(
         num_threads=num_threads,
         allow_message_weights=False,
     )
-
-
-def _encoder_options(encoder: ConversationEncoder) -> dict[str, Any]:
-    """The encoder's options as `meta.json` records them; `recipe` adds the tokenizer's hash."""
-    described = encoder.describe()
-    if isinstance(encoder, SentinelEncoder):
-        return {name: described[name] for name in ("default_system_text", "max_message_bytes")}
-    return {"mask_dtype": "uint8", **{name: value for name, value in described.items() if name != "tokenizer_sha256"}}
 
 
 def _split_rule(fraction: float, rows: str) -> str:
@@ -346,14 +333,6 @@ def _check_numbers(seed: int, num_threads: int | None, options: BuildOptions, va
     ranges.THREADS.check(num_threads)
     options.check()
     ranges.VAL_FRAC.check(val_frac)
-
-
-def _check_chat_options(max_message_bytes: int, default_system_text: str) -> None:
-    ranges.MAX_MESSAGE_BYTES.check(max_message_bytes)
-    try:
-        check_text(default_system_text)
-    except MessageError as error:
-        raise UsageError(f"default_system_text holds {error}") from error
 
 
 def check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:

@@ -9,7 +9,6 @@ Tokens are little-endian and headerless. An index (`*_idx.npy`) holds where each
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -130,11 +129,7 @@ class ShardWriter:
 
 
 class ExampleWriter:
-    """Writes one split of an SFT cache: the tokens at once, the index at the end.
-
-    Until then the lengths are in a temporary file: the header of an `.npy` holds the number of entries, which is not
-    known before, and memory must not grow with the number of examples.
-    """
+    """Writes one split of an SFT cache: the tokens at once, the index at the end."""
 
     def __init__(self, folder: Path, split: str, dtype: str, *, masked: bool = False) -> None:
         self._mask = HashedWriter(folder / mask_name(split)) if masked else None
@@ -143,6 +138,8 @@ class ExampleWriter:
         self.files: dict[str, FileRecord] = {}
         self._dtype = np.dtype(dtype)
         self._tokens = HashedWriter(folder / tokens_name(split))
+        # The header of an `.npy` holds the number of entries, which is known only at the end, and memory must not grow
+        # with the number of examples: so their lengths are in a temporary file until then.
         self._lengths = HashedWriter(folder / f"{split}_lengths.partial")
         self._index_path = folder / index_name(split)
 
@@ -164,13 +161,17 @@ class ExampleWriter:
         if self._mask is not None:
             self.files[self._mask.path.name] = self._mask.close()
         self._lengths.close()
-        index = HashedWriter(self._index_path)
-        index.write(_npy_header(self.examples))
+        header, index = BytesIO(), HashedWriter(self._index_path)
+        shape = (self.examples,)
+        np.lib.format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": shape})
+        index.write(header.getvalue())
         offset = 0
-        for lengths in _chunks(self._lengths.path):
-            ends = offset + np.cumsum(lengths)
-            index.write((ends - lengths).astype("<i8"))  # lengths 3 2 4 from offset 0: ends 3 5 9, starts 0 3 5
-            offset = int(ends[-1])
+        with self._lengths.path.open("rb") as file:
+            while data := file.read(8 * _COPY_ITEMS):
+                lengths = np.frombuffer(data, dtype=np.int64)
+                ends = offset + np.cumsum(lengths)
+                index.write((ends - lengths).astype("<i8"))  # lengths 3 2 4 from offset 0: ends 3 5 9, starts 0 3 5
+                offset = int(ends[-1])
         self.files[self._index_path.name] = index.close()
         self._lengths.path.unlink()
 
@@ -182,20 +183,13 @@ class ExampleWriter:
         self._lengths.abandon()
 
 
-def _npy_header(n: int) -> bytes:
-    header = BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": (n,)})
-    return header.getvalue()
-
-
 def index_header(path: Path) -> tuple[int, int]:
     """The number of offsets in an index, and the byte at which they begin.
-
-    numpy's own reader is not used: on a damaged header it raises many different errors.
 
     Raises:
         CacheError: the file is not a one-dimensional int64 `.npy`, or its size differs from its header.
     """
+    # numpy's own reader is not used: on a damaged header it raises many different errors.
     if not is_regular(path):
         raise CacheError(f"{path}: no such file; expected an index of example offsets")
     with storage_errors("reading", path), open_regular(path) as file:
@@ -225,9 +219,3 @@ def index_header(path: Path) -> tuple[int, int]:
             f"{start + 8 * shape[0]:,}. {REPAIR}"
         )
     return shape[0], start
-
-
-def _chunks(path: Path) -> Iterator[npt.NDArray[np.int64]]:
-    with path.open("rb") as file:
-        while data := file.read(8 * _COPY_ITEMS):
-            yield np.frombuffer(data, dtype=np.int64)

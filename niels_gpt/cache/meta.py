@@ -12,7 +12,6 @@ files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,16 @@ def check_meta(path: Path, meta: Meta) -> None:
         check_fields(path, meta["separator_ids"], dict.fromkeys(("before", "after"), ID_LIST), "separator_ids.")
     check_file_records(path, meta)
     check_splits(path, meta, SPLITS, ("tokens",))
-    _check_counts(path, meta)
+    # The sizes of the files say how many values each holds, which the counts must agree with.
+    masks = {mask_name(split) for split in SPLITS}
+    files = meta["files"].items()
+    tokens = sum(record["bytes"] for name, record in files if name.endswith(".bin") and name not in masks)
+    width = int(TOKEN_DTYPES[meta["token_dtype"]][-1])  # "<u2" has two bytes
+    masked = sum(record["bytes"] for name, record in files if name in masks)
+    if "mask_dtype" in meta and masked * width != tokens:
+        raise CacheError(f"{path}: the masks have another number of entries than the tokens. {REPAIR}")
+    if tokens != width * sum(split["tokens"] for split in meta["splits"].values()):
+        raise CacheError(f"{path}: files and splits have different numbers of tokens. {REPAIR}")
 
 
 def check_special_ids(path: Path, meta: Meta) -> None:
@@ -192,13 +200,21 @@ def completed(folder: Path, meta: Meta) -> Meta:
     splits: dict[str, dict[str, int]] = {}
     files: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
-        names = _sft_names(folder, split) if is_sft else sorted(folder.glob(f"{split}/shard_*.bin"))
+        names = sorted(folder.glob(f"{split}/shard_*.bin"))
+        if is_sft:  # both files of a split; none where the split is absent. One alone is refused when it is sampled.
+            both = [folder / tokens_name(split), folder / index_name(split)]
+            names = both if any(map(is_regular, both)) else []
         files |= {file.relative_to(folder).as_posix(): _sampled(file) for file in names}
         size = sum(file.stat().st_size for file in names if file.suffix == ".bin")
         splits[split] = {"tokens": size // np.dtype(TOKEN_DTYPES[meta["token_dtype"]]).itemsize}
         if is_sft and names:
-            n, start = index_header(folder / index_name(split))
-            splits[split]["examples"] = n - _ends_with_the_file(folder / index_name(split), n, start, splits[split])
+            index = folder / index_name(split)
+            n, start = index_header(index)
+            # The index may also hold the end of the last example, which programs write or leave out: offsets 0 3 5 of 5
+            # tokens are two examples.
+            if n and map_regular(index, "<i8", offset=start + 8 * (n - 1), shape=(1,))[0] == splits[split]["tokens"]:
+                n -= 1
+            splits[split]["examples"] = n
         elif is_sft:
             splits[split]["examples"] = 0
         for name, count in splits[split].items():
@@ -208,20 +224,6 @@ def completed(folder: Path, meta: Meta) -> Meta:
                     "them is cut short, or they do not belong together. Copy or build them again"
                 )
     return {**found, "splits": splits, "files": files, "without_checksums": True}
-
-
-def _sft_names(folder: Path, split: str) -> list[Path]:
-    """The two files of a split; none if the split is absent."""
-    tokens, index = folder / tokens_name(split), folder / index_name(split)
-    return [tokens, index] if is_regular(tokens) or is_regular(index) else []
-
-
-def _ends_with_the_file(path: Path, n: int, start: int, counts: Mapping[str, int]) -> bool:
-    """Whether the index also holds the end of the last example, which programs may write or leave out."""
-    if n == 0:
-        return False
-    last = map_regular(path, "<i8", offset=start + 8 * (n - 1), shape=(1,))
-    return bool(last[0] == counts["tokens"])
 
 
 def _sampled(path: Path) -> dict[str, Any]:
@@ -237,18 +239,6 @@ def _sampled(path: Path) -> dict[str, Any]:
             file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
             seen.update(file.read(SAMPLE_BYTES))
     return {"bytes": size, "sha256": f"samples:{seen.hexdigest()}", "crc32_blocks": ""}
-
-
-def _check_counts(path: Path, meta: Meta) -> None:
-    masks = {mask_name(split) for split in SPLITS}
-    files = meta["files"].items()
-    tokens = sum(record["bytes"] for name, record in files if name.endswith(".bin") and name not in masks)
-    width = int(TOKEN_DTYPES[meta["token_dtype"]][-1])  # "<u2" has two bytes
-    masked = sum(record["bytes"] for name, record in files if name in masks)
-    if "mask_dtype" in meta and masked * width != tokens:
-        raise CacheError(f"{path}: the masks have another number of entries than the tokens. {REPAIR}")
-    if tokens != width * sum(split["tokens"] for split in meta["splits"].values()):
-        raise CacheError(f"{path}: files and splits have different numbers of tokens. {REPAIR}")
 
 
 def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:

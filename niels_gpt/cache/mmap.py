@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_header, index_name, mask_name, tokens_name
-from niels_gpt.cache.meta import Meta, has_checksums, open_meta
+from niels_gpt.cache.meta import has_checksums, open_meta
 from niels_gpt.errors import CacheError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.manifests import REPAIR, verify_files
@@ -60,9 +60,8 @@ def release(values: npt.NDArray[Any]) -> None:
 class ExampleIndex:
     """Where examples start and stop in a token file, from an index of offsets.
 
-    The index may or may not contain the end of the last example. When a long one is opened, only 65 536 evenly spaced
-    entries are checked, so that opening takes no longer for a large cache; `spans` checks the entries that it returns,
-    and `verify_cache` checks all.
+    The index may or may not contain the end of the last example. When a long one is opened, some entries are checked;
+    `spans` checks those that it returns, and `verify_cache` all.
 
     Raises:
         CacheError: missing, not an int64 `.npy`, or the offsets do not start at 0, do not grow, or leave the file.
@@ -71,7 +70,10 @@ class ExampleIndex:
     def __init__(self, path: Path, n_tokens: int) -> None:
         self.path = path
         self._end = n_tokens
-        self.offsets = _load_npy(path)
+        n, start = index_header(path)
+        self.offsets = np.empty(0, dtype=np.int64)
+        if n:  # an empty array cannot be mapped
+            self.offsets = map_regular(path, "<i8", offset=start, shape=(n,))
         # Examples are not empty, so an offset at the end of the file cannot start one: [0 3 5] of 5 tokens is two
         # examples.
         self.offsets = self.offsets[:-1] if len(self.offsets) and self.offsets[-1] == n_tokens else self.offsets
@@ -82,6 +84,7 @@ class ExampleIndex:
                 f"{path}: offsets run from {int(self.offsets[0]):,} to {int(self.offsets[-1]):,}; expected from 0 to "
                 f"below the token file's {n_tokens:,} tokens. The files do not belong together"
             )
+        # Evenly spaced entries, so that opening takes no longer for a large cache.
         self.check_growing(step=max(1, len(self) // INDEX_PROBES))
 
     def __len__(self) -> int:
@@ -117,13 +120,6 @@ class ExampleIndex:
                 f"of {self._end:,}; the index is damaged: restore it, or build again"
             )
         return starts, stops
-
-
-def _load_npy(path: Path) -> Int64s:
-    n, start = index_header(path)
-    if n == 0:  # an empty array cannot be mapped
-        return np.empty(0, dtype=np.int64)
-    return map_regular(path, "<i8", offset=start, shape=(n,))
 
 
 def windows(tokens: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
@@ -201,11 +197,8 @@ def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
     meta = open_meta(folder)
     damaged = list(verify_files(folder, meta["files"], progress)) if has_checksums(meta) else []
     yield from damaged
-    if not damaged:
-        yield from _verify_contents(folder, meta)
-
-
-def _verify_contents(folder: Path, meta: Meta) -> Iterator[str]:
+    if damaged:  # what follows would report the same damage in other terms
+        return
     dtype, vocab_size = TOKEN_DTYPES[meta["token_dtype"]], meta["vocab_size"]
     for name in meta["files"]:
         if name in {mask_name(split) for split in SPLITS}:
@@ -213,13 +206,14 @@ def _verify_contents(folder: Path, meta: Meta) -> Iterator[str]:
                 yield f"{folder / name}: entries other than 0 and 1; expected a mask"
         elif name.endswith(".bin"):
             parts = parts_of(map_tokens(folder / name, dtype))
+            # Lazily: the first bad token of a file is reported, and the rest of that file is not read.
             found = (outside_vocabulary(folder / name, start, ids, vocab_size) for start, ids in parts)
             if first := next(filter(None, found), None):
                 yield first
     if meta["kind"] == "sft":
         for split in SPLITS:
-            try:
+            try:  # a damaged split must not hide the faults of the other one
                 index = ExampleIndex(folder / index_name(split), len(map_tokens(folder / tokens_name(split), dtype)))
-                index.check_growing()
+                index.check_growing()  # every offset; opening has looked at some
             except CacheError as error:
                 yield str(error)

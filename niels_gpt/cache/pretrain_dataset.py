@@ -9,7 +9,7 @@ import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import Int64s, map_tokens, windows
+from niels_gpt.cache.mmap import map_tokens, windows
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format import gather
 from niels_gpt.format.collate import (
@@ -45,7 +45,18 @@ class PretrainTokenStreamDataset:
     def __init__(self, shards_dir: str, *, T: int, device: str, tokenizer: Any | None = None) -> None:
         self.shards_dir, self.T, self.device = Path(shards_dir), LENGTH.whole(T), device
         self._on_cpu = checked_device(device).type == "cpu"
-        dtype, paths = _find_shards(self.shards_dir, tokenizer)
+        if not self.shards_dir.is_dir():
+            raise CacheError(
+                f"{self.shards_dir}: no such directory; expected the train or val directory of a pretrain cache"
+            )
+        # By name, because windows are numbered through all shards, and a seed must draw the same ones everywhere.
+        paths = sorted(self.shards_dir.glob("shard_*.bin"))
+        meta = meta_beside(self.shards_dir.parent, tokenizer)
+        if not paths:
+            raise CacheError(
+                f"{self.shards_dir}: no shard_*.bin in it; expected shards, or this split got no documents"
+            )
+        dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
         found = [map_tokens(path, dtype) for path in paths]
         self._shards = [shard for shard in found if len(shard) > self.T]
         if not self._shards:
@@ -72,29 +83,24 @@ class PretrainTokenStreamDataset:
         """
         B = BATCH_SIZE.whole(B)
         check_generator(generator)
+        # On the generator's device, as torch requires; the windows of a seed differ between CPU and CUDA generators.
         drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
-        x, y = map(torch.from_numpy, self._x_and_y((drawn if drawn.is_cpu else drawn.cpu()).numpy()))
-        if not self._on_cpu:
+        numbers = (drawn if drawn.is_cpu else drawn.cpu()).numpy()
+        if kernel := native():
+            arrays = gather.windows(kernel, self._buffers, self._shards, self._first, numbers, T=self.T)
+        else:
+            # First windows 0 3, number 4: searchsorted gives 2, so it is in shard 1, at 4 - 3 = 1.
+            shard = np.searchsorted(self._first, numbers, side="right") - 1
+            start = numbers - self._first[shard]
+            rows = np.empty((B, self.T + 1), dtype=self._shards[0].dtype)
+            for hit in set(shard.tolist()):  # one copy per shard, not per window
+                here = shard == hit
+                rows[here] = windows(self._shards[hit], self.T + 1)[start[here]]
+            arrays = shifted(rows)
+        x, y = map(torch.from_numpy, arrays)
+        if not self._on_cpu:  # else, the common case, no call is needed
             x, y = to_device(x, self.device), to_device(y, self.device)
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)
-
-    def _x_and_y(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
-        """Inputs and targets of windows, int64 of shape (len(numbers), T); windows are numbered through all shards."""
-        if kernel := native():
-            return gather.windows(kernel, self._buffers, self._shards, self._first, numbers, T=self.T)
-        return self._by_numpy(numbers)
-
-    def _by_numpy(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
-        """The same without the native kernel."""
-        T = self.T
-        # First windows 0 3, number 4: searchsorted gives 2, so it is in shard 1, at 4 - 3 = 1.
-        shard = np.searchsorted(self._first, numbers, side="right") - 1
-        start = numbers - self._first[shard]
-        rows = np.empty((len(numbers), T + 1), dtype=self._shards[0].dtype)
-        for hit in set(shard.tolist()):  # one copy per shard, not per window
-            here = shard == hit
-            rows[here] = windows(self._shards[hit], T + 1)[start[here]]
-        return shifted(rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """The constructor's arguments, so that a worker maps the files again instead of receiving their contents."""
@@ -102,14 +108,3 @@ class PretrainTokenStreamDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-
-def _find_shards(folder: Path, tokenizer: Any | None) -> tuple[str, list[Path]]:
-    """The token dtype and the shards of a split, checked against the cache's `meta.json` if there is one."""
-    if not folder.is_dir():
-        raise CacheError(f"{folder}: no such directory; expected the train or val directory of a pretrain cache")
-    paths = sorted(folder.glob("shard_*.bin"))
-    meta = meta_beside(folder.parent, tokenizer)
-    if not paths:
-        raise CacheError(f"{folder}: no shard_*.bin in it; expected shards, or this split got no documents")
-    return TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"], paths

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
-from niels_gpt.cache.meta import Meta, meta_beside
-from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, Tokens, map_tokens
+from niels_gpt.cache.meta import meta_beside
+from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format import gather
 from niels_gpt.format.collate import (
@@ -74,7 +74,15 @@ class SFTExampleDataset:
         self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
         dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
         tokens = map_tokens(self.tokens_path, dtype)
-        self._mask = _mask_beside(self.tokens_path, meta, len(tokens), T)
+        self._mask: RowReader | None = None
+        if meta is not None and "mask_dtype" in meta:  # of a renderer; other caches have sentinels
+            path = self.tokens_path.with_name(self.tokens_path.name.replace("_tokens.bin", "_mask.bin"))
+            mask = map_tokens(path, "|u1")
+            if len(mask) != len(tokens):
+                raise CacheError(
+                    f"{path}: {len(mask):,} entries for {len(tokens):,} tokens; expected one per token. Build it again"
+                )
+            self._mask = RowReader(mask, T + 1)
         # With a mask file the sentinels are not needed: the cache may have none.
         self.asst_id = asst_id if self._mask else _agreed("asst", asst_id, recorded, self.tokens_path)
         # Where a turn lacks its end-of-turn, the next role's sentinel ends what is trained.
@@ -120,7 +128,8 @@ class SFTExampleDataset:
 
     def arrays(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """`rows` as arrays of numpy, for which torch need not be installed."""
-        starts, lengths = self._places(examples)
+        starts, stops = self._index.spans(examples)
+        lengths = np.minimum(stops - starts, self.T + 1)  # the beginning of a longer example
         # n is the longest length, at most T + 1, so that no column is only padding. Rows of shorter examples continue
         # with the next tokens of the file, which `filled` excludes: lengths 2 3 give [T T F] [T T T].
         n = int(lengths.max(initial=1))
@@ -131,31 +140,18 @@ class SFTExampleDataset:
         else:
             assert self.asst_id is not None
             trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & filled
-        x, y = self._inputs_and_targets(ids, filled, starts, lengths)
-        y_masked = self._buffers.empty((len(ids), self.T), np.int64)
-        fill_trained(y_masked, ids, trained, IGNORE_INDEX)
-        return x, y, y_masked
-
-    def _inputs_and_targets(
-        self, ids: Tokens, filled: npt.NDArray[np.bool_], starts: Int64s, lengths: Int64s
-    ) -> tuple[Int64s, Int64s]:
-        """`x` and `y` of the rows, int64 of shape (rows, T).
-
-        The native kernel reads the mapped file itself; `ids` and `filled` are used without it.
-        """
-        B = len(starts)
-        if kernel := native():
+        if kernel := native():  # it reads the mapped file itself, and leaves `ids` and `filled` to the mask
+            B = len(starts)
             spans = gather.Spans(np.arange(B), np.zeros(B, dtype=np.int64), starts, lengths)
             files = [self._tokens]
             found = gather.inputs_and_targets(kernel, self._buffers, files, spans, B=B, T=self.T, pad_id=self.eot_id)
             assert found is not None, "None means an id above a limit, and no limit is passed"
-            return found
-        return padded_inputs_and_targets(ids, filled, T=self.T, pad_id=self.eot_id)
-
-    def _places(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
-        """The start of each example, and how many of its tokens fit into a row."""
-        starts, stops = self._index.spans(examples)
-        return starts, np.minimum(stops - starts, self.T + 1)
+            x, y = found
+        else:
+            x, y = padded_inputs_and_targets(ids, filled, T=self.T, pad_id=self.eot_id)
+        y_masked = self._buffers.empty((len(ids), self.T), np.int64)
+        fill_trained(y_masked, ids, trained, IGNORE_INDEX)
+        return x, y, y_masked
 
     def __getstate__(self) -> dict[str, Any]:
         """The constructor's arguments, so that a worker maps the files again instead of receiving their contents."""
@@ -170,21 +166,6 @@ class SFTExampleDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-
-def _mask_beside(tokens_path: Path, meta: Meta | None, n: int, T: int) -> RowReader | None:
-    """The mask file of a cache that a renderer built; `None` for a cache with sentinels.
-
-    Raises:
-        CacheError: the mask is not as long as the tokens.
-    """
-    if meta is None or "mask_dtype" not in meta:
-        return None
-    path = tokens_path.with_name(tokens_path.name.replace("_tokens.bin", "_mask.bin"))
-    mask = map_tokens(path, "|u1")
-    if len(mask) != n:
-        raise CacheError(f"{path}: {len(mask):,} entries for {n:,} tokens; expected one per token. Build it again")
-    return RowReader(mask, T + 1)
 
 
 def _agreed(name: str, passed: int | None, recorded: dict[str, int], path: Path) -> int:

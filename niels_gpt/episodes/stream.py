@@ -257,7 +257,7 @@ class _Windows:
     def arrays(self, spans: RowSpans, masks: Column | None) -> tuple[Array, ...]:
         """`x` and `y` of these windows, int64 of shape (windows, width - 1); with `masks` also that of `y`, float32."""
         kernel = native()
-        # The kernel reads masks of 0 and 1 alone. It finds nothing where there is another value, which numpy then gives.
+        # The kernel reads masks of 0 and 1 alone, and finds nothing where there is another value; numpy then gives it.
         if kernel is not None and masks is not None and masks.dtype == np.uint8:
             found = gather.training_rows(
                 kernel,

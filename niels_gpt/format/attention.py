@@ -47,9 +47,11 @@ def block_diagonal_mask(
         UsageError: the shapes are others.
     """
     _check(segment_ids, prefixes)
+    # Segments are numbered along each row, so equal numbers mean one text; 0 is padding, which so sees itself.
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     mask = mask.tril_() if causal else mask
     if prefixes is not None:
+        # A prefix is before its text in the row, so it needs no comparison with the query for causal attention.
         begin, end = prefixes[:, None, :, None, :].unbind(-1)
         key = torch.arange(segment_ids.shape[1], device=segment_ids.device)
         mask |= (begin <= key) & (key < end)
@@ -73,6 +75,7 @@ def segment_mask_mod(
     """
     _check(segment_ids, prefixes)
 
+    # flex_attention calls these under vmap and compiles them, so they index tensors and do not branch on values.
     def same_segment(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         same = segment_ids[b, q_idx] == segment_ids[b, kv_idx]
         return same & (q_idx >= kv_idx) if causal else same

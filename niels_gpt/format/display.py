@@ -59,12 +59,16 @@ class BatchView:
         Raises:
             UsageError: not two or three arrays of one shape (B, T).
         """
-        arrays = [_array(values) for values in batch]
+        # Tensors on any device, or what numpy understands.
+        arrays = [np.asarray(values.detach().cpu() if hasattr(values, "detach") else values) for values in batch]
         shapes = [array.shape for array in arrays]
         if len(arrays) not in (2, 3) or len(set(shapes)) > 1 or len(shapes[0]) != 2:
             raise UsageError(f"found arrays of shapes {shapes}; expected x, y and perhaps a mask, each of shape (B, T)")
         x, y = arrays[:2]
-        weights = np.ones(y.shape, np.float32) if len(arrays) == 2 else _weights(arrays[2])
+        weights = np.ones(y.shape, np.float32)
+        if len(arrays) == 3:  # a mask (floating or bool), or targets that hold -100
+            third = arrays[2]
+            weights = (third if third.dtype.kind in "fb" else third != IGNORE_INDEX).astype(np.float32)
         B, T = x.shape
         head = f"batch of {B} x {T}, {int(np.count_nonzero(weights)):,} targets trained"
         return cls(head, rows_of_batch(x, y, weights), spelling_of(tokenizer))
@@ -125,14 +129,3 @@ def rows_of_batch(
             weighted_row(ids[:length], of_row[:length], segments, heading=heading, n_padding=len(ids) - length)
         )
     return shown
-
-
-def _array(values: Any) -> Array:
-    """A tensor on any device, or what numpy understands, as an array."""
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-
-
-def _weights(third: Array) -> Array:
-    """The weights of targets, from a mask (floating or bool) or from targets that hold -100."""
-    is_mask = third.dtype.kind in "fb"
-    return third.astype(np.float32) if is_mask else (third != IGNORE_INDEX).astype(np.float32)

@@ -65,17 +65,15 @@ def drop_oldest_turns(
     cut = int(cuts[fitting[0]] if fitting.size else cuts[-1])
     remaining = np.concatenate([ids[:system_end], ids[cut:]])
     gap = cut - system_end
-    start, stop = _hard_window(remaining, room, int(starts[last]) - gap, eot_id)
+    # If the last question and answer are too long, the last `room` tokens stay; or where the answer's end-of-turn is
+    # before these, those up to it. Of 10 tokens with room for 4 and an end-of-turn at 4: 1 to 5.
+    size, answer_start = len(remaining), int(starts[last]) - gap
+    ends = np.flatnonzero(remaining[answer_start:] == eot_id)
+    last_eot = answer_start + int(ends[0]) if ends.size else size - 1
+    stop = size if last_eot >= size - room else last_eot + 1
+    start = max(0, stop - room)
+    # Back to places in `ids`: what is before the system turn's end is where it was, the rest is `gap` further.
     return [slice(start, min(stop, system_end)), slice(max(start, system_end) + gap, stop + gap)]
-
-
-def _hard_window(ids: npt.NDArray[Any], room: int, answer_start: int, eot_id: int) -> tuple[int, int]:
-    """Start and stop of the last `room` tokens; if the answer's end-of-turn is before them, of those up to it."""
-    n = len(ids)
-    ends = np.flatnonzero(ids[answer_start:] == eot_id)
-    last_eot = answer_start + int(ends[0]) if ends.size else n - 1
-    stop = n if last_eot >= n - room else last_eot + 1
-    return max(0, stop - room), stop
 
 
 def beside_runs(window: slice, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> slice:

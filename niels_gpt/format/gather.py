@@ -10,7 +10,7 @@ from mapped files, by the native kernel: one pass over the values, no array in b
 files, one after the other, and padding. For each function there is a slower one in numpy with equal results, which its
 caller uses where the kernel was not built (`kernel.native`)::
 
-    gather.windows              cache.pretrain_dataset.PretrainTokenStreamDataset._by_numpy
+    gather.windows              cache.pretrain_dataset.PretrainTokenStreamDataset.get_batch
     gather.inputs_and_targets   shifted of the gathered ids
     gather.training_rows        the same; EpisodeReader.weights (episodes.rows) without its first column; layout_of
     gather.trained_targets      how many of those weights are not 0
@@ -202,7 +202,15 @@ def training_rows(
         with_mask: fill `mask`, and count trained targets in `totals`.
         with_layout: fill `numbers`, `positions` and `bounds`, or in place of `bounds` `columns` if spans see others.
     """
-    shape, shared = (B, T), spans.sees is not None
+    shape, shared, room = (B, T), spans.sees is not None, None
+    if with_layout and not shared:
+        # A sequence for each text and for the padding of each row, and the end of each batch. A text is a span, but
+        # with segment ids each token may be one. The former number differs from batch to batch, so its memory is not
+        # retained: `Buffers` has room for a few sizes.
+        if files.segments is None:
+            room = np.empty(len(spans.row) + B + batches, np.int32)
+        else:
+            room = buffers.empty((B * (T + 1) + B + batches,), np.int32)
     gathered = Gathered(
         buffers.empty(shape, np.int64),
         buffers.empty(shape, np.int64),
@@ -210,7 +218,7 @@ def training_rows(
         buffers.empty(shape, np.int32) if with_layout else None,
         buffers.empty(shape, np.int64) if with_layout else None,
         buffers.empty((B, T, 2), np.int32) if with_layout and shared else None,
-        _bounds(buffers, files, spans, B, T, batches) if with_layout and not shared else None,
+        room,
         np.empty((batches, TOTALS), np.int64),
     )
     x, y, mask, numbers, positions, columns, bounds, totals = gathered
@@ -248,18 +256,11 @@ def text_starts(
 
     A text begins with each span that begins an episode, and where the segment ids in the files change.
     """
+    # With segment ids each token may begin a text, else each span at most.
     n = len(spans.row)
     places = np.empty(n, np.int64) if segments is None else buffers.empty((B * (T + 1),), np.int64)
     _, _, found, _ = kernel.gather_rows(spans, (None, None, segments), (B, T, B), 0, 0, Outputs(places=places))
     return places[:found]
-
-
-def _bounds(buffers: Buffers, files: Files, spans: Spans, B: int, T: int, batches: int) -> Int32s:
-    """Room for all sequences: with segment ids each token may be a text of its own."""
-    # A sequence for each span or token and for the padding of each row, and the end of each batch.
-    if files.segments is None:
-        return np.empty(len(spans.row) + B + batches, np.int32)
-    return buffers.empty((B * (T + 2) + batches,), np.int32)
 
 
 class Buffers:
@@ -306,6 +307,7 @@ class Buffers:
                 f"no memory for {size:,} bytes, one of the arrays of a batch; lower the batch size (B, batch_size) or "
                 "the length of rows (T, block_size)"
             ) from error
+        # Memory at 1000: -1000 % 64 = 24, and 1024 is a multiple of 64.
         begin = -room.ctypes.data % ALIGNMENT
         if len(retained) < ARRAYS_PER_SIZE:
             retained.append((room, begin))

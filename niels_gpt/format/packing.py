@@ -89,17 +89,6 @@ def pack(lengths: Integers, capacity: int) -> PackPlan:
             fit.
     """
     capacity = operator.index(capacity)
-    _check_lengths(lengths, capacity)
-    if not lengths.size:
-        return PackPlan(items=np.empty(0, np.int32), offsets=np.zeros(1, np.int64), capacity=capacity, tokens=0)
-    order = _longest_first(lengths)
-    values, counts = _runs(lengths, order)
-    moves, rows = _moves(values, counts, capacity)
-    items, offsets = _place(order, moves, rows)
-    return PackPlan(items=items, offsets=offsets, capacity=capacity, tokens=int(lengths.sum(dtype=np.int64)))
-
-
-def _check_lengths(lengths: Integers, capacity: int) -> None:
     if capacity < 1:
         raise UsageError(f"pack: capacity is {capacity}; expected at least 1")
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
@@ -110,6 +99,16 @@ def _check_lengths(lengths: Integers, capacity: int) -> None:
             f"pack: item {item} has length {lengths[item]}; expected 1 to {capacity}, the capacity of a row: "
             "leave it out, cut it, or use longer rows"
         )
+    if not lengths.size:
+        return PackPlan(items=np.empty(0, np.int32), offsets=np.zeros(1, np.int64), capacity=capacity, tokens=0)
+    order = _longest_first(lengths)
+    decreasing = lengths[order]
+    # The different lengths, and how many items have each: 5 5 5 3 2 2 begin at 0 3 4, so 5 3 2 with 3 1 2 items.
+    starts = np.flatnonzero(np.append(True, decreasing[1:] != decreasing[:-1]))
+    counts = np.diff(starts, append=len(decreasing))
+    moves, rows = _moves(decreasing[starts].tolist(), counts.tolist(), capacity)
+    items, offsets = _place(order, moves, rows)
+    return PackPlan(items=items, offsets=offsets, capacity=capacity, tokens=int(lengths.sum(dtype=np.int64)))
 
 
 def _longest_first(lengths: Integers) -> Integers:
@@ -123,6 +122,7 @@ def _longest_first(lengths: Integers) -> Integers:
         then by first digit    0 3 2 5 1 4         digits 0 0 0 2 2 2
     """
     longest = lengths.max()
+    # Lengths up to 65,536 apart need one round. A stable sort retains the order by number of equal lengths.
     bits = int(longest - lengths.min()).bit_length()
     number = np.int32 if lengths.size < 2**31 else np.int64
     order: Integers = np.argsort((longest - lengths).astype(np.uint16), kind="stable").astype(number)
@@ -130,13 +130,6 @@ def _longest_first(lengths: Integers) -> Integers:
         digits = ((longest - lengths[order]) >> shift).astype(np.uint16)
         order = order[np.argsort(digits, kind="stable")]
     return order
-
-
-def _runs(lengths: Integers, order: Integers) -> tuple[list[int], list[int]]:
-    """The different lengths in decreasing order, and how many items have each: 5 5 5 3 2 2 gives 5 3 2 and 3 1 2."""
-    decreasing = lengths[order]
-    starts = np.flatnonzero(np.append(True, decreasing[1:] != decreasing[:-1]))
-    return decreasing[starts].tolist(), np.diff(starts, append=len(decreasing)).tolist()
 
 
 class _Rooms:
@@ -168,11 +161,9 @@ class _Rooms:
 
 
 def _moves(values: list[int], counts: list[int], capacity: int) -> tuple[list[Move], int]:
-    """The moves that place all items in the order of `_longest_first`, and how many rows they open.
-
-    Each length splits at most two ranges (where rows that take their fill end, and after the row that takes the rest),
-    so there are never many.
-    """
+    """The moves that place all items in the order of `_longest_first`, and how many rows they open."""
+    # Each length splits at most two ranges (where rows that take their fill end, and after the row that takes the
+    # rest), so there are never many.
     rooms = _Rooms()
     moves: list[Move] = []
     rows = 0
@@ -251,6 +242,7 @@ class Layout:
         These targets get no loss: the input before them belongs to another item.
         """
         untrainable = self.segment_ids == 0
+        # A target begins an item where its own column, one further, has the position 0. The last one has no column.
         untrainable[:, :-1] |= self.position_ids[:, 1:] == 0
         untrainable[:, -1] |= self.ends
         return np.asarray(untrainable)
@@ -276,7 +268,28 @@ def layout(rows: Integers, lengths: Integers, *, B: int, T: int) -> Layout:
     Raises:
         UsageError: the items do not fit, `rows` decreases or is out of range, or B * T is not between 1 and 2**31 - 1.
     """
-    before, used = _extents(rows, lengths, B, T)
+    if B < 1 or T < 1 or B * T >= 2**31:
+        raise UsageError(f"layout: B is {B} and T is {T}; expected at least 1 and together below 2**31 tokens")
+    if rows.shape != lengths.shape or rows.ndim != 1 or rows.dtype.kind not in "iu" or lengths.dtype.kind not in "iu":
+        raise UsageError(
+            f"layout: rows are {rows.dtype} of shape {rows.shape}, lengths {lengths.dtype} of shape {lengths.shape}; "
+            "expected integers of one shape (n,)"
+        )
+    if rows.size and (rows[0] < 0 or rows[-1] >= B or (rows[1:] < rows[:-1]).any()):
+        raise UsageError(f"layout: rows run from {rows.min()} to {rows.max()}; expected 0 to {B - 1}, never decreasing")
+    if rows.size and lengths.min() < 1:
+        item = int(lengths.argmin())
+        raise UsageError(f"layout: item {item} has length {lengths[item]}; expected at least 1")
+    # Rows 0 0 2 of lengths 3 4 5 and B = 3: first 0 2 2 3, before 0 3 7 12, used 7 0 5. Row 1 has no item.
+    first = np.searchsorted(rows, np.arange(B + 1))
+    before = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=before[1:])
+    used = np.diff(before[first])
+    if used.max() > T + 1:
+        row = int(used.argmax())
+        raise UsageError(
+            f"layout: the items of row {row} have {used[row]} tokens; expected at most {T + 1}, T and the last target"
+        )
     rows = rows.astype(np.int64, copy=False)  # numpy adds uint64 and int64 as floats
     # Tokens before each item 0 3 5 less those before its row 0 0 5: items in the columns 0 3 0 of rows 0 0 1.
     columns: Int64s = before[:-1] - (used.cumsum() - used)[rows]
@@ -330,30 +343,3 @@ def _counted(n: int) -> Int64s:
     counted = np.arange(n)
     counted.flags.writeable = False  # every caller gets the same array
     return counted
-
-
-def _extents(rows: Integers, lengths: Integers, B: int, T: int) -> tuple[Int64s, Int64s]:
-    """Tokens before each item and, last, of all items, shape (n + 1,); and the tokens of each row, shape (B,)."""
-    if B < 1 or T < 1 or B * T >= 2**31:
-        raise UsageError(f"layout: B is {B} and T is {T}; expected at least 1 and together below 2**31 tokens")
-    if rows.shape != lengths.shape or rows.ndim != 1 or rows.dtype.kind not in "iu" or lengths.dtype.kind not in "iu":
-        raise UsageError(
-            f"layout: rows are {rows.dtype} of shape {rows.shape}, lengths {lengths.dtype} of shape {lengths.shape}; "
-            "expected integers of one shape (n,)"
-        )
-    if rows.size and (rows[0] < 0 or rows[-1] >= B or (rows[1:] < rows[:-1]).any()):
-        raise UsageError(f"layout: rows run from {rows.min()} to {rows.max()}; expected 0 to {B - 1}, never decreasing")
-    if rows.size and lengths.min() < 1:
-        item = int(lengths.argmin())
-        raise UsageError(f"layout: item {item} has length {lengths[item]}; expected at least 1")
-    # Rows 0 0 2 of lengths 3 4 5 and B = 3: first 0 2 2 3, before 0 3 7 12, used 7 0 5. Row 1 has no item.
-    first = np.searchsorted(rows, np.arange(B + 1))
-    before = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=before[1:])
-    used = np.diff(before[first])
-    if used.max() > T + 1:
-        row = int(used.argmax())
-        raise UsageError(
-            f"layout: the items of row {row} have {used[row]} tokens; expected at most {T + 1}, T and the last target"
-        )
-    return before, used

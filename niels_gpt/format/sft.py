@@ -47,30 +47,26 @@ def check_chat(messages: Sequence[Message], *, allow_message_weights: bool = Fal
             `train`/`weight` that this format cannot express).
     """
     for index, message in enumerate(messages):
-        _check_message(message, index)
+        role = message["role"]
+        if role not in _SENTINEL_OF_ROLE:
+            raise MessageError("unknown_role", f"message {index}: role is {role!r}; expected system, user or assistant")
+        if role == "system" and index > 0:
+            raise MessageError(
+                "late_system",
+                f"message {index}: a system message after others; expected at most one, as the first. Move or merge it",
+            )
+        if not isinstance(message["content"], str):
+            raise MessageError("unsupported_content", f"message {index}: content is a list of parts; expected a string")
+        for key in _INEXPRESSIBLE:
+            if message.get(key):  # an empty list of calls, or no reasoning, says nothing that would be lost
+                raise MessageError(
+                    "unsupported_field",
+                    f"message {index}: {key} cannot be expressed in this format of plain text turns; remove it",
+                )
         if not allow_message_weights and (message.get("train") is False or message.get("weight", 1.0) != 1.0):
             raise MessageError(
                 "unsupported_field",
                 f"message {index}: this format trains every assistant turn and cannot store train/weight; remove it",
-            )
-
-
-def _check_message(message: Message, index: int) -> None:
-    role = message["role"]
-    if role not in _SENTINEL_OF_ROLE:
-        raise MessageError("unknown_role", f"message {index}: role is {role!r}; expected system, user or assistant")
-    if role == "system" and index > 0:
-        raise MessageError(
-            "late_system",
-            f"message {index}: a system message after others; expected at most one, as the first. Move or merge it",
-        )
-    if not isinstance(message["content"], str):
-        raise MessageError("unsupported_content", f"message {index}: content is a list of parts; expected a string")
-    for key in _INEXPRESSIBLE:
-        if message.get(key):
-            raise MessageError(
-                "unsupported_field",
-                f"message {index}: {key} cannot be expressed in this format of plain text turns; remove it",
             )
 
 
@@ -118,10 +114,17 @@ def serialize_chats(
         `(ids, lengths)`: all ids one after the other, int32; tokens per chat, int64 of shape (len(chats),).
     """
     by_name = sentinel_ids(tokenizer)
-    turns = [_with_system(messages, default_system_text) for messages in chats]
+    turns = [
+        list(messages)
+        if messages[0]["role"] == "system"
+        else [Message(role="system", content=default_system_text), *messages]
+        for messages in chats
+    ]
     roles = [by_name[_SENTINEL_OF_ROLE[message["role"]]] for message in chain.from_iterable(turns)]
     texts = [str(message["content"]) for message in chain.from_iterable(turns)]
     text_ids, text_lengths = encode_ordinary(tokenizer, texts, num_threads=num_threads)
+    # Texts of 2 and 3 ids are turns of 4 and 5, which end at 4 and 9. What is neither a turn's first nor its last place
+    # takes the texts' ids in their order.
     turn_lengths = text_lengths + 2
     turn_ends = np.cumsum(turn_lengths)
     ids = np.empty(int(turn_lengths.sum()), dtype=np.int32)
@@ -135,12 +138,6 @@ def serialize_chats(
     turns_per_chat = np.fromiter(map(len, turns), dtype=np.int64, count=len(turns))
     chat_ends = turn_ends[np.cumsum(turns_per_chat) - 1]
     return ids, np.diff(chat_ends, prepend=0)
-
-
-def _with_system(messages: Sequence[Message], default_system_text: str) -> list[Message]:
-    if messages[0]["role"] == "system":
-        return list(messages)
-    return [Message(role="system", content=default_system_text), *messages]
 
 
 def sft_loss_mask_for_ids(ids: list[int], *, sys_id: int, usr_id: int, asst_id: int, eot_id: int) -> list[bool]:

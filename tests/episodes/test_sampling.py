@@ -183,7 +183,8 @@ def test_every_round_has_an_order_of_its_own() -> None:
 
 def test_groups_of_equal_size_are_not_in_step() -> None:
     schedule = GroupedRows([Group("a", np.arange(30), 30), Group("b", np.arange(30), 30)], 1, True)
-    draws = [schedule._members(group, np.arange(30)).tolist() for group in schedule.groups]
+    # Slots 0 to 29 are the first group's, 30 to 59 the second's; both begin at their draw 0.
+    draws = [schedule.draw(np.arange(first, first + 30), [(30, 0), (30, 0)]).tolist() for first in (0, 30)]
     assert draws[0] != draws[1]
 
 

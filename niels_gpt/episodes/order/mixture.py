@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from niels_gpt.cache.mmap import release
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.index_sets import Int64s, Span, in_chunks
+from niels_gpt.episodes.index_sets import Span, in_chunks
 from niels_gpt.episodes.packing import group_rows, packing_plan
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
 from niels_gpt.storage.files import json_bytes, write_atomic
@@ -37,7 +36,6 @@ from niels_gpt.storage.manifests import (
     COUNTS,
     TEXT,
     Field,
-    Manifest,
     check_fields,
     check_keys,
     check_manifest_hash,
@@ -140,7 +138,12 @@ def rows_of(parts: Sequence[Part], wanted: Proportions) -> dict[str, int]:
         UsageError: the proportions cannot be met; the message says which part prevents it, and what can be met.
     """
     wanted.check_names([part.name for part in parts])
-    weights = _weights(parts, wanted)
+    # Fractions are exact: with floats, rounding could decide on which side of a half a number of rows is.
+    if wanted.weights is not None:
+        weights = {part.name: Fraction(wanted.weights[part.name]) for part in parts}
+    else:
+        by_size = by_temperature({part.name: part.amount(wanted.by) for part in parts}, wanted.temperature or 1)
+        weights = {name: Fraction(weight) for name, weight in by_size.items()}
     used = [part for part in parts if weights[part.name]]
     for part in used:
         if not part.amount(wanted.by):
@@ -161,14 +164,6 @@ def rows_of(parts: Sequence[Part], wanted: Proportions) -> dict[str, int]:
                 f"a row of {part.amount(wanted.by) / part.rows:,.0f}; raise its weight or the epoch, or give it 0"
             )
     return rows
-
-
-def _weights(parts: Sequence[Part], wanted: Proportions) -> dict[str, Fraction]:
-    # Fractions are exact: with floats, rounding could decide on which side of a half a number of rows is.
-    if wanted.weights is not None:
-        return {part.name: Fraction(wanted.weights[part.name]) for part in parts}
-    sizes = {part.name: part.amount(wanted.by) for part in parts}
-    return {name: Fraction(weight) for name, weight in by_temperature(sizes, wanted.temperature or 1).items()}
 
 
 def by_temperature(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
@@ -262,22 +257,18 @@ def _amounts(split: EpisodeSplit, span: Span, width: int) -> tuple[int, int]:
         # A row's first token is no target: nothing comes before it.
         firsts = np.minimum(starts + (before == 0), stops)
         for number in np.unique(shards).tolist():
-            here = shards == number
-            mask = split.shards[number].mask
-            trained += _trained(mask, firsts[here], stops[here])
-            if mask is not None:
-                release(mask)
+            here, mask = shards == number, split.shards[number].mask
+            begins, ends = firsts[here], stops[here]
+            if mask is None:  # all tokens are trained
+                trained += int((ends - begins).sum())
+                continue
+            # The mask is read once from the first of these episodes to the last: a dataset has them in this order.
+            first = int(begins.min())
+            # Mask # . # # from token 10 on: counts 0 1 1 2 3, so tokens 11 and 12 have counts[3] - counts[1] = 1.
+            counts = np.concatenate([[0], np.cumsum(mask[first : int(ends.max())] != 0)])
+            trained += int((counts[ends - first] - counts[begins - first]).sum())
+            release(mask)
     return tokens, trained
-
-
-def _trained(mask: npt.NDArray[Any] | None, starts: Int64s, stops: Int64s) -> int:
-    """How many tokens from each start to its stop are trained; without a mask all are."""
-    if mask is None:
-        return int((stops - starts).sum())
-    first = int(starts.min())
-    # Mask # . # # from token 10 on: counts 0 1 1 2 3, so tokens 11 to 13 have counts[3] - counts[1] = 1.
-    counts = np.concatenate([[0], np.cumsum(mask[first : int(stops.max())] != 0)])
-    return int((counts[stops - first] - counts[starts - first]).sum())
 
 
 @dataclass(frozen=True)
@@ -338,7 +329,12 @@ def read_mixture(folder: Path) -> Mixture | None:
             f"{path}: version {found.get('format_version')!r}; expected {MIXTURE_VERSION}. Build the recipe again"
         )
     check_manifest_hash(path, found)
-    _check_fields(path, found)
+    # The fields too: an edit may have left the hash out, and then nothing says that it was made.
+    check_keys(path, found, list(_FIELDS), "mixture")
+    check_fields(path, found, {**_FIELDS, "share_prefixes": _SWITCH})
+    names = {part["name"] for part in found["parts"]}
+    if names != set(found["folders"]) or any(set(phase) - names for phase in found["phases"]):
+        raise CacheError(f"{path}: parts, folders and phases name different sources. Build the recipe again")
     return Mixture(
         sequence_length=found["sequence_length"],
         packing=found["packing"],
@@ -355,7 +351,13 @@ _SWITCH: Final = Field("true or false", lambda value: isinstance(value, bool))
 _PART: Final = {"name": TEXT, "rows": COUNT, "tokens": COUNT, "trained_tokens": COUNT}
 _PARTS: Final = Field(
     f"a list of objects with {', '.join(_PART)}",
-    lambda value: isinstance(value, list) and all(map(_is_part, value)),
+    lambda value: (
+        isinstance(value, list)
+        and all(
+            isinstance(part, dict) and set(part) == set(_PART) and all(_PART[key].fits(part[key]) for key in _PART)
+            for part in value
+        )
+    ),
 )
 _PHASES: Final = Field(
     "a list of objects of counts", lambda value: isinstance(value, list) and all(map(COUNTS.fits, value))
@@ -369,19 +371,6 @@ _FIELDS: Final = {
     "folders": objects_of(TEXT),
     "phases": _PHASES,
 }
-
-
-def _is_part(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == set(_PART) and all(_PART[key].fits(value[key]) for key in _PART)
-
-
-def _check_fields(path: Path, found: Manifest) -> None:
-    """Raise `CacheError` for a field that is missing or of another kind, as after an edit without the hash."""
-    check_keys(path, found, list(_FIELDS), "mixture")
-    check_fields(path, found, {**_FIELDS, "share_prefixes": _SWITCH})
-    names = {part["name"] for part in found["parts"]}
-    if names != set(found["folders"]) or any(set(phase) - names for phase in found["phases"]):
-        raise CacheError(f"{path}: parts, folders and phases name different sources. Build the recipe again")
 
 
 def mixture_for(
@@ -416,6 +405,7 @@ def mixture_for(
                 f"{name} is {wanted!r}, but {Path(path) / MIXTURE_NAME} counts rows with {name} {counted!r}; leave it "
                 "out, build the recipe with the other value, or pass the directories in sources/ with proportions"
             )
+    # A recipe's directory may be moved, so folders are recorded relative to it. A loader names datasets by their paths.
     places = {name: str(Path(path) / folder) for name, folder in found.folders.items()}
     return replace(
         found,

@@ -102,7 +102,7 @@ class Sampling:
     phases: Sequence[Mapping[str, int]] | None = None
 
     def __post_init__(self) -> None:
-        self._name_groups_by_text()
+        self._name_groups_by_text()  # first: a message below shows the names
         if self.weight_by is None and self._set_among("temperature", "repeats", "phases"):
             object.__setattr__(self, "weight_by", "dataset")  # the one column that every dataset has
         if self.mode not in MODES:
@@ -123,7 +123,16 @@ class Sampling:
         for name in ("shuffle", "drop_last"):
             ranges.check_flag(vars(self)[name], name)
         self._check_epoch()
-        self._check_shards()
+        if self.shuffle_shards is not None:
+            ranges.SHUFFLE_SHARDS.whole(self.shuffle_shards)
+            # Rows of a group may be in any shard, so drawing them would need all shards at once.
+            if self.mode == "random" or self.weight_by is not None:
+                found = "mode 'random'" if self.mode == "random" else f"weight_by {self.weight_by!r}"
+                raise UsageError(
+                    f"found shuffle_shards, or a dataset in a store, and {found}; rows that are read shard by shard "
+                    "are read once an epoch, without proportions. Read the dataset from the disk (niels-gpt fetch "
+                    "URL), without shuffle_shards"
+                )
 
     def _name_groups_by_text(self) -> None:
         """Names of groups become text: datasets may be named by paths."""
@@ -145,18 +154,6 @@ class Sampling:
                 f"phases is {shown(self.phases)}; expected a list of mappings from names to numbers of rows"
             )
         object.__setattr__(self, "phases", tuple(map(_named_by_text, self.phases)))
-
-    def _check_shards(self) -> None:
-        if self.shuffle_shards is None:
-            return
-        ranges.SHUFFLE_SHARDS.whole(self.shuffle_shards)
-        found = "mode 'random'" if self.mode == "random" else f"weight_by {self.weight_by!r}"
-        if self.mode == "random" or self.weight_by is not None:
-            raise UsageError(
-                f"found shuffle_shards, or a dataset in a store, and {found}; rows that are read shard by shard are "
-                "read once an epoch, without proportions. Read the dataset from the disk (niels-gpt fetch URL), "
-                "without shuffle_shards"
-            )
 
     def _check_epoch(self) -> None:
         rows = self.epoch_rows

@@ -229,22 +229,18 @@ class GroupedRows:
         rows = np.empty(len(slots), dtype=np.int64)
         for number in np.unique(owner).tolist():
             group, here = self.groups[number], owner == number
-            rows[here] = self._members(group, parts[number][1] + slots[here] - bounds[number])
+            size = len(group.members)
+            # Draw 7 of a group of 3 is member 1 of its third round.
+            rounds, within = np.divmod(parts[number][1] + slots[here] - bounds[number], size)
+            if self.shuffle:
+                # By name, so that adding a group does not reshuffle the others.
+                seed = derived(self.seed, f"group {group.name}")
+                # A batch touches one round, or two where one ends.
+                for turn in np.unique(rounds).tolist():
+                    of_round = rounds == turn
+                    within[of_round] = order(seed, turn, size)[within[of_round]]
+            rows[here] = group.members[within]
         return rows
-
-    def _members(self, group: Group, draws: Int64s) -> Int64s:
-        """The members at these draws of a group; draws are counted through all epochs."""
-        size = len(group.members)
-        # Draw 7 of a group of 3 is member 1 of its third round.
-        rounds, within = np.divmod(draws, size)
-        if self.shuffle:
-            # By name, so that adding a group does not reshuffle the others.
-            seed = derived(self.seed, f"group {group.name}")
-            # A batch touches one round, or two where one ends.
-            for number in np.unique(rounds).tolist():
-                here = rounds == number
-                within[here] = order(seed, number, size)[within[here]]
-        return group.members[within]
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
@@ -294,6 +290,7 @@ class PhasedRows:
         # A seed of its own for each phase, or phases of the same length would have the same order.
         seed = derived(self.whole.seed, f"phase {number}")
         slots = ordered(seed, epoch, sum(phase), start, stop) if self.whole.shuffle else np.arange(start, stop)
+        # Phases of 2 a 1 b and 1 a 2 b: in epoch 1 the draws before phase 1 are 3 + 2 of a, and 3 + 1 of b.
         before = [sum(earlier) for earlier in zip(*self.phases[:number], strict=True)] or [0] * len(phase)
         firsts = [epoch * group.share + past for group, past in zip(self.whole.groups, before, strict=True)]
         return self.whole.draw(slots, list(zip(phase, firsts, strict=True)))
@@ -335,6 +332,7 @@ class ShardWindows:
         if not self.shuffle:
             return np.arange(start, stop)
         shards, ends = self._epoch(epoch)
+        # Windows that end at rows 5 10 11: position 5 has one end at or below it, so it is in window 1.
         first = int(np.searchsorted(ends, start, side="right"))
         parts, at = [np.empty(0, dtype=np.int64)], start
         while at < stop:
@@ -349,6 +347,8 @@ class ShardWindows:
 
     def _rows_of(self, shards: Int64s, places: Int64s) -> Int64s:
         """Rows by their number within some shards: of shards with the rows 6 7 and 2 3, number 2 is row 2."""
+        # In the example firsts 6 2 and ends 2 4: number 2 has one end at or below it, so it is in the second shard,
+        # whose row 2 + 2 - 2 = 2 it is.
         firsts = self.bounds[shards]
         ends = np.cumsum(self.bounds[shards + 1] - firsts)
         shard = np.searchsorted(ends, places, side="right")
@@ -365,6 +365,8 @@ class ShardWindows:
 
         Three windows of 5 rows: 7 rows may be all of the second, and one of each of the others.
         """
+        # The fewest rows that 1, 2, ... whole windows can have are those of the smallest shards. Sizes 1 3 5 5 in
+        # windows of 2: 4 and 14. So 6 rows or more may hold a whole window, and one row at each side of it.
         smallest = np.cumsum(np.sort(np.diff(self.bounds)))[self.window - 1 :: self.window]
         return 2 + int(np.searchsorted(smallest, rows - 2, side="right"))
 

@@ -82,10 +82,7 @@ def place_in(
             EARLIER_VERSION,
             unrecorded,
         )
-    return _checked_place(state["epoch"], state["position"], rows)
-
-
-def _checked_place(epoch: Any, position: Any, rows: int | None) -> Place:
+    epoch, position = state["epoch"], state["position"]
     most = MAX_LENGTH if rows is None else rows
     # A state comes from a file, so nothing of it is trusted. `position == rows` is valid: the end of an epoch.
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (epoch, position)) or position > most:
@@ -93,6 +90,7 @@ def _checked_place(epoch: Any, position: Any, rows: int | None) -> Place:
             f"the state has epoch {epoch!r}, position {position!r}; expected an epoch of 0 or more and a position of "
             f"0 to {most}"
         )
+    # Rows are numbered through all epochs, and numpy's int64 must hold their numbers and what is added to them.
     if epoch * (rows or 0) + position > MAX_LENGTH:
         raise UsageError(f"the state has epoch {epoch} of {rows:,} rows each, together more than 2**62 rows")
     return Place(epoch, position)
