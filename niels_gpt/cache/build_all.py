@@ -369,7 +369,7 @@ def _is_stub(out: Path) -> bool:
 
 def _write_stub(out: Path, name: str) -> None:
     """Write an empty cache marked as not built, as the cache format allows for Gutenberg."""
-    if (out / META_NAME).is_file():
+    if (out / META_NAME).is_file():  # a stub already, or a cache of an earlier run with --with-gutenberg, which stays
         return
     with StagedDirectory(out, manifest=META_NAME) as staged:
         for split in SPLITS:
@@ -388,6 +388,7 @@ def _report(settings: Settings, tokenizer: DocumentEncoder, outcome: Outcome) ->
         report = {
             "seed": settings.seed,
             "tokenizer_sha256": tokenizer.sha256,
+            # Of all sources, also those of earlier runs: the directory is complete only if none failed last.
             "ok": not any(source["status"] == "failed" for source in sources.values()),
             "sources": [sources[name] for name in NAMES if name in sources],
         }

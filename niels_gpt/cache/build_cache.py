@@ -140,7 +140,7 @@ def build_pretrain_cache(
     )
     out = Path(out_dir)
     with new_build(out, meta, options, manifest=META_NAME, check=open_meta) as build:
-        if build is not None:
+        if build is not None:  # else `out` holds this cache already
             task = DocumentTask(encoder, num_threads)
             _write_documents(build, task, texts, split, meta, out, options)
 
@@ -173,6 +173,7 @@ def _write_documents(
             for name, chosen in budgets.assign(in_val, lengths).items():
                 writers[name].write(budgets.cut(name, ids[np.repeat(chosen, lengths)]))
             options.progress.advance(len(ids))
+            # An estimate from the share of the input that was read, but never more than the budgets.
             options.expect_tokens(sum(writer.tokens for writer in writers.values()), most=total)
             if budgets.full:
                 # How far the last chunk reaches depends on the executor, the documents that are written do not.
@@ -238,6 +239,8 @@ def build_sft_cache(
     policy = RenderingPolicy(allow_partial, on_unsupported)
     encoder = _sft_encoder(tokenizer, loss_on, policy, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
+    # As `meta.json` records them. With sentinels the format says what is trained, so only what decides rows and ids is
+    # recorded, by the keys of the cache format.
     encoder_options = dict(encoder.describe())
     if isinstance(encoder, SentinelEncoder):
         encoder_options = {name: encoder_options[name] for name in ("default_system_text", "max_message_bytes")}
@@ -271,6 +274,7 @@ def _write_examples(
     options: BuildOptions,
 ) -> None:
     """The steps of an SFT cache, from the rows to the finished directory."""
+    # `recipe` has put the encoder's options into the meta, and only a renderer's name a dtype of masks.
     dtype, masked = TOKEN_DTYPES[meta["token_dtype"]], "mask_dtype" in meta
     writers = {name: build.add(ExampleWriter(build.path, name, dtype, masked=masked)) for name in SPLITS}
     trained = dict.fromkeys(SPLITS, 0)
@@ -383,7 +387,7 @@ def recipe(
         "kind": kind,
         "dataset_name": options.source_name,
         "dataset_config": options.source_config,
-        "streaming": bool(streaming),
+        "streaming": bool(streaming),  # `None` from callers that do not know; the format has a bool
         "seed": seed,
         "token_dtype": dtype_for(token_dtype, tokenizer.vocab_size),
         "tokenizer_sha256": sha256,
@@ -397,6 +401,7 @@ def _identity(tokenizer: Any) -> tuple[dict[str, int], str]:
     """The special ids that readers need, by name, and the sha256 of the tokenizer."""
     if isinstance(tokenizer, DocumentEncoder):
         return tokenizer.special_ids, tokenizer.sha256
+    # Before the last line: a renderer has no sentinels, which that asks for.
     if isinstance(tokenizer, IdentifiedRenderer):
         stops = tokenizer.get_stop_token_ids()
         if not stops:

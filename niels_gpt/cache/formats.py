@@ -96,6 +96,7 @@ class ShardWriter:
             raise UsageError(f"shard_bytes is {shard_bytes}; expected room for a token ({self._dtype.itemsize} bytes)")
         self._room = 0
         self._shard: HashedWriter | None = None
+        # Also for a split without tokens: readers tell a split that got none from a path that is wrong.
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, ids: npt.NDArray[Any]) -> None:

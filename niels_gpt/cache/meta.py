@@ -205,6 +205,7 @@ def completed(folder: Path, meta: Meta) -> Meta:
             both = [folder / tokens_name(split), folder / index_name(split)]
             names = both if any(map(is_regular, both)) else []
         files |= {file.relative_to(folder).as_posix(): _sampled(file) for file in names}
+        # Tokens alone: the index ends with .npy.
         size = sum(file.stat().st_size for file in names if file.suffix == ".bin")
         splits[split] = {"tokens": size // np.dtype(TOKEN_DTYPES[meta["token_dtype"]]).itemsize}
         if is_sft and names:
@@ -218,6 +219,7 @@ def completed(folder: Path, meta: Meta) -> Meta:
         elif is_sft:
             splits[split]["examples"] = 0
         for name, count in splits[split].items():
+            # Where the meta records no total, the files' own count becomes it.
             if totals.setdefault(f"{split}_{name}", count) != count:
                 raise CacheError(
                     f"{path}: {split}_{name} is {totals[f'{split}_{name}']:,}, but the files hold {count:,}; one of "
@@ -238,6 +240,7 @@ def _sampled(path: Path) -> dict[str, Any]:
             # start.
             file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
             seen.update(file.read(SAMPLE_BYTES))
+    # The prefix keeps it from being taken for the hash of all bytes.
     return {"bytes": size, "sha256": f"samples:{seen.hexdigest()}", "crc32_blocks": ""}
 
 

@@ -71,6 +71,7 @@ class SFTExampleDataset:
         check_device(device)
         meta = meta_beside(self.tokens_path.parent, tokenizer)
         recorded = meta["special_token_ids"] if meta else {}
+        # Needed in any case, for it is the padding.
         self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
         dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
         tokens = map_tokens(self.tokens_path, dtype)
@@ -136,6 +137,7 @@ class SFTExampleDataset:
         ids = self._rows.read(starts, n)
         filled = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
         if self._mask is not None:
+            # `filled` again: a shorter example's row goes on with the next example's mask.
             trained = self._mask.read(starts, n).astype(np.bool_) & filled
         else:
             assert self.asst_id is not None

@@ -54,10 +54,12 @@ def is_copied(tokenizer: DocumentEncoder, folder: Path, *, overwrite: bool) -> b
     """
     if not is_regular(folder / META_NAME):
         return False
+    # The copy may be of either kind, whatever the tokenizer is now.
     names = (folder / name for name in (TOKENIZER_NAME, MODEL_NAME))
     model = next((path for path in names if path.is_file()), folder / MODEL_NAME)
     recorded = read_meta(str(folder / META_NAME)).get("sha256")
     found = sha256_file(str(model)) if model.is_file() else None
+    # With --overwrite nothing is refused: a copy that is not this tokenizer, whole and with its template, is replaced.
     if overwrite:
         return found == recorded == tokenizer.sha256 and not differences(tokenizer, folder)
     if found != recorded:
@@ -66,6 +68,7 @@ def is_copied(tokenizer: DocumentEncoder, folder: Path, *, overwrite: bool) -> b
             f"{model}: {problem}, but {META_NAME} beside it records {str(recorded)[:12]}, the tokenizer of the caches "
             "here; put that model back, choose another --cache-dir, or pass --overwrite to build all caches again"
         )
+    # First whether the copy is whole, then whether it is this tokenizer: a damaged copy would look like another one.
     if recorded != tokenizer.sha256:
         raise Mismatch(
             f"{folder}: holds tokenizer {str(recorded)[:12]}, now {tokenizer.sha256[:12]}; choose another --cache-dir, "
@@ -95,7 +98,8 @@ def check_copy(tokenizer: DocumentEncoder, folder: Path) -> None:
 
 
 def differences(tokenizer: DocumentEncoder, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Key of `meta.json` -> recorded value and the tokenizer's, where they differ. Missing keys are not compared."""
+    """Key of `meta.json` -> recorded value and the tokenizer's, where they differ."""
+    # A key that is missing was not recorded by the version that wrote the file, so it says nothing.
     recorded = read_meta(str(folder / META_NAME))
     found = _decided_elsewhere(tokenizer)
     return {key: (recorded[key], found[key]) for key in found if recorded.get(key, found[key]) != found[key]}
@@ -120,6 +124,7 @@ def copy_tokenizer(tokenizer: DocumentEncoder, files: dict[str, bytes], source: 
         StorageError: the disk refused.
     """
     with StagedDirectory(folder, manifest=META_NAME, overwrite=True) as staged:
+        # `files_of` has the file with the vocabulary first: its hash is the tokenizer's.
         record, *_ = [write_atomic(staged.path / name, data) for name, data in files.items()]
         path = Path(source) if isinstance(source, str | Path) else Path()
         trained = (path if path.is_dir() else path.parent) / TOKENIZER_META_NAME

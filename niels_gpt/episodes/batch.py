@@ -111,6 +111,7 @@ class EpisodeBatch(TensorFields):
         lengths = np.full(len(x), x.shape[1] + 1) if self.lengths is None else self.lengths
         headings = [
             f"{length:,} tokens, {trained:,} trained"
+            # Not strict: lengths are those of all rows, also where only the first few are shown.
             for length, trained in zip(lengths.tolist(), np.count_nonzero(mask, axis=1).tolist(), strict=False)
         ]
         shown = rows_of_batch(x, y, mask, lengths=lengths, segment_ids=segments, headings=headings)

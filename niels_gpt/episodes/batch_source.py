@@ -154,8 +154,8 @@ class BatchSource(Batches[EpisodeBatch]):
         # Arithmetic up to here: which rows, and where they are in the files. Nothing is read before `training_rows`.
         drawn = self.draw(place, n)
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
-        own_rows = [rows[self.own_rows] for rows, _ in drawn]
-        spans = self._locator.of_rows(own_rows[0] if len(drawn) == 1 else np.concatenate(own_rows))
+        rank_rows = [rows[self.own_rows] for rows, _ in drawn]
+        spans = self._locator.of_rows(rank_rows[0] if len(drawn) == 1 else np.concatenate(rank_rows))
         reader = self._reader_of(spans, place)
         gathered = reader.training_rows(spans, o.pad_id, batches=len(drawn), with_layout=self._has_layout)
         layouts = self._layouts(gathered)
@@ -198,13 +198,13 @@ class BatchSource(Batches[EpisodeBatch]):
         number = next((i for i, (_, after) in enumerate(drawn, 1) if stream.in_another_window(begun, after)), n)
         return drawn[:number]
 
-    def _global_sums(self, rows: Int64s, own_sums: BatchSums, place: Place) -> tuple[int | None, float | None]:
-        """Trained tokens and mask sum over the rows of all ranks; `own_sums` are this rank's."""
+    def _global_sums(self, rows: Int64s, rank_sums: BatchSums, place: Place) -> tuple[int | None, float | None]:
+        """Trained tokens and mask sum over the rows of all ranks; `rank_sums` are this rank's."""
         # Computed from the files, not summed over processes: with collective calls in a loader, ranks would wait for
         # each other, and for ever where one of them stops earlier.
         o = self.options
         if o.world_size == 1:
-            return own_sums.trained, own_sums.weight
+            return rank_sums.trained, rank_sums.weight
         if not o.global_counts:
             return None, None
         if self.counts:
@@ -221,13 +221,13 @@ class BatchSource(Batches[EpisodeBatch]):
         layouts: list[dict[str, Any]] = []
         first = 0
         for i, sums in enumerate(gathered.sums):
-            own_rows = slice(i * B, (i + 1) * B)
+            batch_rows = slice(i * B, (i + 1) * B)
             fields: dict[str, npt.NDArray[Any]] = {
-                "segment_ids": layout.segment_ids[own_rows],
-                "position_ids": layout.position_ids[own_rows],
+                "segment_ids": layout.segment_ids[batch_rows],
+                "position_ids": layout.position_ids[batch_rows],
             }
             if layout.prefixes is not None:  # attention by sequences cannot express them
-                fields["prefixes"] = layout.prefixes[own_rows]
+                fields["prefixes"] = layout.prefixes[batch_rows]
             elif layout.cu_seqlens is not None:
                 # A copy: what was gathered has room for many more texts.
                 fields["cu_seqlens"] = layout.cu_seqlens[first : first + sums.sequences + 1].copy()
@@ -247,13 +247,13 @@ class BatchSource(Batches[EpisodeBatch]):
         reader = self._reader_of(spans)
         texts = reader.texts(spans)
         weights = reader.weights(spans, texts)
-        own_tokens, used = spans.own, spans.used
+        is_token, used = spans.token_mask, spans.used
         row = texts // self._width
         # In the example with width 5, texts at places 0 2 5 of the padded rows begin at 0 2 3 without padding.
         begins = texts - row * self._width + (used.cumsum() - used)[row]
         lengths = np.diff(begins, append=used.sum())
         numbers = np.arange(len(row)) - row.searchsorted(row)
-        return reader.ids(spans, 0)[own_tokens], used, weights[own_tokens], numbers.repeat(lengths)
+        return reader.ids(spans, 0)[is_token], used, weights[is_token], numbers.repeat(lengths)
 
     def in_order(self) -> BatchSource:
         """A source of the same rows in ascending order, each once, without dropping any."""

@@ -111,6 +111,7 @@ class Batches(ABC, Generic[Batch]):
 
     def log_epoch(self, epoch: int) -> None:
         """Log the beginning of an epoch, if there are epochs; rank 0 only."""
+        # Every rank begins the same epoch at the same batch, so one of them says so.
         if self.schedule.n is None or self.options.rank:
             return
         ensure_log_output()  # a worker process that was spawned, not forked, has not done this
@@ -132,6 +133,7 @@ class Batches(ABC, Generic[Batch]):
 
     def draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
         """The rows of at most `n` global batches, each with the place after it."""
+        # Batches of 4 rows from position 4 on end at 8, 12 and 16.
         size, begun = self.global_rows, self.starting_place(place)
         ends = range(begun.position + size, begun.position + n * size + 1, size)
         if self.schedule.n is None or ends[-1] <= self.schedule.n:  # the common case: all in one epoch
@@ -187,6 +189,7 @@ class Batches(ABC, Generic[Batch]):
             UsageError: it is not a number of 0 or more, or there are more than 2**62 rows up to its end.
         """
         epoch = ROW.whole(epoch, "epoch")
+        # Rows are counted through all epochs (`rows_before`), and the count must stay within int64 with room to spare.
         if (epoch + 1) * (self.schedule.n or 0) > MAX_LENGTH:
             raise UsageError(
                 f"epoch is {epoch:,}, of {self.schedule.n:,} rows each; expected at most 2**62 rows before its end"
@@ -212,4 +215,5 @@ class Batches(ABC, Generic[Batch]):
 
 def hash_of(parts: dict[str, Any]) -> str:
     """A hash of JSON values, 32 hex digits."""
+    # Sorted, so that the order in which code writes keys is not part of a fingerprint.
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

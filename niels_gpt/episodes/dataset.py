@@ -35,11 +35,11 @@ from niels_gpt.episodes.shards import (
     Shard,
     identifying_samples,
     index_chunks_of,
+    lengths_with_prefixes,
     open_shard,
     past_the_end,
     remote_shards,
     remote_window_shards,
-    whole_lengths,
     window_shards,
     with_items,
 )
@@ -344,7 +344,7 @@ class EpisodeSplit:
 
     def lengths(self) -> Int64s:
         """The length of the episode at every position, int64, shape (len(self),): 8 bytes an episode."""
-        parts = [whole_lengths(shard.records, shard.prefixes) for shard in self.shards]
+        parts = [lengths_with_prefixes(shard.records, shard.prefixes) for shard in self.shards]
         everything = np.concatenate([*parts, np.empty(0, dtype=np.int64)])
         # Nothing is filtered out, so positions are numbers.
         if len(self) == len(everything):
@@ -365,7 +365,7 @@ class EpisodeSplit:
         parts = []
         for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
             a, b = max(first, begin) - begin, min(stop, begin + len(shard.records)) - begin
-            parts += [whole_lengths(records, prefixes) for _, records, prefixes in index_chunks_of(shard, a, b)]
+            parts += [lengths_with_prefixes(records, prefixes) for _, records, prefixes in index_chunks_of(shard, a, b)]
         # Episodes inside the range that are filtered out were read, too, and are left out here.
         return np.concatenate(parts)[numbers - first]
 
@@ -431,7 +431,7 @@ class EpisodeSplit:
                     if outside.any():
                         wrong = int(np.argmax(outside))
                         raise past_the_end(shard, name, at + wrong, found[wrong])
-                yield first + at, whole_lengths(records, prefixes)
+                yield first + at, lengths_with_prefixes(records, prefixes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a data loader's worker, the split is opened again there: its maps would be sent as copies."""

@@ -132,6 +132,7 @@ def joined(images: Sequence[StoredImage], source: ImageSource) -> dict[str, npt.
     """The arrays of several images, one after the other along the first axis, as models of Transformers take them."""
     # Without an image the names of the arrays are not known, so the result is empty.
     processed = [source.arrays(image) for image in images]
+    # Of images of 4 and 6 patches, `pixel_values` of shape (4, d) and (6, d) become (10, d).
     return {
         name: np.concatenate([arrays[name] for arrays in processed]) for name in (processed[0] if processed else ())
     }

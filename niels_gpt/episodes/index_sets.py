@@ -98,11 +98,13 @@ class RowFilter:
     def before(self, number: int) -> int:
         """How many remaining numbers are below `number`: for a remaining number, its position."""
         dropped = range(len(self.remaining_before))
+        # Dropped [1 3] are stored as [1 2]: of number 4 both are below it, so its position is 4 - 2 = 2.
         # The key restores the j-th dropped number, so the array of dropped numbers need not be stored, too.
         return number - bisect_left(dropped, number, key=lambda j: int(self.remaining_before[j]) + j)
 
     def __getitem__(self, positions: npt.NDArray[np.integer[Any]]) -> Int64s:
         """The numbers at these positions, int64 of the same shape."""
-        if not len(self.remaining_before):
+        if not len(self.remaining_before):  # the common case: positions are numbers
             return positions.astype(np.int64)
+        # "right": a dropped number that has as many remaining ones before it comes before the number at this position.
         return positions + np.searchsorted(self.remaining_before, positions, side="right")

@@ -137,6 +137,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         if sampling is not None:
             keywords = sampling.as_keywords(order | proportions)
             order, proportions = ({name: keywords[name] for name in names} for names in (order, proportions))
+        # `None` everywhere means that a keyword was not passed; then the config decides.
         others: dict[str, Any] = {"use_loss_mask": use_loss_mask, "pad_token_id": pad_token_id}
         others |= {"episode_min_tokens": episode_min_tokens}
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", order | others)
@@ -170,7 +171,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
 
     def _open_split(self, split: str) -> EpisodeSplit:
         for folder in self._dirs:
-            if folder not in self._streamed:
+            if folder not in self._streamed:  # of which only the manifest and the indexes are here
                 require_episodes(folder)
         opened = open_split(
             self._dirs,
@@ -284,6 +285,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
     def batch_source(self, split: str) -> BatchSource:
         """The split's batches as a pure function of the place."""
         source = self._iterator(split).batch_source
+        # The iterator knows it as `Batches`, which those of preferences are, too; here it is always a source of
+        # episodes.
         assert isinstance(source, BatchSource)
         return source
 

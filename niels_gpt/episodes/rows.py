@@ -48,7 +48,18 @@ class Column:
 
     def unfilled(self, spans: RowSpans) -> Array:
         """The same with arbitrary values on padding."""
-        found = self._copied(spans) if spans.one_per_row else self._gathered(spans)
+        if not spans.one_per_row:
+            found = self._gathered(spans)
+        else:
+            # One contiguous copy a row, each as long as the longest span. The loop is over the shards that are hit.
+            longest = int(spans.length.max(initial=0))
+            if len(self.files) == 1:
+                found = self._readers[0].read(spans.start, longest)
+            else:
+                found = np.empty((len(spans.row), longest), dtype=self.dtype)
+                for hit in np.unique(spans.shard).tolist():
+                    here = spans.shard == hit
+                    found[here] = self._readers[hit].read(spans.start[here], longest)
         # Full rows need no second array; all others are copied into one with room for padding.
         if found.shape == (spans.B, spans.width):
             return found
@@ -56,19 +67,9 @@ class Column:
         rows[: len(found), : found.shape[1]] = found
         return rows
 
-    def _copied(self, spans: RowSpans) -> Array:
-        """One contiguous copy a row, each as long as the longest span. The loop is over the shards that are hit."""
-        longest = int(spans.length.max(initial=0))
-        if len(self.files) == 1:
-            return self._readers[0].read(spans.start, longest)
-        rows = np.empty((len(spans.row), longest), dtype=self.dtype)
-        for hit in np.unique(spans.shard).tolist():
-            here = spans.shard == hit
-            rows[here] = self._readers[hit].read(spans.start[here], longest)
-        return rows
-
     def _gathered(self, spans: RowSpans) -> Array:
-        """One indexed read for all values. The loop is over the shards that are hit."""
+        """One indexed read for all values of rows of several spans."""
+        # Three reads of 2 4 3 values would be three calls; numpy takes one list of places. A loop only over shards.
         places = spans.places
         if len(self.files) == 1:
             # Places on padding may lie past the end of the file. "clip" reads the last value there, and `fill_rest`
@@ -209,7 +210,7 @@ class EpisodeReader:
         rows = spans.B // batches
         # Episodes in rows 0 0 1 3, two rows a batch: batches 0 0 0 1, so 3 and 1.
         episodes = np.bincount(spans.of_episodes(spans.row) // rows, minlength=batches).tolist()
-        sums = [BatchSums(0, 0.0, n, own, 0, 0) for n, own in zip(tokens, episodes, strict=True)]
+        sums = [BatchSums(0, 0.0, n_tokens, n, 0, 0) for n_tokens, n in zip(tokens, episodes, strict=True)]
         sums, layout = _with_weights(sums, weights), None
         if with_layout:
             sums, layout = self._layout(spans, texts, sums)
@@ -235,7 +236,8 @@ class EpisodeReader:
         )
         if found is None:
             return None
-        sums = [BatchSums(own[0], float(own[0]), *own[1:]) for own in found.totals.tolist()]
+        # The kernel counts weights of 0 and 1, whose sum is the number of trained targets.
+        sums = [BatchSums(trained, float(trained), *counts) for trained, *counts in found.totals.tolist()]
         mask = found.mask
         if mask is None:  # of weights that the kernel does not know, see `_weighs_in_kernel`
             weights = targets_of(self.weights(spans, self.texts(spans)))
@@ -314,8 +316,8 @@ class EpisodeReader:
             spans       a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
         """
         if kernel := native():
-            files, given, T = self._files.segments, spans.for_kernel, self._width - 1
-            return gather.text_starts(kernel, self.buffers, files, given, B=spans.B, T=T)
+            files, kernel_spans, T = self._files.segments, spans.for_kernel, self._width - 1
+            return gather.text_starts(kernel, self.buffers, files, kernel_spans, B=spans.B, T=T)
         begins = spans.row * self._width + spans.column
         if spans.sees is None:  # else each sample of an item is a text of its own
             begins = spans.of_episodes(begins)
@@ -343,7 +345,7 @@ class EpisodeReader:
         """
         if self._masks is None:
             # Without masks every token of an episode counts, and padding does not.
-            weights: Array = spans.own.astype(np.uint8)
+            weights: Array = spans.token_mask.astype(np.uint8)
         elif self._by_turn and spans.cut.any():
             # Reading one token more shows whether a row's end cuts a turn, which then is not trained.
             longer = self._masks.rows(spans.one_longer(), 0)

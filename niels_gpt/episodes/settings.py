@@ -69,22 +69,21 @@ def dataset_mode(config: Any, keyword: Any = None) -> str:
     return mode
 
 
-def check_names(config: Any, given: Iterable[str]) -> None:
+def check_names(config: Any, keywords: Iterable[str]) -> None:
     """Refuse a name in a config that is nearly that of a setting which the config lacks, such as `dataset_mod`.
 
-    Configs hold the settings of whole programs, so any other name is allowed. So are `batch_sizes` beside `batch_size`,
-    and `devices`: only names of several words are compared, because single words resemble each other.
-
     Args:
-        given: settings that were passed as keywords, which the config need not hold.
+        keywords: settings that were passed as keywords, which the config need not hold.
 
     Raises:
         UsageError: there is such a name.
     """
     # Of an object all attributes count, also those of its class.
     held = {name for name in (config if isinstance(config, Mapping) else dir(config)) if isinstance(name, str)}
+    # Configs hold the settings of whole programs, so any name is allowed that resembles none of ours. Only names of
+    # several words are compared, for single words resemble each other: `devices` may be another program's.
     missing = [field.name for field in fields(TrainingConfig) if "_" in field.name]
-    missing = [name for name in missing if name not in held and name not in given]
+    missing = [name for name in missing if name not in held and name not in keywords]
     for name in sorted(held):
         near = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=_MISSPELT)
         if near and not name.startswith("_"):
@@ -141,6 +140,7 @@ def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], dict[str, f
     """
     if dataset_dir is None:
         raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
+    # bytes can be iterated, too, and would become a list of numbers.
     if isinstance(dataset_dir, bytes) or not isinstance(dataset_dir, Path | Iterable):
         raise UsageError(
             f"dataset_dir is {shown(dataset_dir)}; expected a directory, several, or a mapping from directories to "
@@ -203,6 +203,7 @@ def check_tokenizer(split: EpisodeSplit, tokenizer: Any | None) -> None:
     if not isinstance(tokenizer, HashableTokenizer):
         return
     for dataset, manifest in zip(split.datasets, split.manifests, strict=True):
+        # Other programs write no manifest; and encoders that cannot be hashed leave the hash out.
         recorded = manifest.get("tokenizer_sha256") if manifest else None
         if recorded is not None and recorded != tokenizer_sha256(tokenizer):
             raise Mismatch(
@@ -241,6 +242,7 @@ def resolve_pad_id(setting: int | None, tokenizer: Any | None, vocab_size: int |
             "no pad_token_id in the config and no tokenizer with an eos; pass pad_token_id=, or the tokenizer"
         )
     TOKEN_ID.whole(pad, "pad_token_id")
+    # A model looks up the embedding of padding like that of any other id.
     if vocab_size is not None and pad >= vocab_size:
         raise UsageError(f"pad_token_id is {pad} but the vocabulary has {vocab_size:,} ids; pass one of them")
     return pad
@@ -274,12 +276,10 @@ class _StderrHandler(logging.Handler):
 
 
 def ensure_log_output() -> None:
-    """Send the package's log lines to stderr if the program has not set up logging; may be called repeatedly.
-
-    Python drops lines below WARNING unless logging is set up, which few training scripts do, and the loaders' lines
-    about epochs are meant to be seen. A program that sets up logging, even later (a handler, or a level of the logger
-    "niels_gpt"), decides for itself.
-    """
+    """Send the package's log lines to stderr if the program has not set up logging; may be called repeatedly."""
+    # Python drops lines below WARNING unless logging is set up, which few training scripts do, and the loaders' lines
+    # about epochs are meant to be seen. A program that sets up logging, even later (a handler, or a level of the logger
+    # "niels_gpt"), decides for itself.
     if not _logger.hasHandlers() and _logger.level == logging.NOTSET:
         _logger.addHandler(_StderrHandler())
         _logger.setLevel(logging.INFO)

@@ -108,6 +108,7 @@ class Shard:
         if self.remote is None:
             return self
         cache, remote = self.remote
+        # The cache evicts what nobody holds, so the new shard keeps what holds its files, as long as it is mapped.
         held = held or cache.hold(remote)
         folder, mask, segments = held.folder, self.mask, self.segments
         return replace(
@@ -136,7 +137,7 @@ def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, 
         yield at, records, prefixes
 
 
-def whole_lengths(records: Records, prefixes: Records | None) -> Int64s:
+def lengths_with_prefixes(records: Records, prefixes: Records | None) -> Int64s:
     """The lengths of episodes with their prefixes; both are at most the number of tokens, so the sum is no overflow."""
     lengths = np.asarray(records[:, 1], dtype=np.int64)
     return lengths if prefixes is None else lengths + prefixes[:, 1].astype(np.int64)
@@ -241,6 +242,7 @@ def window_shards(cache: Path, split: str, meta: Meta, T: int) -> list[Shard]:
     """
     dtype, records_of = TOKEN_DTYPES[meta["token_dtype"]], _window_records(T)
     shards = []
+    # Those of the manifest: a file beside them, such as one of an earlier build, is not part of the cache.
     for name in _shards_of(meta, split):
         tokens = map_tokens(cache / name, dtype)
         shards.append(_window_shard(cache / name, tokens, records_of(len(tokens)), None))
@@ -293,6 +295,8 @@ def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
     path = folder / SEGMENTS_NAME
     if not is_regular(path):
         return None
+    # Unlike a mask that cannot be used, wrong segment ids are an error: without them texts would see each other
+    # silently.
     size = path.stat().st_size
     for dtype in SEGMENT_DTYPES.values():
         # The file has no header: its size decides between two and four bytes a token.
@@ -307,6 +311,7 @@ def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
 def identifying_samples(shard: Shard) -> Iterator[bytes]:
     """The bytes by which a shard of a dataset without manifest is identified."""
     n = len(shard.tokens)
+    # The counts first: without them, bytes of the index could pass for those of the tokens after it.
     yield json.dumps([n, len(shard.records), None if shard.mask is None else str(shard.mask.dtype)]).encode()
     for _, records, prefixes in index_chunks_of(shard, 0, len(shard.records)):
         yield records.tobytes()
@@ -317,4 +322,4 @@ def identifying_samples(shard: Shard) -> Iterator[bytes]:
     for values in (shard.tokens, shard.mask, shard.segments):
         if values is not None:
             yield from samples(values)
-            release(values)
+            release(values)  # the samples' pages would count as memory of this process

@@ -112,11 +112,11 @@ class SpanLocator:
         ranges = self._split.ranges(episodes)
         of, is_prefix, sees = ranges.of, ranges.is_prefix, ranges.sees
         assert is_prefix is not None
-        whole = np.bincount(of, weights=ranges.length, minlength=len(episodes)).astype(np.int64)
+        lengths = np.bincount(of, weights=ranges.length, minlength=len(episodes)).astype(np.int64)
         # A prefix of 4 and 5 own tokens in a row of 6: from token 0 to 6, so 4 and 2; for "tail" from 3 to 9: 1 and 5.
-        begin = np.maximum(0, whole - self._width) if self._tail else np.zeros_like(whole)
+        begin = np.maximum(0, lengths - self._width) if self._tail else np.zeros_like(lengths)
         # The number of each range's first token in its episode: here 0 and 4.
-        at = ranges.length.cumsum() - ranges.length - (whole.cumsum() - whole)[of]
+        at = ranges.length.cumsum() - ranges.length - (lengths.cumsum() - lengths)[of]
         skipped = np.clip(begin[of] - at, 0, ranges.length)
         length = np.clip(begin[of] + self._width - at, 0, ranges.length) - skipped
         keep = length > 0
@@ -130,7 +130,7 @@ class SpanLocator:
             shard=ranges.shard[keep],
             start=(ranges.start + skipped)[keep],
             length=length[keep],
-            cut=((whole > self._width)[of] & last)[keep],
+            cut=((lengths > self._width)[of] & last)[keep],
             is_prefix=is_prefix[keep],
             begins=np.diff(of[keep], prepend=-1) > 0,
             sees=None if sees is None else sees[keep],
@@ -215,7 +215,7 @@ class RowSpans:
         return ends - self.length - (used.cumsum() - used)[self.row]
 
     @property
-    def own(self) -> Bools:
+    def token_mask(self) -> Bools:
         """True where a row holds a span's value, not padding; shape (B, width)."""
         # Columns 0 1 2 3 against 2 and 4 used: # # . . and # # # #.
         return np.arange(self.width) < self.used[:, None]
@@ -293,5 +293,5 @@ class RowSpans:
         begins = np.arange(len(self.row)) if self.begins is None else np.flatnonzero(self.begins)
         first = begins[begins.searchsorted(np.arange(len(self.row)), side="right") - 1]
         begin = np.where(self.sees > 0, self.column[first], 0)
-        columns[self.own] = np.stack([begin, begin + self.sees], axis=1).repeat(self.length, axis=0)
+        columns[self.token_mask] = np.stack([begin, begin + self.sees], axis=1).repeat(self.length, axis=0)
         return columns

@@ -86,9 +86,11 @@ class WindowLoader(GPTEpisodeDataLoader):
     ) -> None:
         if unknown := [name for name in order if name not in ORDER]:
             raise UsageError(f"WindowLoader has no {unknown[0]!r}; its options of the order are {', '.join(ORDER)}")
+        # Before anything is opened, because the loader of episodes would ask for a file of metadata, which caches lack.
         weight_by = sampling.weight_by if sampling is not None else order.get("weight_by")
         if weight_by not in (None, "dataset"):
             raise UsageError(f"weight_by is {weight_by!r}; windows have no type, source or weight, only a 'dataset'")
+        # Masks, texts, packing and images keep their defaults, "none": a cache has no files for them.
         super().__init__(
             config,
             tokenizer,
@@ -103,6 +105,7 @@ class WindowLoader(GPTEpisodeDataLoader):
         )
 
     def _open_split(self, split: str) -> EpisodeSplit:
+        # Nothing is filtered or too long: a window has two tokens at least, and one row's at most.
         return EpisodeSplit(self._dirs, split, streamed=self._streamed, window=self.block_size)
 
     def _more_of(self, split: EpisodeSplit) -> str:
@@ -116,6 +119,7 @@ def are_token_caches(names: Any, cache: ShardCache | None) -> bool:
     Raises:
         CacheError, StorageError: as `open_streamed` and `open_meta`.
     """
+    # The first decides. Where others are of another kind, the loader that is chosen says so when it opens them.
     first = first_of(names)
     if first is None:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,16 @@ class EpisodeWriter:
         self._with_metadata, self._segments_dtype = with_metadata, segments_dtype
         self._with_completions, self._with_prefixes = with_completions, with_prefixes
         self._with_images = with_images
+        self._new_shard = partial(
+            _ShardFiles,
+            self._folder,
+            mask_dtype=mask_dtype,
+            with_metadata=with_metadata,
+            segments=segments_dtype,
+            with_completions=with_completions,
+            with_prefixes=with_prefixes,
+            with_images=with_images,
+        )
         self._shards = 0
         self._open: _ShardFiles | None = None
 
@@ -138,7 +149,11 @@ class EpisodeWriter:
             raise UsageError("the first id after a prefix is trained; expected a weight of 0: make the prefix shorter")
         first, start = 0, 0  # the first episode and the first id that are not written yet
         while first < len(lengths):
-            shard = self._shard()
+            if self._open is None:  # not before its first episode: a split without any has no directory
+                name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
+                self._open = self._new_shard(name)
+                self._shards += 1
+            shard = self._open
             stop = self._stop(shard, ends, first, start, cuts)
             # Otherwise the next episode does not fit into what is left of this shard. It is closed below, and the next
             # one, which is empty, takes at least one episode.
@@ -157,7 +172,7 @@ class EpisodeWriter:
         self.episodes += len(lengths)
         self.groups += 0 if completions is None else int(np.count_nonzero(completions["number"] == 0))
         self.images += sum(map(len, images))
-        self.image_tokens += sum(image.tokens for own in images for image in own)
+        self.image_tokens += sum(image.tokens for of_episode in images for image in of_episode)
         self.trained_tokens += len(ids) if mask is None else int(np.count_nonzero(mask))
 
     def _cuts(
@@ -249,23 +264,6 @@ class EpisodeWriter:
             raise UsageError(f"a weight of {values[~valid][0]} in a mask of {self._mask_dtype}; expected {expected}")
         return values.astype(MASK_DTYPES[self._mask_dtype])
 
-    def _shard(self) -> _ShardFiles:
-        # Not before its first episode: a split without any has no directory.
-        if self._open is None:
-            name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
-            self._open = _ShardFiles(
-                self._folder,
-                name,
-                self._mask_dtype,
-                self._with_metadata,
-                self._segments_dtype,
-                self._with_completions,
-                self._with_prefixes,
-                self._with_images,
-            )
-            self._shards += 1
-        return self._open
-
     def _close_shard(self) -> None:
         if self._open is not None:
             self.files.update(self._open.close())
@@ -295,6 +293,7 @@ class _ShardFiles:
         self,
         root: Path,
         name: str,
+        *,
         mask_dtype: str | None,
         with_metadata: bool,
         segments: str | None,

@@ -49,7 +49,7 @@ def block_diagonal_mask(
     _check(segment_ids, prefixes)
     # Segments are numbered along each row, so equal numbers mean one text; 0 is padding, which so sees itself.
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-    mask = mask.tril_() if causal else mask
+    mask = mask.tril_() if causal else mask  # in place: T * T bytes a row are much
     if prefixes is not None:
         # A prefix is before its text in the row, so it needs no comparison with the query for causal attention.
         begin, end = prefixes[:, None, :, None, :].unbind(-1)

@@ -44,6 +44,7 @@ def checked_device(device: Any) -> torch.device:
     import torch
 
     try:
+        # bool is a subclass of int: `True` would be cuda:1. torch takes text and devices, and raises for anything else.
         if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
             raise TypeError
         found = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
@@ -71,6 +72,7 @@ def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
     device = torch.device(device)
     if tensor.device == device:
         return tensor  # the common case, CPU to CPU: `tensor.to` costs more than this comparison
+    # Only a copy from pinned memory is asynchronous.
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

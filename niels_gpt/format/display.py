@@ -117,6 +117,7 @@ def rows_of_batch(
     """
     shown = []
     for row in range(len(x)):
+        # x a b c and y b c d are the row a b c d: only the last target is not an input, too.
         ids = np.append(x[row], y[row, -1:])
         length = len(ids) if lengths is None else int(lengths[row])
         segments = None

@@ -49,13 +49,15 @@ def drop_oldest_turns(
     starts = np.flatnonzero((ids == sys_id) | (ids == usr_id) | (ids == asst_id))
     roles = ids[starts]
     answers = np.flatnonzero(roles == asst_id)
-    if answers.size == 0:
+    if answers.size == 0:  # nothing would be trained, whatever stays
         return [slice(n - room, n)]
     first = 1 if starts[0] == 0 and roles[0] == sys_id else 0  # the first turn that may be dropped
     system_end = int(starts[first]) if first else 0
     # The remaining turns may begin with any turn but an answer to the turn before it.
     may_start = np.ones(len(starts), dtype=np.bool_)
     may_start[1:] = (roles[1:] != asst_id) | (roles[:-1] == asst_id)
+    # Of answer, question, answer, answer those are # # . #. An answer that follows the system turn may begin, too: what
+    # it answers is not there.
     may_start[first] = True
     last = int(answers[-1])
     last_start = last if may_start[last] else last - 1
@@ -129,6 +131,7 @@ def without_cut_turn(weights: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
     untrained = result[:, ::-1] == 0
     # Trained columns at the end of each row: the first untrained one from the right, or all if there is none.
     run = np.where(untrained.any(axis=1), np.argmax(untrained, axis=1), room)
+    # The column after the row shows whether that run goes on, so whether the cut is inside a turn.
     cut = weights[:, room] != 0
     result[cut[:, None] & (np.arange(room) >= room - run[:, None])] = 0
     return result

@@ -160,8 +160,7 @@ def pack_sft_ids_and_mask(
     """Make ids and mask exactly `S` = T + 1 long.
 
     Too long: the oldest turns are dropped first, see `fitting.drop_oldest_turns`. Too short: `pad_id` on the right,
-    mask False. The mask is cut with the ids, never derived again from them: so a cut assistant turn stays trained, and
-    padding with the end-of-turn id is not trained.
+    mask False.
 
     Raises:
         UsageError: `S` below 1, or ids and mask of different lengths.
@@ -169,6 +168,8 @@ def pack_sft_ids_and_mask(
     S = LENGTH.whole(S, "S")
     if len(ids) != len(mask):
         raise UsageError(f"{len(ids)} ids but {len(mask)} mask entries; expected one bool per id")
+    # The mask is cut with the ids, never derived again from them: so a cut assistant turn stays trained, and padding
+    # with the end-of-turn id is not trained.
     slices = drop_oldest_turns(
         np.asarray(ids, dtype=np.int64), S, sys_id=sys_id, usr_id=usr_id, asst_id=asst_id, eot_id=eot_id
     )
@@ -194,7 +195,7 @@ def collate_sft_batch(
 
     BATCH_SIZE.whole(len(packed))
     T = LENGTH.whole(T)
-    collate.checked_device(device)
+    collate.checked_device(device)  # before any work, which a misspelt device would waste
     for index, (ids, mask) in enumerate(packed):
         if len(ids) != T + 1 or len(mask) != T + 1:
             raise UsageError(f"row {index} has {len(ids)} ids and {len(mask)} mask entries; expected T + 1 = {T + 1}")

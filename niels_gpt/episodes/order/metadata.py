@@ -110,6 +110,7 @@ def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:
     if column not in file.schema_arrow.names:
         known = ", ".join(file.schema_arrow.names)
         raise UsageError(f"{path}: no column {column!r}; it has {known}. Sample by one of those")
+    # One column of the file; the others are not read.
     with storage_errors("reading", path):
         values = file.read(columns=[column])[column]
     if len(values) != len(shard.records):
@@ -143,6 +144,7 @@ def open_completions(shard: Shard) -> npt.NDArray[np.void]:
                 f"{path}: no such file, so these are episodes without preferences; build them with: niels-gpt "
                 "preferences build"
             )
+        # The file has no header: its size says how many records it has.
         size, wanted = path.stat().st_size, COMPLETION.itemsize * len(shard.records)
         if size != wanted:
             raise CacheError(f"{path}: {size:,} bytes; expected {wanted:,}, {COMPLETION.itemsize} for each episode")

@@ -126,6 +126,7 @@ class Proportions:
 
 
 def _check_number(what: str, value: Any, above: float = -1) -> None:
+    # bool is a subclass of int, and `True` is no weight. NaN fails every comparison.
     if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf or value < 0:
         expected = "a number above 0" if above == 0 else "a number of 0 or more"
         raise UsageError(f"{what} is {value!r}; expected {expected}")
@@ -194,9 +195,10 @@ def _amount(used: Sequence[Part], weights: Mapping[str, Fraction], total: Fracti
         for part in used
         if (limit := _limit(part.name, wanted)) is not None
     }
-    whole = Fraction(sum(part.amount(wanted.by) for part in used))
+    available = Fraction(sum(part.amount(wanted.by) for part in used))
     if wanted.amount is None:
-        return min([whole, *most.values()])
+        return min([available, *most.values()])
+    # An epoch that the caller asks for is never shortened silently, as the default one is.
     for name, allowed in most.items():
         if wanted.amount > allowed:
             raise UsageError(
@@ -310,6 +312,7 @@ def write_mixture(folder: Path, mixture: Mixture) -> None:
     Raises:
         StorageError: the disk refused.
     """
+    # With its own hash, so that a count that somebody edits is noticed when the file is read.
     with storage_errors("writing", folder / MIXTURE_NAME):
         write_atomic(folder / MIXTURE_NAME, json_bytes(with_manifest_hash(mixture.to_json())))
 
@@ -400,6 +403,7 @@ def mixture_for(
         ("too_long", too_long, found.too_long),
         ("share_prefixes", share_prefixes, found.share_prefixes),
     ):
+        # The numbers of rows hold for the rows that were counted: another length or packing makes other rows.
         if wanted is not None and wanted != counted:
             raise UsageError(
                 f"{name} is {wanted!r}, but {Path(path) / MIXTURE_NAME} counts rows with {name} {counted!r}; leave it "

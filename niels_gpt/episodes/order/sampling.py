@@ -113,6 +113,7 @@ class Sampling:
         if len(proportions) > 1:
             names = " and ".join(proportions)
             raise UsageError(f"{names} are given; each decides the proportions, so pass one of them")
+        # Groups without proportions, or proportions without groups: either is only half of a request.
         if bool(proportions) != self.by_group:
             raise UsageError(
                 f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name (or "
@@ -142,9 +143,10 @@ class Sampling:
                 continue
             if not isinstance(found, Mapping):
                 raise UsageError(f"{option} is {shown(found)}; expected a mapping from names to numbers")
-            object.__setattr__(self, option, _named_by_text(found))
+            object.__setattr__(self, option, _named_by_text(found))  # the class is frozen
         if self.phases is None:
             return
+        # A mapping can be iterated, too: one phase that was not put into a list would be read as its names.
         if (
             isinstance(self.phases, Mapping)
             or not isinstance(self.phases, Sequence)
@@ -157,6 +159,7 @@ class Sampling:
 
     def _check_epoch(self) -> None:
         rows = self.epoch_rows
+        # bool is a subclass of int, and `True` is no number of rows.
         if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_LENGTH):
             raise UsageError(f"epoch_rows is {rows!r}; expected a whole number of at least 1")
         if self.epoch_ends is not None and self.epoch_ends not in EPOCH_ENDS:
@@ -422,12 +425,12 @@ def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
         raise UsageError(f"the weights {dict(proportions)} are all 0; expected one above 0")
     exact = {name: n * Fraction(value) / total for name, value in proportions.items()}
     # Rounded down first; the rows that this leaves go to the largest remainders.
-    whole = {name: int(value) for name, value in exact.items()}
+    rounded = {name: int(value) for name, value in exact.items()}
     # Ascending by minus the remainder, then by name, so that equal remainders are decided alike everywhere.
-    by_remainder = sorted(exact, key=lambda name: (whole[name] - exact[name], name))
-    for name in by_remainder[: n - sum(whole.values())]:
-        whole[name] += 1
-    return whole
+    by_remainder = sorted(exact, key=lambda name: (rounded[name] - exact[name], name))
+    for name in by_remainder[: n - sum(rounded.values())]:
+        rounded[name] += 1
+    return rounded
 
 
 def by_repeats(sizes: Mapping[str, int], repeats: Mapping[str, float]) -> dict[str, int]:
@@ -463,7 +466,8 @@ def _phased_schedule(
     if empty:
         raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
     _check_epoch_length(sum(drawn.values()))
-    whole = GroupedRows(groups, sampling.seed, sampling.shuffle)
+    grouped = GroupedRows(groups, sampling.seed, sampling.shuffle)
+    # One phase is a mixture: without the seed of a phase, it has the same order as proportions with these numbers.
     if len(phases) == 1:
-        return whole
-    return PhasedRows(whole, tuple(tuple(phase[group.name] for group in groups) for phase in phases))
+        return grouped
+    return PhasedRows(grouped, tuple(tuple(phase[group.name] for group in groups) for phase in phases))

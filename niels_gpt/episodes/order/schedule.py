@@ -258,19 +258,19 @@ class PhasedRows:
         epoch 0     a1 b0 a0 | b1 a2 b0         within a phase the order is random
 
     Attributes:
-        whole: the groups, each with its rows of all phases together as its share.
+        grouped: the groups, each with its rows of all phases together as its share.
         phases: rows of each group in each phase.
     """
 
     crosses_epochs: ClassVar[bool] = True
 
-    whole: GroupedRows
+    grouped: GroupedRows
     phases: tuple[tuple[int, ...], ...]
 
     @property
     def n(self) -> int:
         """Rows in an epoch: those of all phases."""
-        return self.whole.n
+        return self.grouped.n
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`."""
@@ -288,16 +288,16 @@ class PhasedRows:
         """The rows at some positions of one phase."""
         phase = self.phases[number]
         # A seed of its own for each phase, or phases of the same length would have the same order.
-        seed = derived(self.whole.seed, f"phase {number}")
-        slots = ordered(seed, epoch, sum(phase), start, stop) if self.whole.shuffle else np.arange(start, stop)
+        seed = derived(self.grouped.seed, f"phase {number}")
+        slots = ordered(seed, epoch, sum(phase), start, stop) if self.grouped.shuffle else np.arange(start, stop)
         # Phases of 2 a 1 b and 1 a 2 b: in epoch 1 the draws before phase 1 are 3 + 2 of a, and 3 + 1 of b.
         before = [sum(earlier) for earlier in zip(*self.phases[:number], strict=True)] or [0] * len(phase)
-        firsts = [epoch * group.share + past for group, past in zip(self.whole.groups, before, strict=True)]
-        return self.whole.draw(slots, list(zip(phase, firsts, strict=True)))
+        firsts = [epoch * group.share + past for group, past in zip(self.grouped.groups, before, strict=True)]
+        return self.grouped.draw(slots, list(zip(phase, firsts, strict=True)))
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
-        return {**self.whole.describe(), "kind": "phases", "phases": [list(phase) for phase in self.phases]}
+        return {**self.grouped.describe(), "kind": "phases", "phases": [list(phase) for phase in self.phases]}
 
 
 @dataclass(frozen=True, eq=False)
