@@ -94,6 +94,7 @@ class UnitExecutor:
             for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))
         )
         usable_rows = 0
+        # Closed here, not by the garbage collector: the runner's workers end before this generator does.
         with watch, closing(self._runner.run(task, source, unit_tasks)) as finished:
             for unit_task in finished:
                 unit = _open_unit(task, source, unit_task, progress)
@@ -209,7 +210,7 @@ def _open_unit(task: Task, source: Sliceable, unit_task: UnitTask, progress: Pro
     """Open a finished unit; if it was damaged after it was written, build it again, in this process."""
     try:
         return Unit(unit_task.path)
-    except StorageError:  # a DataError too, but building again would not help
+    except StorageError:  # a DataError too, but building again would not help on a disk that refuses
         raise
     except DataError as error:
         progress.note(str(error))

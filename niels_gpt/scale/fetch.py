@@ -73,16 +73,26 @@ class ReadCache:
             StorageError: network or disk refused, or a file arrived damaged. MissingExtra: no fsspec, or no s3fs.
         """
         url = url.rstrip("/")
-        name, data = _remote_manifest(url)
+        remote_manifest = find_manifest(url, MANIFEST_NAMES, Retries())
+        if remote_manifest is None:
+            raise CacheError(
+                f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
+            )
+        name, data = remote_manifest
         # The path in the store: unlike the URL it has no password, which must not become part of a name.
-        root = file_system(url)[1]
-        place = self.folder / f"{plain_name(root)}-{sha256(data).hexdigest()[:16]}"
+        store_path = file_system(url)[1]
+        place = self.folder / f"{plain_name(store_path)}-{sha256(data).hexdigest()[:16]}"
         with storage_errors("creating the directory", place):
             place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place):
-            _refuse_links(place)
-            if not _is_complete(place, Path(root) / name, data):
-                self._fetch(url, Path(root) / name, place, data)
+            # This class makes no links, and might write through one. A user who changes the directory at the same
+            # moment is not stopped by this: the read cache must belong to its users.
+            below = [Path(root, name) for root, folders, files in os.walk(place) for name in folders + files]
+            for path in (place, *below):
+                if path.is_symlink():
+                    raise _planted(path)
+            if not _is_complete(place, Path(store_path) / name, data):
+                self._fetch(url, Path(store_path) / name, place, data)
             # The time of the last use, on the manifest: data files may be mapped by readers, and a time of access is
             # often not recorded at all (`noatime`). The file system's own resolution is coarser.
             now = time.time_ns()
@@ -114,7 +124,8 @@ class ReadCache:
                 f"{place.name} has {needed:,} bytes, more than the {self._max_bytes:,} of the cache {self.folder}; "
                 "allow more (max_bytes=, --max-bytes)"
             )
-        others = [entry for entry in self._entries() if entry != place]
+        # Only what has a lock file beside it: a directory of the user's may have a name like an entry's.
+        others = [path for path in self._named(ENTRY) if path != place and _lock_path(path).is_file()]
         sizes = {entry: _bytes_below(entry) for entry in others}
         for entry in sorted(others, key=_last_use):
             if sum(sizes.values()) + needed <= self._max_bytes:
@@ -124,34 +135,10 @@ class ReadCache:
                     self._progress.note(f"{entry}: evicted, {sizes.pop(entry):,} bytes")
                     rename_and_delete(entry)
 
-    def _entries(self) -> list[Path]:
-        return [path for path in self._named(ENTRY) if _lock_path(path).is_file()]
-
     def _named(self, pattern: str) -> list[Path]:
         """The directories whose names this class has given; other directories are never touched."""
         found = (path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name))
         return sorted(path for path in found if path.is_dir() and not path.is_symlink())
-
-
-def _refuse_links(place: Path) -> None:
-    """Raise `CacheError` for a link as an entry or inside one. This class makes none, and might write through it.
-
-    This does not protect against a user who changes the directory at the same moment: the read cache must belong to its
-    users.
-    """
-    below = [Path(where, name) for where, folders, files in os.walk(place) for name in folders + files]
-    for path in (place, *below):
-        if path.is_symlink():
-            raise _planted(path)
-
-
-def _remote_manifest(url: str) -> tuple[str, bytes]:
-    found = find_manifest(url, MANIFEST_NAMES, Retries())
-    if found is None:
-        raise CacheError(
-            f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
-        )
-    return found
 
 
 def _is_complete(place: Path, manifest: Path, data: bytes) -> bool:

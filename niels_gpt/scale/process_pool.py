@@ -183,11 +183,13 @@ class Pool:
     def _listen(self, seconds: float) -> None:
         """Wait up to `seconds` for results of workers; replace workers that died or hang."""
         ready = wait([worker.connection for worker in self._workers], seconds)
-        for worker in list(self._workers):
+        for worker in list(self._workers):  # a copy, because lost workers are removed from it
             if worker.connection in ready:
                 self._receive(worker)
-            elif self._hangs(worker):
-                self._lost(worker, f"took longer than {self._timeout:g} s")
+            elif self._timeout is not None and worker.units:
+                allowed = self._timeout if worker.ready else self._timeout + START_SECONDS
+                if self._now() - worker.since > allowed:
+                    self._lost(worker, f"took longer than {self._timeout:g} s")
 
     def _receive(self, worker: _Worker) -> None:
         try:
@@ -205,11 +207,6 @@ class Pool:
         if not unit.done:
             self._times.append(worker.since - began)
             unit.done, unit.error = True, message
-
-    def _hangs(self, worker: _Worker) -> bool:
-        if self._timeout is None or not worker.units:
-            return False
-        return self._now() - worker.since > self._timeout + (0 if worker.ready else START_SECONDS)
 
     def _lost(self, worker: _Worker, why: str) -> None:
         self._workers.remove(worker)
@@ -247,7 +244,7 @@ def _too_many_deaths(unit_task: UnitTask, why: str) -> EngineError:
 def _start(pickled_job: bytes, workers: int) -> tuple[multiprocessing.process.BaseProcess, Connection]:
     """A new worker and the pipe to it. Spawned, because forking a process with threads (tokenizers) may deadlock."""
     threads = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn")  # up to Python 3.13 Linux would fork
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, pickled_job, threads))
     with sigint_blocked():  # Ctrl-C reaches all processes of a terminal; the parent handles it
@@ -260,7 +257,7 @@ def _serve(orders: Connection, pickled_job: bytes, threads: int) -> None:
     """The worker's loop: answers each unit task with `None` or an error, until the pool closes the pipe."""
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read by the tokenizers' thread pools
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    # Loading fails again with the first unit, whose answer carries the error to the pool.
+    # Whatever unpickling a user's objects raises: it fails again with the first unit, whose answer carries the error.
     with suppress(Exception):
         unpickled_job(pickled_job)
     with suppress(EOFError, OSError):
@@ -274,7 +271,7 @@ def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        os._exit(1)  # `sys.exit` would end this thread alone
 
 
 def _built(pickled_job: bytes, unit_task: UnitTask) -> BaseException | None:
@@ -283,7 +280,7 @@ def _built(pickled_job: bytes, unit_task: UnitTask) -> BaseException | None:
     except NielsError as error:
         return error
     except Exception as error:  # a bug in a source or an encoder, which may be the user's
-        error.add_note(f"in a worker:\n{traceback.format_exc()}")
+        error.add_note(f"in a worker:\n{traceback.format_exc()}")  # notes pickle, tracebacks do not
         return error if _pickles(error) else RuntimeError(traceback.format_exc())
     return None
 

@@ -92,37 +92,40 @@ def publish(
         MissingExtra: no fsspec, or no s3fs.
     """
     folder = Path(folder)
-    name, manifest = find_manifest(folder)
-    data = read_regular(folder / name)
+    manifest_name, manifest = find_manifest(folder)
+    data = read_regular(folder / manifest_name)
     fs, root = file_system(url)
-    if has_file(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
+    if has_file(fs, f"{root}/{manifest_name}", len(data), sha256(data).hexdigest()):
         remove_dead_lock(fs, root)
         progress.note(f"{without_passwords(url)}: already published, nothing to do")
         files = len(manifest["files"]) + 1
         return Published(files=files, uploaded=0, skipped=files)
     with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
         _make_room(fs, root, url, overwrite)
-        uploader = _uploader(fs, part_bytes, progress)
+        uploader: Uploader
+        if "s3" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+            uploader = MultipartUploader(fs, part_bytes, progress)
+        else:
+            uploader = RenameUploader(progress) if is_local(fs) else StreamUploader(fs, part_bytes, progress)
         # Twice the bytes, because every file is sent and then read back.
         progress.begin(f"publishing {folder.name}", total=2 * bytes_of(manifest["files"]), unit="bytes")
-        sent = [
-            _send(
-                fs, uploader, OutgoingFile(folder / file, record["bytes"], record["sha256"]), f"{root}/{file}", progress
-            )
-            for file, record in manifest["files"].items()
-        ]
+        outgoing = {
+            name: OutgoingFile(folder / name, record["bytes"], record["sha256"])
+            for name, record in manifest["files"].items()
+        }
+        sent = {name: _send(fs, uploader, file, f"{root}/{name}", progress) for name, file in outgoing.items()}
         # Last, so that a reader that finds the manifest also finds all files that it lists.
-        with remote_errors("writing", f"{url}/{name}"):
-            put_small(fs, f"{root}/{name}", data)
-        if not has_file(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
-            raise StorageError(f"{url}/{name}: arrived damaged; run the same command again")
-    done = [each for each in sent if each is not None]
+        with remote_errors("writing", f"{url}/{manifest_name}"):
+            put_small(fs, f"{root}/{manifest_name}", data)
+        if not has_file(fs, f"{root}/{manifest_name}", len(data), sha256(data).hexdigest()):
+            raise StorageError(f"{url}/{manifest_name}: arrived damaged; run the same command again")
+    before = {name: resumed for name, resumed in sent.items() if resumed is not None}  # of the files that were sent
     return Published(
         files=len(sent) + 1,
-        uploaded=len(done) + 1,
-        skipped=sent.count(None),
-        uploaded_bytes=sum(each.now for each in done) + len(data),
-        resumed_bytes=sum(each.before for each in done),
+        uploaded=len(before) + 1,
+        skipped=len(sent) - len(before),
+        uploaded_bytes=sum(outgoing[name].size - resumed for name, resumed in before.items()) + len(data),
+        resumed_bytes=sum(before.values()),
     )
 
 
@@ -158,31 +161,17 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
                 fs.rm_file(f"{root}/{name}")
 
 
-def _uploader(fs: Any, part_bytes: int, progress: Progress) -> Uploader:
-    if "s3" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
-        return MultipartUploader(fs, part_bytes, progress)
-    return RenameUploader(progress) if is_local(fs) else StreamUploader(fs, part_bytes, progress)
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """An uploaded file: bytes that this run sent, and that an earlier run had sent."""
-
-    now: int
-    before: int
-
-
-def _send(fs: Any, uploader: Uploader, out: OutgoingFile, path: str, progress: Progress) -> _Sent | None:
-    """Upload a file and check it; `None` if it had arrived before."""
+def _send(fs: Any, uploader: Uploader, out: OutgoingFile, path: str, progress: Progress) -> int | None:
+    """Upload a file and check it; returns how many of its bytes an earlier run had sent. `None`: it was complete."""
     if has_file(fs, path, out.size, out.sha256, progress):
-        progress.advance(out.size)
+        progress.advance(out.size)  # `has_file` has counted them once; the total counts them twice
         progress.note(f"{without_passwords(path)}: exists already")
         return None
     with remote_errors("writing", path):
         before = uploader.send(out, path)
     if not has_file(fs, path, out.size, out.sha256, progress):
         raise StorageError(f"{path}: arrived damaged; run the same command again: it continues with this file")
-    return _Sent(out.size - before, before)
+    return before
 
 
 def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SILENT) -> bool:
@@ -219,7 +208,13 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
     path, mine = f"{root}/{LOCK_NAME}", _holder()
     with remote_errors("locking", root):
         if not _create(fs, path, mine):
-            _free(fs, path, break_lock, progress)
+            holder = _read(fs, path)
+            if not break_lock and not _is_dead(holder):
+                raise OutputExists(_busy(path, holder))
+            why = "as asked" if break_lock else "it is dead"
+            progress.note(f"{without_passwords(path)}: the lock of {_name(holder)} is removed; {why}")
+            with suppress(FileNotFoundError):  # its holder, or another publisher, has removed it just now
+                fs.rm_file(path)
             if not _create(fs, path, mine):
                 raise OutputExists(_busy(path, _read(fs, path)))
         # On a store without conditional writes two processes may both have created it. The file names the last of them,
@@ -246,19 +241,9 @@ def _create(fs: Any, path: str, holder: dict[str, Any]) -> bool:
 def _read(fs: Any, path: str) -> dict[str, Any]:
     try:
         found = json.loads(fs.cat_file(path))
-    except (FileNotFoundError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError, RecursionError):  # a damaged lock has no holder that could be known as dead
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _free(fs: Any, path: str, break_lock: bool, progress: Progress) -> None:
-    holder = _read(fs, path)
-    if not break_lock and not _is_dead(holder):
-        raise OutputExists(_busy(path, holder))
-    why = "as asked" if break_lock else "it is dead"
-    progress.note(f"{without_passwords(path)}: the lock of {_name(holder)} is removed; {why}")
-    with suppress(FileNotFoundError):
-        fs.rm_file(path)
 
 
 def _busy(path: str, holder: dict[str, Any]) -> str:
@@ -274,7 +259,7 @@ def _name(holder: dict[str, Any]) -> str:
 
 def _holder() -> dict[str, Any]:
     return {
-        "token": uuid.uuid4().hex,
+        "token": uuid.uuid4().hex,  # tells this attempt from all others, also of the same process
         "host": socket.gethostname(),
         "boot": _boot(),
         "pid": os.getpid(),

@@ -60,7 +60,11 @@ class RayRunner:
     def __init__(self, address: str | None = None, *, workers: int | None = None, timeout: float | None = None) -> None:
         UNIT_TIMEOUT.check(timeout)
         WORKERS.check(workers)
-        self._ray = _ray()
+        check_library("ray")
+        import ray
+        import ray.exceptions
+
+        self._ray: Any = ray
         self._address, self._workers, self._timeout = address, workers, timeout
 
     def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
@@ -140,14 +144,6 @@ def _sigterm_kept() -> Iterator[None]:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _ray() -> Any:
-    check_library("ray")
-    import ray
-    import ray.exceptions
-
-    return ray
-
-
 def _in_order(queue: _Queue, unit_tasks: Iterator[UnitTask], workers: int) -> Generator[UnitTask]:
     """Keep two units per worker in Ray's queue, and yield finished units in order."""
     waiting: deque[_Started] = deque()
@@ -207,7 +203,10 @@ class _Queue:
 
     def repeat_late(self, workers: int) -> None:
         """Submit units that are late a second time, as many as there are idle workers."""
-        busy = len(self.under_way) + sum(started.second is not None for started in self.under_way) + self._still_busy()
+        if self._late:  # of the overtaken attempts, those that still run
+            _, self._late = self._ray.wait(self._late, num_returns=len(self._late), timeout=0)
+        seconds = sum(started.second is not None for started in self.under_way)
+        busy = len(self.under_way) + seconds + len(self._late)
         if busy >= workers or not self._times:
             return
         # Two units a worker are in the queue, so most wait for one other before they begin.
@@ -215,12 +214,6 @@ class _Queue:
         late = [one for one in self.under_way if one.second is None and time.monotonic() - one.sent > most]
         for started in late[: workers - busy]:
             started.second = self._send(started.unit_task)
-
-    def _still_busy(self) -> int:
-        """How many overtaken attempts still run."""
-        if self._late:
-            _, self._late = self._ray.wait(self._late, num_returns=len(self._late), timeout=0)
-        return len(self._late)
 
     def wait(self) -> None:
         """Wait until one is done, at most half a second; submit those again that died or hang."""

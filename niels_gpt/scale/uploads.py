@@ -136,7 +136,7 @@ class StreamUploader:
             for chunk in out.chunks(READ_BYTES):
                 target.write(chunk)
                 self._progress.advance(len(chunk))
-            target.close()
+            target.close()  # sends the last block; with autocommit=False the file has no name before `commit`
             target.commit()
         except BaseException:  # Ctrl-C too: closing the file would leave a truncated one under the final name
             target.discard()
@@ -190,7 +190,9 @@ class MultipartUploader:
                     before += len(data)
                 else:
                     part = upload.call("upload_part", PartNumber=number, Body=data)
-                receipts.append(_receipt(number, part))
+                # What the call that completes the upload compares; SHA-256 only where the user's settings ask for it.
+                checksums = {name: part[name] for name in ("ChecksumSHA256",) if name in part}
+                receipts.append({"PartNumber": number, "ETag": part["ETag"]} | checksums)
                 self._progress.advance(len(data))
         except DataError as error:
             if not isinstance(error, StorageError):  # an error of the disk may pass: retain the parts
@@ -214,6 +216,7 @@ class MultipartUploader:
                 "sent before stay until a lifecycle rule of the bucket removes them"
             )
             return []
+        # `Prefix` also lists uploads to longer names: tokens.bin and tokens.bin.old.
         found = (Upload.found(self._fs, path, each["UploadId"]) for each in listed if each["Key"] == key)
         return [upload for upload in found if upload is not None]
 
@@ -279,10 +282,3 @@ def agrees(part: Part, data: bytes) -> bool:
     if "ChecksumCRC32" in part:
         return bool(part["ChecksumCRC32"] == b64encode(zlib.crc32(data).to_bytes(4, "big")).decode())
     return bool(part["ETag"].strip('"') == md5(data, usedforsecurity=False).hexdigest())
-
-
-def _receipt(number: int, part: Part) -> Part:
-    """The entry of a part in the call that completes the upload; with SHA-256 if the user's settings ask for it."""
-    return {"PartNumber": number, "ETag": part["ETag"]} | {
-        name: part[name] for name in ("ChecksumSHA256",) if name in part
-    }

@@ -77,10 +77,6 @@ class Readable(Protocol):
     def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
 
 
-def _opened(path: Readable) -> IO[bytes]:
-    return open_regular(path) if isinstance(path, Path) else path.open("rb")
-
-
 def file_record(path: Readable, progress: Progress = SILENT) -> FileRecord:
     """Read a whole file and return its record.
 
@@ -91,7 +87,10 @@ def file_record(path: Readable, progress: Progress = SILENT) -> FileRecord:
         StorageError: the file cannot be read.
     """
     checksums = Checksums()
-    with storage_errors("reading", str(path)), _opened(path) as file:
+    with (
+        storage_errors("reading", str(path)),
+        open_regular(path) if isinstance(path, Path) else path.open("rb") as file,
+    ):
         while chunk := file.read(COPY_BYTES):
             checksums.update(memoryview(chunk))
             progress.advance(len(chunk))
@@ -120,8 +119,10 @@ def find_damage(path: Path, crc32_blocks: str) -> Iterator[Damage]:
         StorageError: the file cannot be read.
     """
     with storage_errors("reading", path), open_regular(path) as file:
-        for number in range(len(crc32_blocks) // 8):
+        for number in range(len(crc32_blocks) // 8):  # digits 0 to 7 are block 0, 8 to 15 block 1
             block = file.read(BLOCK_BYTES)
+            # The starting value and the final inversion of CRC-32 are the same in both, so they cancel out in the
+            # difference, which depends on the changed bits alone.
             difference = zlib.crc32(block) ^ int(crc32_blocks[8 * number : 8 * number + 8], 16)
             if difference:
                 start = number * BLOCK_BYTES
@@ -144,6 +145,7 @@ def _changed_byte(difference: int, length: int) -> Iterator[tuple[int, int]]:
     change of the byte at that position explains it.
     """
     table, by_top_byte = _crc_tables()
+    # All 256 entries differ, and so do their top bytes: that makes both this and the step backwards unambiguous.
     flips = {value: flip for flip, value in enumerate(table)}
     for position in range(length - 1, -1, -1):
         if difference in flips:

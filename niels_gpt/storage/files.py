@@ -74,7 +74,7 @@ class HashedWriter:
 
 def sync_directory(path: Path) -> None:
     """Flush the entries of a directory, so that a rename in it survives a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)  # a directory can be flushed although it cannot be opened for writing
     try:
         os.fsync(descriptor)
     finally:
@@ -123,7 +123,7 @@ def create_exclusive(path: Path, data: bytes) -> bool:
             aside, file = _open_aside(path)
             with file:
                 file.write(data)
-                file.flush()
+                file.flush()  # before the link: nobody finds a name whose bytes are still in a buffer
                 os.link(aside, path)  # unlike a rename, it fails if the name is taken
         except FileExistsError:
             return False
@@ -161,17 +161,22 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     aside = None
     try:  # Ctrl-C may come as soon as the file is there
         with storage_errors("writing", path):
-            place = _replaceable_file(path)
-            remove_abandoned(place)
-            aside, file = _open_aside(place)
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise OutputExists(
+                    f"{path}: a device or a pipe; expected a file to create or replace. Choose another path"
+                )
+            # A rename would replace a symbolic link itself. (Path.resolve() raises for a cycle of links.)
+            target = Path(os.path.realpath(path))
+            remove_abandoned(target)
+            aside, file = _open_aside(target)
         with storage_errors("writing", path), file:
             yield file
             file.flush()
             # In this order: file systems may store a rename before the contents, and after a power failure the name
             # would have an empty file.
             os.fsync(file.fileno())
-            aside.replace(place)
-            sync_directory(place.parent)
+            aside.replace(target)
+            sync_directory(target.parent)
     finally:
         if aside is not None:
             with suppress(OSError):
@@ -211,13 +216,6 @@ def remove_abandoned(path: Path) -> None:
                     left.unlink()
             finally:
                 os.close(descriptor)
-
-
-def _replaceable_file(path: Path) -> Path:
-    """The target of `path`. A rename would replace a symbolic link itself, or a device such as /dev/null."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OutputExists(f"{path}: a device or a pipe; expected a file to create or replace. Choose another path")
-    return Path(os.path.realpath(path))  # Path.resolve() raises for a cycle of links
 
 
 def json_bytes(value: Any) -> bytes:

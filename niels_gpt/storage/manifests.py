@@ -297,6 +297,7 @@ def verify_files(folder: Path, files: FileRecords, progress: Progress = SILENT) 
     progress.begin(f"reading {folder.name}", total=bytes_of(files), unit="bytes")
     for name, record in files.items():
         path = folder / name
+        # The sha256 decides; the CRCs of the blocks are compared only to say where the damage is.
         if file_record(path, progress).sha256 != record["sha256"]:
             damaged = list(_damage_lines(path, record["crc32_blocks"]))
             yield from damaged
@@ -332,7 +333,15 @@ def tokenizer_sha256(tokenizer: Any) -> str:
         UsageError: `model_path` is not a path, or this is no tokenizer.
     """
     if isinstance(tokenizer, str | PathLike):
-        return _sha256_of_files(Path(tokenizer))
+        # tokenizer.json first: it is what transformers loads where a directory has both.
+        folder = Path(tokenizer)
+        files = [folder / "tokenizer.json", folder / "spm.model"] if folder.is_dir() else [folder]
+        found = next((file for file in files if file.is_file()), None)
+        if found is None:
+            raise UsageError(
+                f"{folder}: no tokenizer there; expected a tokenizer.json, a spm.model, or their directory"
+            )
+        return file_record(found).sha256
     # Encoders and renderers of this package, which know the hashes of their files.
     fingerprints = getattr(tokenizer, "fingerprints", None)
     if isinstance(fingerprints, Mapping):
@@ -357,12 +366,3 @@ def tokenizer_sha256(tokenizer: Any) -> str:
         "probe": [int(token) for token in tokenizer.encode(_PROBE)],
     }
     return hashlib.sha256(json.dumps(behaviour, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256_of_files(path: Path) -> str:
-    """The hash of a tokenizer's file: tokenizer.json, else spm.model, where `path` is their directory."""
-    files = [path / "tokenizer.json", path / "spm.model"] if path.is_dir() else [path]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        raise UsageError(f"{path}: no tokenizer there; expected a tokenizer.json, a spm.model, or their directory")
-    return file_record(found).sha256

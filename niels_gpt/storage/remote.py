@@ -198,7 +198,7 @@ class PatientFile(io.RawIOBase):
         Raises:
             StorageError: the store did not give them.
         """
-        wanted = min(most, self._size - self._at)
+        wanted = min(most, self._size - self._at)  # never beyond the end, where a short answer would be right
         if wanted <= 0:
             return b""
         with remote_errors("reading", self._url):
@@ -220,16 +220,22 @@ class PatientFile(io.RawIOBase):
 
     def _read(self, wanted: int) -> bytes:
         """The next bytes, at most `wanted`."""
+        # `stall_seconds` is meant for a read of at most READ_BYTES.
         if self._stall_seconds is not None or self._most < READ_BYTES:
             wanted = min(wanted, self._most)
         while wanted > 1 and wanted in self._refused:
             wanted -= 1
-        if self._by_ranges:
-            read = partial(_read_range, self._fs, self._path, self._at, wanted)
-        else:
-            read = partial(_read_at, self._file, self._fs, self._path, self._at, wanted)
-        # After a timeout the stalled call may still use the file object in its thread. So `_forget` drops that object,
-        # and the next attempt opens another.
+        fs, path, at, file = self._fs, self._path, self._at, self._file
+
+        # Uses no attribute of this object: after a timeout the stalled call may still run in its thread, with the file
+        # object that it had. `_forget` drops that object, and the next attempt opens another.
+        def read() -> tuple[Any, str | None, bytes]:
+            if self._by_ranges:  # one request; it opens no file and tells no version
+                return None, None, bytes(fs.cat_file(path, start=at, end=at + wanted))
+            current, version = _open_version(fs, path) if file is None else (file, None)
+            current.seek(at)
+            return current, version, bytes(current.read(wanted))
+
         self._file, version, data = in_time(read, self._stall_seconds)
         if version is not None and version != self._version:
             raise ChangedWhileRead(
@@ -285,18 +291,6 @@ def _open_version(fs: Any, path: str) -> tuple[Any, str | None]:
     file = opened(fs, path)
     details = getattr(file, "details", None)
     return file, _version(details) if isinstance(details, Mapping) else None
-
-
-def _read_at(file: Any, fs: Any, path: str, at: int, wanted: int) -> tuple[Any, str | None, bytes]:
-    """The file, its version if it was opened anew, and its bytes."""
-    file, version = _open_version(fs, path) if file is None else (file, None)
-    file.seek(at)
-    return file, version, bytes(file.read(wanted))
-
-
-def _read_range(fs: Any, path: str, at: int, wanted: int) -> tuple[Any, str | None, bytes]:
-    """As `_read_at`, by one request: no file, no version, and the bytes."""
-    return None, None, bytes(fs.cat_file(path, start=at, end=at + wanted))
 
 
 AnyFile = Path | RemoteFile
@@ -387,17 +381,19 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
     except NielsError:
         raise
     except Exception as error:  # botocore, aiohttp, ... : each file system raises errors of its own library
-        raise StorageError(f"{url}: {doing} failed: {in_short(error)}; {_remedy(error)}") from error
-
-
-def _remedy(error: Exception) -> str:
-    if is_missing(error):
-        return "check the address; the bucket must exist"
-    if is_refusal(error) or "redentials" in str(error):
-        return "check the credentials and what they allow"
-    if isinstance(error, OSError) and error.errno in STORAGE_REMEDIES:
-        return STORAGE_REMEDIES[error.errno]
-    return "check the address and the network, then run the same command again: it continues with what is missing"
+        if is_missing(error):
+            remedy = "check the address; the bucket must exist"
+        elif is_refusal(error) or "redentials" in str(
+            error
+        ):  # botocore without any key: "Unable to locate credentials"
+            remedy = "check the credentials and what they allow"
+        elif isinstance(error, OSError) and error.errno in STORAGE_REMEDIES:
+            remedy = STORAGE_REMEDIES[error.errno]
+        else:
+            remedy = (
+                "check the address and the network, then run the same command again: it continues with what is missing"
+            )
+        raise StorageError(f"{url}: {doing} failed: {in_short(error)}; {remedy}") from error
 
 
 def download(url: str, size: int, digest: str, sink: Callable[[int, bytes], None], retries: Retries) -> None:
@@ -493,12 +489,8 @@ def _chunks(url: str, size: int, retries: Retries, *, is_hashed: bool = False) -
             raise
         if is_missing(why) or isinstance(why, NotADirectoryError):  # below a file there is none, either
             raise _Missing(f"{url}: missing although it is part of a dataset; publish it again") from error
-        raise _given_up(url, at, retries, why) from error
-
-
-def _given_up(url: str, at: int, retries: Retries, error: BaseException) -> StorageError:
-    times = f", up to {retries.attempts} times in a row" if may_pass(error) else ""
-    return StorageError(
-        f"{url}: reading failed at byte {at:,}{times}: {in_short(error)}; check the address, the "
-        "network and the credentials, then run the same command again: it continues where it stopped"
-    )
+        times = f", up to {retries.attempts} times in a row" if may_pass(why) else ""
+        raise StorageError(
+            f"{url}: reading failed at byte {at:,}{times}: {in_short(why)}; check the address, the network and the "
+            "credentials, then run the same command again: it continues where it stopped"
+        ) from error

@@ -81,7 +81,7 @@ def repeated(
         try:
             return call()
         except Exception as error:  # each file system raises errors of its own library
-            after_failure()
+            after_failure()  # before the wait, so that a connection that failed is not held open meanwhile
             after = _retry_after(error)
             if attempt >= attempts or not may_pass(error) or after > LONGEST_RETRY_AFTER:
                 raise
@@ -106,7 +106,7 @@ def is_missing(error: BaseException) -> bool:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether the store answered that the file may not be read, or one of those errors that caused this one says so."""
-    one: BaseException | None = error
+    one: BaseException | None = error  # s3fs turns a 403 into a PermissionError, which we then wrap
     while one is not None:
         if isinstance(one, PermissionError):
             return True

@@ -96,6 +96,7 @@ class HeldShard:
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
+        # With the process's id: a forked child that drops its copy must not release the lock of its parent.
         weakref.finalize(self, locks.release, lock, os.getpid())
 
 
@@ -112,13 +113,6 @@ _holders: weakref.WeakSet[Any] = weakref.WeakSet()
 def release_when_full(holder: Holder) -> None:
     """Call `holder.release()` whenever this process needs room in a cache, while the object exists."""
     _holders.add(holder)
-
-
-def _release_all() -> None:
-    for holder in list(_holders):
-        holder.release()
-    # A loader that is no longer used may be part of a cycle of references, and still hold shards.
-    gc.collect()  # its `HeldShard`s release their locks when they are freed
 
 
 @dataclass(frozen=True)
@@ -176,7 +170,11 @@ class ShardCache:
         Raises:
             As `hold`.
         """
-        self._check_size(shard)
+        if shard.bytes > self.max_bytes:
+            raise UsageError(
+                f"{shard.url}: a shard of {shard.bytes:,} bytes does not fit into the {self.max_bytes:,} of the cache "
+                f"{self.folder}; raise cache_bytes"
+            )
         place = self._place(shard.key)
         part = place.with_name(place.name + PART)
         _refuse_link(place)
@@ -203,13 +201,6 @@ class ShardCache:
                 raise
             self._record_use(shard.key)
             return True
-
-    def _check_size(self, shard: RemoteShard) -> None:
-        if shard.bytes > self.max_bytes:
-            raise UsageError(
-                f"{shard.url}: a shard of {shard.bytes:,} bytes does not fit into the {self.max_bytes:,} of the cache "
-                f"{self.folder}; raise cache_bytes"
-            )
 
     def _download(self, shard: RemoteShard, part: Path) -> None:
         for file in shard.files:
@@ -261,7 +252,8 @@ class ShardCache:
             CacheError: a file differs, and another process is reading the shard.
         """
         place, version = self._place(shard.key), self._version(shard)
-        if _version_in(self._lock_path(shard.key)) == version:
+        # Bytes 0 to 7 of a lock file are the counter, 8 to 39 the version.
+        if _lock_file(self._lock_path(shard.key))[COUNTER_BYTES : COUNTER_BYTES + VERSION_BYTES] == version:
             return True
         changed = next((file for file in shard.files if file_record(place / file.name).sha256 != file.sha256), None)
         if changed is None:  # touched, copied, or downloaded by a version of this package that recorded no times
@@ -319,7 +311,11 @@ class ShardCache:
                     before, left = left, self._evict(left - 1)
                     fits = left < before
                 if not fits and seconds:
-                    _release_all()
+                    for holder in list(_holders):
+                        holder.release()
+                    # A loader that is no longer used may be part of a cycle of references, and still hold shards:
+                    # collected, its `HeldShard`s release their locks.
+                    gc.collect()
                 return fits
 
         try:
@@ -332,21 +328,20 @@ class ShardCache:
             shutil.rmtree(part, ignore_errors=True)
             raise
         if seconds:
-            raise self._full(shard)
+            used = sum(_bytes_of(place) for place in self._places())
+            raise StorageError(
+                f"{self.folder}: {used:,} of {self.max_bytes:,} bytes are shards that are being read, so there is no "
+                f"room for {shard.bytes:,} more; raise cache_bytes, or give each job a cache_dir of its own"
+            )
         return False
-
-    def _full(self, shard: RemoteShard) -> StorageError:
-        used = sum(_bytes_of(place) for place in self._places())
-        return StorageError(
-            f"{self.folder}: {used:,} of {self.max_bytes:,} bytes are shards that are being read, so there is no room "
-            f"for {shard.bytes:,} more; raise cache_bytes, or give each job a cache_dir of its own"
-        )
 
     def _evict(self, allowed: int) -> int:
         """Evict the least recently used shards until at most `allowed` bytes remain; returns how many bytes remain."""
         sizes = {place: _bytes_of(place) for place in self._places()}
         # Parts first: one whose lock is free is of a process that was killed, and is of no use to anybody.
-        for place in sorted(sizes, key=lambda place: (not place.name.endswith(PART), self._last_use(place))):
+        # The number of a shard's last use is in its lock file; 0 if it was never used.
+        uses = {place: _number_in(self._lock_path(place.name)) for place in sizes}
+        for place in sorted(sizes, key=lambda place: (not place.name.endswith(PART), uses[place])):
             is_part = place.name.endswith(PART)
             if not is_part and sum(sizes.values()) <= allowed:
                 break
@@ -407,9 +402,6 @@ class ShardCache:
                 with suppress(OSError):
                     _write_at(path, uses.to_bytes(COUNTER_BYTES, "little"), 0)
 
-    def _last_use(self, place: Path) -> int:
-        return _number_in(self._lock_path(place.name))
-
 
 def _refuse_link(path: Path) -> None:
     """Refuse a link that another user of a shared cache may have put there: what it points to is no shard of ours."""
@@ -424,7 +416,15 @@ def _allocated(shard: RemoteShard, part: Path) -> OSError | None:
         The error of a full disk, which has left no files, or `None`.
     """
     try:
-        _allocate(shard, part)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        for file in shard.files:
+            # O_EXCL: in a shared cache another user could have put a link there at this moment.
+            descriptor = os.open(part / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                allocate(descriptor, file.bytes)
+            finally:
+                os.close(descriptor)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -433,20 +433,9 @@ def _allocated(shard: RemoteShard, part: Path) -> OSError | None:
     return None
 
 
-def _allocate(shard: RemoteShard, part: Path) -> None:
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    for file in shard.files:
-        descriptor = os.open(part / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            allocate(descriptor, file.bytes)
-        finally:
-            os.close(descriptor)
-
-
 def _write_all(descriptor: int, data: bytes, at: int) -> None:
     view = memoryview(data)
-    while view:
+    while view:  # one call may write less than all of it, for example at most 2 GiB on Linux
         written = os.pwrite(descriptor, view, at)
         view, at = view[written:], at + written
 
@@ -465,16 +454,15 @@ def size_of(path: Path) -> int | None:
     return None
 
 
-def _number_in(path: Path) -> int:
+def _lock_file(path: Path) -> bytes:
+    """The contents of a lock file: the counter, then the version of the files; empty if there is none."""
     with suppress(OSError):
-        return int.from_bytes(path.read_bytes()[:COUNTER_BYTES], "little")
-    return 0
-
-
-def _version_in(path: Path) -> bytes:
-    with suppress(OSError):
-        return path.read_bytes()[COUNTER_BYTES : COUNTER_BYTES + VERSION_BYTES]
+        return path.read_bytes()
     return b""
+
+
+def _number_in(path: Path) -> int:
+    return int.from_bytes(_lock_file(path)[:COUNTER_BYTES], "little")
 
 
 def _write_at(path: Path, data: bytes, at: int) -> None:

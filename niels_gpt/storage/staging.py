@@ -127,10 +127,16 @@ class StagedDirectory:
                     refuse_link(path)
                 self.path.mkdir(exist_ok=True)
                 try:
+                    # The lock is on the directory itself, so that no lock file can remain.
                     self._lock = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
                 except FileNotFoundError:  # another process has finished, or failed, at this moment
                     raise self._busy() from None
-            self._take_lock(self._lock)
+            with storage_errors("locking", self.path):
+                is_free = locks.take(self._lock, wait=False)
+            # Between opening and locking, the other process may have finished and renamed the directory away: then the
+            # lock is that of the finished dataset, and the staging path is free, or another process's.
+            if not (is_free and self._is_ours(self._lock)):
+                raise self._busy()
         except BaseException as error:  # Ctrl-C too: the lock must not outlive this block
             self._unlock()
             # After an interrupt nothing should remain. After an error of ours another process may be building here.
@@ -140,22 +146,17 @@ class StagedDirectory:
         # Only the holder of the lock may recover: without it, a replacement under way looks like an interrupted one.
         try:
             with storage_errors("clearing an earlier unfinished build", self.path):
-                _recover(self.target)
+                # A replacement that was killed between its two renames is undone; one that was killed after them is
+                # finished.
+                if _aside(self.target).exists() and not self.target.exists():
+                    _aside(self.target).rename(self.target)
+                _discard(self.target)
                 check_target_free(self.target, replaceable=self._replaceable)
                 _empty(self.path)
         except BaseException:  # as above
             self.__exit__(None, None, None)
             raise
         return self
-
-    def _take_lock(self, descriptor: int) -> None:
-        """Lock the staging directory itself, so that no lock file can remain."""
-        with storage_errors("locking", self.path):
-            is_free = locks.take(descriptor, wait=False)
-        # Between opening and locking, the other process may have finished and renamed the directory away: then the lock
-        # is that of the finished dataset, and the staging path is free, or another process's.
-        if not (is_free and self._is_ours(descriptor)):
-            raise self._busy()
 
     def _remove_if_empty(self) -> None:
         """Remove a staging directory that was just created, unless another process builds in it."""
@@ -190,8 +191,8 @@ class StagedDirectory:
             check_target_free(self.target, replaceable=self._replaceable)  # files may have appeared there
             # Writers flushed the contents of files. That a directory lists a file is only on the disk once the
             # directory itself is flushed.
-            for folder in _folders(self.path):
-                sync_directory(folder)
+            for folder, _, _ in os.walk(self.path, topdown=False):
+                sync_directory(Path(folder))
             try:
                 with _moved_away(self.target):
                     self.path.rename(self.target)
@@ -209,11 +210,6 @@ class StagedDirectory:
         if self._lock is not None and self._is_ours(self._lock):
             shutil.rmtree(self.path, ignore_errors=True)
         self._unlock()
-
-
-def _folders(root: Path) -> list[Path]:
-    """`root` and every directory below it, deepest first."""
-    return [Path(folder) for folder, _, _ in os.walk(root, topdown=False)]
 
 
 def _empty(folder: Path) -> None:
@@ -242,13 +238,6 @@ def recover_interrupted(target: Path) -> None:
     if any(left.exists() for left in (staging_path(target), _aside(target), _trash(target))):
         with suppress(OutputExists, StorageError), StagedDirectory(target, manifest=""):
             pass
-
-
-def _recover(target: Path) -> None:
-    """Undo a replacement that was killed between its two renames; finish one that was killed after them."""
-    if _aside(target).exists() and not target.exists():
-        _aside(target).rename(target)
-    _discard(target)
 
 
 def _discard(target: Path) -> None:
