@@ -79,7 +79,10 @@ class _NullFilter:
         result: dict[str, Any] = {}
         for key, value in node.items():
             if value is None:
-                if key in ("default", "const") and _allows_null(_without(node, key), {}):
+                # Arrow adds `default` to all properties where one has it. A null counts as written if the rest of the
+                # schema allows null.
+                rest = {name: part for name, part in node.items() if name != key}
+                if key in ("default", "const") and _allows_null(rest, {}):
                     result[key] = None
                 else:
                     self.dropped += 1
@@ -110,6 +113,7 @@ class _NullFilter:
         for key, value in node.items():
             if value is None:
                 continue
+            # A tool's schema describes its arguments, not what it returns.
             described = schema if key != "response" else None
             # Other keys hold parts of the message, whose own nulls only say that a part has no such field.
             is_data = key in _ARGUMENTS and (key == "arguments" or "name" in node)
@@ -157,6 +161,7 @@ def _inner(schema: Any, root: Any, what: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     seen: set[int] = set()
     waiting = [schema]
+    # A loop with `seen`, because schemas may refer to themselves (`#/$defs/node` inside of node).
     while waiting:  # a schema's own entries take precedence over those of its branches
         node = waiting.pop()
         if not isinstance(node, Mapping) or id(node) in seen:
@@ -183,23 +188,21 @@ def _allows_null(schema: Any, root: Any, known: dict[int, bool] | None = None, d
         known[id(schema)] = True
         branches = {key: _listed(schema.get(key)) for key in ("anyOf", "oneOf")}
         needed = [*_listed(schema.get("allOf")), *([referred_schema(schema, root)] if "$ref" in schema else [])]
+        kinds, enum = schema.get("type"), schema.get("enum")
+        own_entries_allow_it = (
+            (kinds is None or "null" in _listed(kinds))
+            and not (isinstance(enum, list) and None not in enum)
+            and schema.get("const") is None
+        )
+        # "nullable" is OpenAPI's and Gemini's way to write it, beside a type that does not name null.
         known[id(schema)] = schema.get("nullable") is True or (
-            _own_entries_allow_null(schema)
+            own_entries_allow_it
             and all(_allows_null(one, root, known, depth + 1) for one in needed)
             and all(
                 any(_allows_null(one, root, known, depth + 1) for one in each) for each in branches.values() if each
             )
         )
     return known[id(schema)]
-
-
-def _own_entries_allow_null(schema: Mapping[str, Any]) -> bool:
-    kinds, enum = schema.get("type"), schema.get("enum")
-    if kinds is not None and "null" not in _listed(kinds):
-        return False
-    if isinstance(enum, list) and None not in enum:
-        return False
-    return schema.get("const") is None
 
 
 def referred_schema(schema: Mapping[str, Any], root: Any) -> Any:
@@ -215,7 +218,3 @@ def referred_schema(schema: Mapping[str, Any], root: Any) -> Any:
 
 def _listed(node: Any) -> list[Any]:
     return node if isinstance(node, list) else [] if node is None else [node]
-
-
-def _without(node: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in node.items() if name != key}

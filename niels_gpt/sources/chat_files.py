@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import has_magic
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, shown
@@ -102,6 +101,7 @@ class ChatFile(ChatSource):
         readings = {dialect: record_to_conversation(record, dialect, self.mapping) for dialect in dialects}
         # A dialect that cannot read the row is no second reading of it.
         usable = {name: row for name, row in readings.items() if isinstance(row, Conversation)}
+        # Compared as text: messages are lists of dicts, which have no hash.
         if len({repr(row.messages) for row in usable.values()}) > 1:
             both = "; ".join(f"as {name}: {_reading(row)}" for name, row in usable.items())
             raise UsageError(f"{record.where} can be read in two ways, {both}. Choose one with --format")
@@ -190,6 +190,7 @@ def record_to_conversation(
         refuse_media_columns(row, messages)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
+    # What is read as something of the conversation is not in its metadata, too.
     used = {"messages", "tools", "system", "systemInstruction", "system_instruction", *DIALECTS[dialect][0]}
     metadata = {key: value for key, value in row.items() if key not in used}
     return Conversation(messages, where=where, tools=tools, metadata=metadata, changed=changed)
@@ -337,15 +338,16 @@ def files_with_rows(inputs: Sequence[str | AnyFile]) -> tuple[AnyFile, ...]:
     Raises:
         InputError: a pattern matches nothing.
     """
-    return tuple(dict.fromkeys(path for one in inputs for path in _expand(one)))
-
-
-def _expand(pattern: str | AnyFile) -> Sequence[AnyFile]:
-    path = as_file(pattern)
-    # A file whose name contains * or [ exists under that name, so it is not taken for a pattern.
-    if isinstance(path, Path) and not path.exists() and has_magic(str(path)):
-        return expand([path], RECORD_SUFFIXES)
-    return files_of([path], RECORD_SUFFIXES) if isinstance(path, RemoteFile) else [path]
+    found: dict[AnyFile, None] = {}
+    for path in map(as_file, inputs):
+        if isinstance(path, RemoteFile):
+            named: Sequence[AnyFile] = files_of([path], RECORD_SUFFIXES)
+        elif not path.exists() and has_magic(str(path)):
+            named = expand([path], RECORD_SUFFIXES)
+        else:  # also a file whose name contains * or [, which is not taken for a pattern
+            named = [path]
+        found.update(dict.fromkeys(named))
+    return tuple(found)
 
 
 def describe_dialects(source: ChatFile | ChatFiles, config: dict[str, Any]) -> str:

@@ -252,8 +252,14 @@ class FineWebEduUnits(HubSource, TextSource):
         # Each window's units have an order of their own; number 0 was the order of the files.
         for window, first in enumerate(range(0, len(files), WINDOW_FILES), start=1):
             chosen = shuffled[first : first + WINDOW_FILES]
+            parts: list[Slice] = []
             with named(self.dataset):
-                parts = [replace(part, path=file.url) for file in chosen for part in _parts(file, files[0])]
+                for file in chosen:
+                    slices: Iterable[Slice] = [WHOLE]
+                    if file.suffix == ".parquet":
+                        check_columns(file, files[0])
+                        slices = slice_file(file, UNIT_BYTES)
+                    parts += [replace(part, path=file.url) for part in slices]
             for done, number in enumerate(seeds.order(self.seed, window, len(parts)), start=1):
                 yield replace(parts[number], read=(first + len(chosen) * done / len(parts)) / len(files))
 
@@ -261,25 +267,17 @@ class FineWebEduUnits(HubSource, TextSource):
         """See `Sliceable`; a document is named by its file and its row there."""
         with named(self.dataset):
             for record in read_slice(as_file(part.path), part):
-                yield record if isinstance(record, Rejected) else _document(record)
+                if isinstance(record, Rejected):
+                    yield record
+                elif isinstance(record.value, dict):
+                    yield text_of(record.value, record.where)
+                else:  # a line of JSON may be any value
+                    what = f"the row is a {type(record.value).__name__}; expected an object"
+                    yield Rejected(record.where, "row_not_an_object", f"{record.where}: {what}")
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The documents in this order, from document `start` on."""
         return islice(chain.from_iterable(map(self.read, self.slices(UNIT_BYTES))), start, None)
-
-
-def _document(record: Record) -> Document | Rejected:
-    if isinstance(record.value, dict):
-        return text_of(record.value, record.where)
-    found = type(record.value).__name__
-    return Rejected(record.where, "row_not_an_object", f"{record.where}: the row is a {found}; expected an object")
-
-
-def _parts(file: RemoteFile, first: RemoteFile) -> Iterator[Slice]:
-    if file.suffix != ".parquet":
-        return iter([WHOLE])
-    check_columns(file, first)
-    return slice_file(file, UNIT_BYTES)
 
 
 WIKITEXT_SPLITS: Final = {"train": "train", "validation": "val"}
@@ -343,7 +341,9 @@ class WikiText(HubSource, TextSource):
         """The lines of the articles that begin in a slice, whose rows are numbered in the split."""
         at = next(number for number, file in enumerate(files) if file.url == part.path)
         rows = chain(read_slice(files[at], part), _rows_after(part, files[at:]))
-        number, end = part.before, part.before + _rows_in(files[at], part)
+        # Row groups of 100 100 50 rows have the counts 0 100 200 250; groups 1 to 3 hold 250 - 100 rows.
+        counts = row_counts(files[at])
+        number, end = part.before, part.before + counts[part.stop] - counts[part.start]
         # Rows before the first title are the end of an article that begins in the slice before, which yields them. The
         # first slice has no slice before it.
         begun, blank = part.before == 0, True
@@ -369,12 +369,6 @@ def _rows_after(part: Slice, files: Sequence[RemoteFile]) -> Iterator[Record | R
         first = part.stop if number == 0 else 0
         for group in range(first, len(row_counts(file)) - 1):
             yield from parquet_records(file, [group])
-
-
-def _rows_in(file: RemoteFile, part: Slice) -> int:
-    """How many rows are in a slice of row groups."""
-    counts = row_counts(file)
-    return counts[part.stop] - counts[part.start]
 
 
 def articles(lines: Iterable[Document | Rejected], split: str) -> Iterator[Document | Rejected]:

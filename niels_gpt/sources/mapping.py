@@ -137,13 +137,11 @@ class RowMapping:
         found |= {name: value_at(row, name, path) for name, path in of_row.items()}
         if "role" in columns or "content" in columns:
             turns = found.get("messages", row.get("messages"))
-            found["messages"] = self._turns(turns, columns.get("role", "role"), columns.get("content", "content"))
+            role, content = columns.get("role", "role"), columns.get("content", "content")
+            if isinstance(turns, list):  # anything else is refused where messages are read, with its type
+                turns = [_turn(turn, index, role, content) for index, turn in enumerate(turns)]
+            found["messages"] = turns
         return found
-
-    def _turns(self, turns: Any, role: str, content: str) -> Any:
-        if not isinstance(turns, list):
-            return turns  # refused where messages are read, with its type
-        return [_turn(turn, index, role, content) for index, turn in enumerate(turns)]
 
     def with_system(self, messages: list[Message]) -> list[Message]:
         """The messages, with the default system message if they have none."""
@@ -341,7 +339,7 @@ def _module(module: str, folder: Path) -> ModuleType:
     except Exception as error:  # a module may raise anything when it is imported
         raise UsageError(f"function of {local}: its module raised {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(str(folder))
+        sys.path.remove(str(folder))  # the first of its entries, which is the one that was inserted
 
 
 def _from_file(file: Path) -> ModuleType:

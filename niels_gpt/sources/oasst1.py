@@ -112,7 +112,12 @@ def threads(
     for parent in [parent for parent in replies if parent is not None and parent not in messages]:
         for orphan in replies[parent]:
             yield _left_out(f"{name} message {orphan}", "orphan", f"its parent {parent} is not in the data")
-    reached = _reached(replies, messages)
+    # What is below no root and no missing parent is below itself.
+    reached: set[str] = set()
+    pending = [message for parent, below in replies.items() if parent not in messages for message in below]
+    while pending:
+        reached.add(current := pending.pop())
+        pending += replies.get(current, [])
     for unreached in (message for message in messages if message not in reached):
         yield _left_out(
             f"{name} message {unreached}", "cycle", "its parents lead back to it, so no thread begins there"
@@ -120,16 +125,6 @@ def threads(
     for root in replies[None]:
         for path in _paths(root, messages, replies):
             yield _thread(path, name, english_only, max_messages)
-
-
-def _reached(replies: dict[str | None, list[str]], messages: dict[str, dict[str, Any]]) -> set[str]:
-    """The messages below a root, or below a parent that is missing."""
-    reached: set[str] = set()
-    pending = [message for parent, below in replies.items() if parent not in messages for message in below]
-    while pending:
-        reached.add(current := pending.pop())
-        pending += replies.get(current, [])
-    return reached
 
 
 def _paths(
@@ -150,7 +145,7 @@ def _paths(
         below = [reply for reply in replies.get(current, []) if not messages[reply]["deleted"]]
         if not below:
             yield list(path)
-        pending += [(reply, depth + 1) for reply in reversed(below)]
+        pending += [(reply, depth + 1) for reply in reversed(below)]  # so that the first reply is popped first
 
 
 def _thread(

@@ -72,9 +72,11 @@ class PreferenceFiles:
             listed = ", ".join(f"{path}: {form}" for path, form in found.items())
             raise UsageError(f"the files hold rows of different forms ({listed}); build one dataset of each")
         if not forms:
+            # "chosen and rejected; or prompt/instruction/... and completions/responses"
+            expected = "; or ".join(" and ".join("/".join(key) for key in keys) for keys, _ in FORMS.values())
             raise InputError(
                 f"{self.files[0]}: no row has the columns of preferences; found {_columns_of(self.files[0])}; expected "
-                f"{_expected()}. Name the form with --format, or build conversations with: niels-gpt episodes build"
+                f"{expected}. Name the form with --format, or build conversations with: niels-gpt episodes build"
             )
         return forms[0]
 
@@ -168,7 +170,3 @@ def _columns_of(path: AnyFile) -> str:
             more = f" and {len(names) - MOST_COLUMNS} more" if len(names) > MOST_COLUMNS else ""
             return f"{', '.join(names[:MOST_COLUMNS]) or 'no column'}{more}"
     return "no row that is an object"
-
-
-def _expected() -> str:
-    return "; or ".join(" and ".join("/".join(key) for key in keys) for keys, _ in FORMS.values())

@@ -124,18 +124,13 @@ def _is_large(file: AnyFile) -> bool:
 def _cut(file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
     """The slices of a file, or `None` if it is read whole."""
     if file.name.endswith(RECORD_SUFFIXES):
-        return _cut_rows(file, slice_bytes)
+        parts = slice_file(file, slice_bytes)
+        try:
+            first = next(parts, None)
+        except DataError:  # damaged: a single slice, so that the error is raised when its rows would come
+            first = Slice("whole", 0, 0, 0, 1.0)
+        return chain([first] if first else [], parts)
     return _cut_text(file, slice_bytes) if _is_large(file) else None
-
-
-def _cut_rows(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
-    """The slices of a file of rows. A damaged one is a single slice: its error is raised when that slice is read."""
-    parts = slice_file(file, slice_bytes)
-    try:
-        first = next(parts, None)
-    except DataError:
-        first = Slice("whole", 0, 0, 0, 1.0)
-    return chain([first] if first else [], parts)
 
 
 def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
@@ -200,6 +195,6 @@ def _read_part(stream: IO[bytes]) -> bytes:
         end = len(part)
         while end > len(part) - 4 and part[end - 1] & 0xC0 == 0x80:  # continuation bytes of a UTF-8 character
             end -= 1
-        end -= part[end - 1] >= 0xC0  # and the first byte of that character
+        end -= part[end - 1] >= 0xC0  # and the first byte of that character: "é" is 0xC3 0xA9
     stream.seek(end - len(part), 1)
     return part[:end]

@@ -181,6 +181,7 @@ def find_duplicates(
                 seen.read(number, source, tuple(files[name]), progress)
             seen.close()
             groups = Groups(folder, seen.rows)
+            # Exact ones first: of a group of equal rows only the first is compared with other rows afterwards.
             if options.exact:
                 groups.join_exact(folder, seen.mapped("hashes", "<u8"))
             if seen.minhashes is not None and options.near is not None:

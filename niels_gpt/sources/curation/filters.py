@@ -95,7 +95,13 @@ class RowFilters:
         if self.role is not None and self.match is None and self.exclude is None:
             raise UsageError("role is set without match or exclude; it says where these two search")
         if self.languages is not None:
-            _check_languages(self.languages)
+            if not self.languages:
+                raise UsageError("languages is empty, so no row would be left; name one, or leave it out")
+            codes = sorted({code for code, _ in _identifier().rank("")})
+            for language in self.languages:
+                if language not in codes:
+                    meant = did_you_mean(language, codes)
+                    raise UsageError(f"languages name {language!r}; expected codes such as en, de or zh{meant}")
 
     def __bool__(self) -> bool:
         """Whether there is any filter."""
@@ -111,6 +117,7 @@ class RowFilters:
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """See `RowCheck`."""
+        # The cheap ones first: to detect a language takes longest.
         return [
             self._by_count(chat.messages)
             or self._by_length(chat.messages)
@@ -184,16 +191,6 @@ def _identifier() -> Any:
     except ImportError as error:
         raise MissingExtra("py3langid") from error
     return py3langid
-
-
-def _check_languages(languages: Sequence[str]) -> None:
-    known = sorted({code for code, _ in _identifier().rank("")})
-    for language in languages:
-        if language not in known:
-            meant = did_you_mean(language, known)
-            raise UsageError(f"languages name {language!r}; expected codes such as en, de or zh{meant}")
-    if not languages:
-        raise UsageError("languages is empty, so no row would be left; name one, or leave it out")
 
 
 def _compiled(name: str, expression: str | None) -> re.Pattern[str] | None:

@@ -56,10 +56,10 @@ RULE: Final = 1
 PERMUTATIONS: Final = 128
 FOUND: Final = 0.95
 SEED: Final = 42  # of the MinHash; another one would find other pairs near the threshold
-KEYS_AT_ONCE: Final = 1 << 13
+KEYS_AT_ONCE: Final = 1 << 13  # MinHashes of 512 bytes that are read at once: 4 MiB
 ROWS_OF_BUCKET: Final = 1 << 17
 MOST_BUCKET_BITS: Final = 8  # each bucket is an open file
-PAIRS_AT_ONCE: Final = 4096
+PAIRS_AT_ONCE: Final = 4096  # two MinHashes of 512 bytes for each: 4 MiB
 
 UInt64s = npt.NDArray[np.uint64]
 UInt32s = npt.NDArray[np.uint32]
@@ -76,14 +76,14 @@ def words_of(text: str) -> str:
             lowered = _SPACELESS.sub(r" \g<0> ", lowered)
         # A text has few different characters, so a step for each of them is faster than an expression.
         for character in set(lowered):
-            if not (character.isascii() or character.isalnum() or _is_accent(character)):
+            if character.isascii() or character.isalnum():
+                continue
+            # Marks combine with the character before them, as vowels of Hindi do. U+FE00 to U+FE0F are marks, too, but
+            # only choose how an emoji looks.
+            is_mark = unicodedata.category(character) in ("Mn", "Mc")
+            if not is_mark or "\ufe00" <= character <= "\ufe0f":
                 lowered = lowered.replace(character, " ")
     return b" ".join(lowered.encode().translate(_KEPT).split()).decode()
-
-
-def _is_accent(character: str) -> bool:
-    """It combines with the character before it, as vowels of Hindi do; what chooses an emoji's look is none."""
-    return unicodedata.category(character) in ("Mn", "Mc") and not "\ufe00" <= character <= "\ufe0f"
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ def _hashes(data: npt.NDArray[np.uint8], starts: Int64s, stops: Int64s) -> UInt6
     # Unsigned numbers wrap around, which is the arithmetic modulo 2**64 that is wanted.
     powers, inverses = np.cumprod(powers, dtype=np.uint64), np.cumprod(inverses, dtype=np.uint64)
     sums = np.zeros(n + 1, dtype=np.uint64)
+    # One is added to every byte, or a zero byte would leave the sum as it is.
     np.cumsum((data.astype(np.uint64) + np.uint64(1)) * powers[:n], dtype=np.uint64, out=sums[1:])
     return mixed((sums[stops] - sums[starts]) * inverses[starts])
 
@@ -171,19 +172,17 @@ def minhashes_of(chats: Sequence[Sequence[Message]], words: int, roles: Sequence
     check_library("rensa")
     from rensa import RMinHash
 
-    found = ngrams(["\n".join(_texts(messages, roles)) for messages in chats], words)
+    texts = [
+        "\n".join(text for message in messages if message["role"] in roles for text in texts_of(message))
+        for messages in chats
+    ]
+    found = ngrams(texts, words)
     matrix = RMinHash.digest_matrix_from_flat_token_hashes(
         found.hashes, found.offsets.astype(np.uint64), PERMUTATIONS, SEED
     )
     rows = np.array(matrix.to_rows(), dtype="<u4").reshape(len(chats), PERMUTATIONS)
-    rows[np.diff(found.offsets) == 0] = 0
+    rows[np.diff(found.offsets) == 0] = 0  # rensa's MinHash of nothing would make all empty rows equal
     return rows
-
-
-def _texts(messages: Sequence[Message], roles: Sequence[str]) -> Iterator[str]:
-    for message in messages:
-        if message["role"] in roles:
-            yield from texts_of(message)
 
 
 class MinHashes:

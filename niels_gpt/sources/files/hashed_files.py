@@ -65,7 +65,12 @@ class HashedFiles:
         every = dict.fromkeys(listed)
         for file in every:
             if file in self._known:
-                self._check_again(file)
+                try:
+                    self._check(file)
+                except ChangedWhileRead:
+                    # Forgotten, so that a caller who tries again gets the hash of what is there now.
+                    del self._known[file]
+                    raise
         new = [file for file in every if file not in self._known]
         if new:
             progress.begin("hashing the input", total=sum(map(size_of, new)), unit="bytes")
@@ -76,6 +81,7 @@ class HashedFiles:
 
     def checked(self, rows: Iterable[Row], files: Sequence[AnyFile]) -> Iterator[Row]:
         """The rows, which are read from these files; after the last one, `check` of the files."""
+        # Noted before the first row: a consumer that stops early never comes to the line after them.
         self._unfinished.update(dict.fromkeys(files))
         yield from rows
         self.check(files)
@@ -100,15 +106,9 @@ class HashedFiles:
 
     def versions(self) -> str:
         """sha256 of the files' latest versions: while it is the same, what was derived from the bytes is of these."""
+        # File names may hold bytes that are no UTF-8, which Python writes as surrogates.
         latest = "".join(f"{file}\n{known.versions[-1]}\n" for file, known in self._known.items())
         return hashlib.sha256(latest.encode("utf-8", "surrogateescape")).hexdigest()
-
-    def _check_again(self, file: AnyFile) -> None:
-        try:
-            self._check(file)
-        except ChangedWhileRead:
-            del self._known[file]
-            raise
 
     def _check(self, file: AnyFile) -> None:
         known = self._known.get(file)

@@ -110,6 +110,7 @@ class ReadProgress:
 
     def fraction(self) -> float | None:
         """The share that has been read, at most 1; `None` while nothing is, or the total is unknown."""
+        # Of the file as it is on the disk: the position in what is decompressed from it would exceed its size.
         done = self.done + (0 if self.file is None or self.file.closed else self.file.tell())
         return min(1.0, done / self.total) if done > 0 and self.total else None
 
@@ -207,7 +208,12 @@ def existing_file(path: str | AnyFile) -> AnyFile:
         InputError: it is missing, a directory, a pipe or device, or empty.
     """
     if isinstance(path, RemoteFile):
-        return _existing_remote_file(path)
+        size = path.size()
+        if size is None:
+            raise InputError(f"{path}: no such file; check the URL")
+        if size == 0:
+            raise InputError(f"{path}: the file is empty; expected at least one row")
+        return path
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{file}: this is a directory; expected a file")
@@ -216,15 +222,6 @@ def existing_file(path: str | AnyFile) -> AnyFile:
     if not file.is_file():
         raise InputError(f"{file}: a pipe or device; expected a regular file, which can be read twice. Write it to one")
     if file.stat().st_size == 0:
-        raise InputError(f"{file}: the file is empty; expected at least one row")
-    return file
-
-
-def _existing_remote_file(file: RemoteFile) -> RemoteFile:
-    size = file.size()
-    if size is None:
-        raise InputError(f"{file}: no such file; check the URL")
-    if size == 0:
         raise InputError(f"{file}: the file is empty; expected at least one row")
     return file
 
@@ -282,9 +279,13 @@ def open_bytes(path: AnyFile, count: ReadProgress | None = None) -> Iterator[IO[
     path = existing_file(path)
     with reading(path):
         try:
-            with path.open("rb") as file, _counted(count, file, path), _decompressed(path, file) as plain:
+            with (
+                path.open("rb") as file,
+                nullcontext() if count is None else count.reading(file, size_of(path)),
+                _decompressed(path, file) as plain,
+            ):
                 yield plain
-        except (EOFError, zlib.error, OSError) as error:
+        except (EOFError, zlib.error, OSError) as error:  # gzip raises all three, pyarrow's errors of zstd are OSErrors
             # Errors of the decompression have no number. Those of the disk have one; those of a store are ours already.
             of_storage = isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno is not None)
             if of_storage or path.suffix not in (".gz", ".zst"):
@@ -292,14 +293,12 @@ def open_bytes(path: AnyFile, count: ReadProgress | None = None) -> Iterator[IO[
             raise InputError(f"{path}: not a whole {path.suffix} file ({error}); compress or copy it again") from error
 
 
-def _counted(count: ReadProgress | None, file: IO[bytes], path: AnyFile) -> AbstractContextManager[None]:
-    return nullcontext() if count is None else count.reading(file, size_of(path))
-
-
 def _decompressed(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(file, "rb"))
     if path.suffix == ".zst":  # Python itself reads zstd from 3.14 on; parquet needs pyarrow anyway
+        # A cut file is an error, also in its first bytes, unless it ends where one of several frames does. A changed
+        # byte is one if the frame has a checksum: the command `zstd` writes it, pyarrow does not.
         check_library("pyarrow")
         import pyarrow
 
@@ -379,7 +378,7 @@ def parse_line(line: bytes, where: str) -> Record | Rejected:
         what = f"{error.msg[0].lower()}{error.msg[1:]}"
         detail = f"{where}: not valid JSON at column {error.colno} ({what}); expected one JSON object per line"
         return Rejected(where, "invalid_json", detail)
-    except ValueError:  # Python's limit for converting a decimal to an integer
+    except ValueError:  # Python's limit for converting a decimal to an integer (sys.set_int_max_str_digits)
         return Rejected(where, "invalid_json", f"{where}: holds an integer of more than 4300 digits; shorten it")
     except RecursionError:
         return Rejected(where, "invalid_json", f"{where}: JSON nested too deeply to read")

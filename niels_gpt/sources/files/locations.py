@@ -65,7 +65,8 @@ def _remote_files(file: RemoteFile, suffixes: tuple[str, ...]) -> Sequence[Remot
         if _is_pattern(path):
             if size_at(fs, path) is not None:  # a name that has a bracket in it
                 return [at_commit]
-            names = [name for name, info in repeated(lambda: fs.glob(path, detail=True)).items() if _is_file(info)]
+            matches = repeated(lambda: fs.glob(path, detail=True))  # directories match, too
+            names = [name for name, info in matches.items() if info["type"] == "file"]
         else:
             below = repeated(lambda: fs.find(path))
             names = [name for name in below if name.endswith(suffixes) and name != f"{path}/{CARD}"]
@@ -75,10 +76,6 @@ def _remote_files(file: RemoteFile, suffixes: tuple[str, ...]) -> Sequence[Remot
     # What a file system leaves out of its names: "s3://" before "bucket/raw", "ftp://host" before "/raw".
     beginning = at_commit.url.rstrip("/").removesuffix(path)
     return [RemoteFile(beginning + name) for name in sorted(names)]
-
-
-def _is_file(info: dict[str, object]) -> bool:
-    return info["type"] == "file"
 
 
 def _is_pattern(url: str) -> bool:

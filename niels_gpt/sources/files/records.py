@@ -34,7 +34,7 @@ RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".j
 
 # What `save_to_disk`, trainers and our own exports write beside the data.
 _SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
-_CHUNK_CHARACTERS = 1 << 20
+_CHUNK_CHARACTERS = 1 << 20  # parts of an array that are read at once; a value is most often much shorter
 _BATCH_ROWS = 1024  # Python objects at once, which take several times the memory of Arrow's
 _ARROW_MAGIC = b"ARROW1"  # the first bytes of Arrow's file format; its stream format has none
 _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
@@ -77,6 +77,7 @@ def is_array(path: AnyFile) -> bool:
     if ".jsonl" in path.name or not path.name.endswith(RECORD_SUFFIXES):
         return False
     with open_bytes(path) as file:
+        # Past a byte order mark and white space. Rows are objects, so a line of one does not begin with a bracket.
         return file.read(4096).lstrip(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
@@ -96,9 +97,11 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record | Rejected]:
     """
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     text, at, number = "", 0, 0
+    # `opened`: the bracket that begins the array has been read; `more`: the file has not ended.
     size, more, opened = _CHUNK_CHARACTERS, True, False
     while True:
-        at = _skip(text, at)
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
         if text[at : at + 1] == "]":
             _check_end(path, file, text[at + 1 :], number)
             return
@@ -156,12 +159,6 @@ def _decoded(utf8: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, numbe
         return utf8.decode(chunk, final=not chunk)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: row {number}: invalid UTF-8 ({error.reason}); save the file as UTF-8") from error
-
-
-def _skip(buffer: str, at: int) -> int:
-    while at < len(buffer) and buffer[at] in " \t\r\n,":
-        at += 1
-    return at
 
 
 # URL of a file that cannot change -> its footer, which may have megabytes and is needed for every row group.
@@ -269,6 +266,7 @@ def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:
     import pyarrow as pa
 
     try:
+        # Mapped, because batches then share the file's memory, and only what is looked at is read.
         mapped = pa.memory_map(str(file))
         with mapped as source, count.reading(source, file.stat().st_size):
             for batch in _stored_batches(source):

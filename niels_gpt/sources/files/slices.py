@@ -141,8 +141,10 @@ def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
     size = size_of(existing_file(path))
     with open_bytes(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
-            used = 0
-            while (end := _cut(chunk, used, start + slice_bytes - at)) is not None:
+            used = 0  # bytes of the chunk that are in slices already
+            # The first line that ends at `slice_bytes` or later ends a slice. One that ends at 10 has its newline at 9;
+            # `find` gives -1 where none is left in this chunk, so the end is 0.
+            while end := chunk.find(b"\n", max(start + slice_bytes - at - 1, used)) + 1:
                 lines += chunk.count(b"\n", used, end)
                 yield Slice("lines", start, at + end, before, (at + end) / size)
                 start, before, used = at + end, lines, end
@@ -150,13 +152,6 @@ def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
             at += len(chunk)
     if start < at:  # what is left after the last cut, perhaps without a line end
         yield Slice("lines", start, at, before, 1.0)
-
-
-def _cut(chunk: bytes, used: int, wanted: int) -> int | None:
-    """The end of the first line in `chunk` that ends at `wanted` or later, after `used`; `None` if there is none."""
-    # A line that ends at 10 has its newline at 9.
-    end = chunk.find(b"\n", max(wanted - 1, used))
-    return None if end < 0 else end + 1
 
 
 def _row_groups(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:

@@ -27,6 +27,7 @@ Row = Mapping[str, Any]
 
 SHAREGPT_ROLES: Final = {
     "system": "system",
+    # Of ShareGPT itself "human" and "gpt"; the others are of data sets in its format.
     "human": "user",
     "user": "user",
     "gpt": "assistant",
@@ -274,22 +275,19 @@ def with_unique_arguments(messages: list[Any]) -> list[Any]:
         MessageError: there is such a key (`repeated_key`).
     """
     for index, message in enumerate(messages):
-        if isinstance(message, Mapping) and message.get("tool_calls"):
-            _check_arguments(message["tool_calls"], index)
-    return messages
-
-
-def _check_arguments(calls: Any, index: int) -> None:
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, Mapping) else None
-        arguments = function.get("arguments") if isinstance(function, Mapping) else None
-        if isinstance(arguments, str):
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, Mapping) else None
+            arguments = function.get("arguments") if isinstance(function, Mapping) else None
+            if not isinstance(arguments, str):  # an object, whose keys cannot repeat any more
+                continue
             try:
                 UNIQUE_KEYS.decode(arguments)
             except MessageError as error:
                 raise MessageError(error.reason, f"message {index}: arguments: {error}") from error
             except (ValueError, RecursionError):  # the renderer says what is wrong, and some take any text
                 continue
+    return messages
 
 
 def tools_of(row: Row, dialect: str = "messages") -> list[Any] | None:

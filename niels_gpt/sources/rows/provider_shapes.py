@@ -136,9 +136,13 @@ def _text_of(value: Any, where: str) -> str:
 def anthropic_tools(tools: list[Any]) -> list[Any]:
     """Tools in the OpenAI chat format."""
     return [
-        {"type": "function", "function": _renamed(tool, {"input_schema": "parameters"})}
+        # In the order of the keys, which templates write as they find it.
+        {
+            "type": "function",
+            "function": {"parameters" if key == "input_schema" else key: value for key, value in tool.items()},
+        }
         if isinstance(tool, Mapping) and "input_schema" in tool
-        else tool
+        else tool  # the provider's own tools, such as a web search, have no schema
         for tool in tools
     ]
 
@@ -318,10 +322,6 @@ def list_at(row: Row, key: str) -> list[Any]:
     if not isinstance(value, list):
         raise MessageError("messages_not_a_list", f"{key} is a {type(value).__name__}; expected a list of objects")
     return value
-
-
-def _renamed(value: Row, names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(key, key): item for key, item in value.items()}
 
 
 SHAPES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Row], list[Any]]]]] = {
