@@ -92,80 +92,57 @@ class _Read:
     named: Mapping[str, str] = field(default_factory=dict)
 
 
-def _type_name(source: object) -> str:
-    return f"{type(source).__module__}.{type(source).__qualname__}"
-
-
-def _tiktoken(source: TiktokenEncoding) -> _Read:
-    specials = {text: source.encode_single_token(text) for text in source.special_tokens_set}
-    eos = {"eos_token": "<|endoftext|>"} if "<|endoftext|>" in specials else {}
-    return _Read(
-        source.name,
-        source.encode_ordinary,
-        lambda token: source.decode_bytes([token]),
-        specials,
-        source.n_vocab,
-        eos,
-    )
-
-
-def _named_specials(source: NamedSpecials) -> _Read:
-    ids = {name: source.encode_special(name) for name in source.special_tokens()}
-    spelt = {name: source.decode_bytes([token]).decode() for name, token in ids.items()}
-    return _Read(
-        _type_name(source),
-        source.encode_ordinary,
-        lambda token: source.decode_bytes([token]),
-        {spelt[name]: token for name, token in ids.items()},
-        named={
-            key: spelt[name]
-            for key, name in (("bos_token", source.bos_token), ("eos_token", source.eos_token))
-            if name in spelt
-        },
-    )
-
-
-def _tekken(source: Tekken) -> _Read:
-    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
-
-    return _Read(
-        _type_name(source),
-        lambda text: source.encode(text, False, False),
-        lambda token: source.id_to_byte_piece(token, SpecialTokenPolicy.KEEP),
-        {source.id_to_piece(token): token for token in range(source.n_words) if source.is_special(token)},
-        source.n_words,
-        {"bos_token": source.id_to_piece(source.bos_id), "eos_token": source.id_to_piece(source.eos_id)},
-    )
-
-
-def _bytes_of_ids(source: BytesOfIds) -> _Read:
-    specials = source.special_tokens if isinstance(source, _WithSpecials) else {}
-    if not isinstance(specials, Mapping):
-        raise TokenizerError(
-            f"{_type_name(source)}: special_tokens is a {type(specials).__name__}; expected a mapping of each control "
-            "token's spelling to its id"
-        )
-    return _Read(_type_name(source), source.encode, lambda token: source.decode_bytes([token]), dict(specials))
-
-
-@runtime_checkable
-class _WithSpecials(Protocol):
-    special_tokens: Any
-
-
 def is_byte_tokenizer(source: object) -> bool:
     """Whether the object has one of the shapes that are read here."""
     return isinstance(source, TiktokenEncoding | NamedSpecials | Tekken | BytesOfIds)
 
 
 def _read(source: Any) -> _Read:
+    """The functions and tokens of an object.
+
+    Raises:
+        TokenizerError: `special_tokens` is no mapping.
+    """
+    name = f"{type(source).__module__}.{type(source).__qualname__}"
     if isinstance(source, TiktokenEncoding):
-        return _tiktoken(source)
+        specials = {text: source.encode_single_token(text) for text in source.special_tokens_set}
+        # tiktoken names no eos. This spelling is the one that its encodings end documents with.
+        eos = {"eos_token": "<|endoftext|>"} if "<|endoftext|>" in specials else {}
+        return _Read(
+            source.name,
+            source.encode_ordinary,
+            lambda token: source.decode_bytes([token]),
+            specials,
+            source.n_vocab,
+            eos,
+        )
     if isinstance(source, NamedSpecials):
-        return _named_specials(source)
+        ids = {special: source.encode_special(special) for special in source.special_tokens()}
+        spelt = {special: source.decode_bytes([token]).decode() for special, token in ids.items()}
+        pairs = (("bos_token", source.bos_token), ("eos_token", source.eos_token))
+        named = {key: spelt[special] for key, special in pairs if special in spelt}
+        specials = {spelt[special]: token for special, token in ids.items()}
+        return _Read(name, source.encode_ordinary, lambda token: source.decode_bytes([token]), specials, named=named)
     if isinstance(source, Tekken):
-        return _tekken(source)
-    return _bytes_of_ids(source)
+        from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+        specials = {source.id_to_piece(token): token for token in range(source.n_words) if source.is_special(token)}
+        return _Read(
+            name,
+            lambda text: source.encode(text, False, False),
+            # KEEP: under its other policies a control token has no bytes, or raises.
+            lambda token: source.id_to_byte_piece(token, SpecialTokenPolicy.KEEP),
+            specials,
+            source.n_words,
+            {"bos_token": source.id_to_piece(source.bos_id), "eos_token": source.id_to_piece(source.eos_id)},
+        )
+    specials = source.special_tokens if hasattr(source, "special_tokens") else {}
+    if not isinstance(specials, Mapping):
+        raise TokenizerError(
+            f"{name}: special_tokens is a {type(specials).__name__}; expected a mapping of each control token's "
+            "spelling to its id"
+        )
+    return _Read(name, source.encode, lambda token: source.decode_bytes([token]), dict(specials))
 
 
 @dataclass(frozen=True)

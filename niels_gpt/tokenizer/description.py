@@ -25,6 +25,14 @@ _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 # Flags with which a control token depends on, or swallows, the text around it.
 _FLAGS = ("lstrip", "rstrip", "single_word")
 
+# GPT-2's byte alphabet, code point -> byte. A printable Latin-1 character is written for the byte of its code point,
+# and U+0100, U+0101 ... for the other bytes in ascending order. So a space (byte 32) is U+0120, which is "Ġ".
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = sorted(set(range(256)) - set(_PRINTABLE))
+_BYTE_OF = {**{byte: byte for byte in _PRINTABLE}, **{256 + at: byte for at, byte in enumerate(_OTHERS)}}
+_ALPHABET = frozenset(map(chr, _BYTE_OF))
+_NO_BYTE = 256  # in tables of bytes: a character outside of the alphabet
+
 
 class EngineJson(NamedTuple):
     """A tokenizer.json as the engines load it, without post-processor, truncation and padding.
@@ -56,33 +64,26 @@ class TokenBytes:
         by_id = [""] * size
         for word, token in words.items():
             by_id[token] = word
-        at_once = _decode_byte_alphabet(by_id) if decode is from_byte_alphabet else None
-        self._bytes, lengths = at_once or _decode_each(by_id, decode)
+        found = np.full(1, _NO_BYTE)
+        if decode is from_byte_alphabet:
+            # All entries by one lookup: a vocabulary has some 150 000 of them, and every opening of a tokenizer waits.
+            # UTF-16, because every character of the alphabet is one unit of 16 bits there, so units are bytes of text.
+            codes = np.frombuffer("".join(by_id).encode("utf-16-le", "surrogatepass"), np.uint16)
+            table = np.full(256 + len(_BYTE_OF), _NO_BYTE, np.int16)
+            table[list(_BYTE_OF)] = list(_BYTE_OF.values())
+            found = table.take(codes, mode="clip")  # larger codes get the last entry, which is no byte
+        if (found == _NO_BYTE).any():  # an entry has a character outside of the alphabet, or there is no alphabet
+            decoded = list(map(decode, by_id))
+            self._bytes, lengths = b"".join(decoded), list(map(len, decoded))
+        else:
+            self._bytes, lengths = found.astype(np.uint8).tobytes(), list(map(len, by_id))
+        # Entries of 3 1 2 bytes: edges 0 3 4 6, so the bytes of id 1 are those from 3 to 4.
         self.edges = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
     def of(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each id; empty where the vocabulary has no such id."""
         joined, at = self._bytes, np.asarray(ids, np.int64)
         return [joined[a:b] for a, b in zip(self.edges[at].tolist(), self.edges[at + 1].tolist(), strict=True)]
-
-
-def _decode_byte_alphabet(words: list[str]) -> tuple[bytes, list[int]] | None:
-    """`(bytes, lengths)` of all entries by one numpy lookup; `None` if one has a character outside of the alphabet.
-
-    A vocabulary has some 150 000 entries, and every opening of a tokenizer waits for this.
-    """
-    table = np.full(256 + len(_BYTE_OF), 256, np.int16)
-    table[list(_BYTE_OF)] = list(_BYTE_OF.values())
-    # UTF-16, because every character of the alphabet is one unit of 16 bits there, so units are bytes of the text.
-    codes = np.frombuffer("".join(words).encode("utf-16-le", "surrogatepass"), np.uint16)
-    found = table.take(codes, mode="clip")  # larger codes get the last entry, which is 256: no byte
-    return None if (found == 256).any() else (found.astype(np.uint8).tobytes(), list(map(len, words)))
-
-
-def _decode_each(words: list[str], decode: Callable[[str], bytes]) -> tuple[bytes, list[int]]:
-    """The same entry by entry, for any `decode`."""
-    decoded = list(map(decode, words))
-    return b"".join(decoded), list(map(len, decoded))
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,9 @@ def read_description(
     """
     read = _read(parts, more_controls, data)
     json_data, controls, others = read.data, read.controls, read.others
-    vocab = _vocabulary(json_data["model"])
+    vocab = json_data["model"].get("vocab", {})
+    if not isinstance(vocab, dict):  # Unigram models list entries with scores, in the order of their ids
+        vocab = {str(entry[0]): index for index, entry in enumerate(vocab)}
     size = 1 + max([*vocab.values(), *(int(token["id"]) for token in read.added)], default=-1)
     by_bytes = any(step["type"] == "ByteLevel" for step in _steps(json_data["pre_tokenizer"]))
     words = {**{token["content"]: int(token["id"]) for token in others}, **vocab}
@@ -194,7 +197,14 @@ def engine_json(
 ) -> EngineJson:
     """The JSON as the engines load it; arguments and errors are those of `read_description`."""
     read = _read(parts, more_controls, data)
-    body = {**read.data, "added_tokens": read.others, "model": _with_words(read.data["model"], read.others)}
+    model = read.data["model"]
+    if isinstance(model.get("vocab"), dict):
+        # `tokenizers` ignores the "id" of added tokens that are not in the vocabulary and gives them the next free ids:
+        # without the control tokens before it, Qwen3's `<think>` would get a control token's id. So the vocabulary gets
+        # the remaining added tokens; merges never produce these entries.
+        words = {token["content"]: int(token["id"]) for token in read.others}
+        model = {**model, "vocab": {**model["vocab"], **words}}
+    body = {**read.data, "added_tokens": read.others, "model": model}
     rest, dumped = _never_prepending(body), _dumped(body)
     # `rest` usually equals `body`, and dumping megabytes a second time would be felt.
     return EngineJson(dumped, dumped if rest == body else _dumped(rest), _dumped(read.data))
@@ -202,24 +212,6 @@ def engine_json(
 
 def _dumped(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
-    """Entry -> id. Unigram models list entries with scores, in the order of their ids."""
-    vocab = model.get("vocab", {})
-    return vocab if isinstance(vocab, dict) else {str(entry[0]): index for index, entry in enumerate(vocab)}
-
-
-def _with_words(model: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
-    """The model with the remaining added tokens in its vocabulary.
-
-    `tokenizers` ignores the "id" of added tokens that are not in the vocabulary and gives them the next free ids:
-    without the control tokens before it, Qwen3's `<think>` would get a control token's id. Merges never produce these
-    entries.
-    """
-    if not isinstance(model.get("vocab"), dict):
-        return model
-    return {**model, "vocab": {**model["vocab"], **{token["content"]: int(token["id"]) for token in others}}}
 
 
 def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
@@ -313,21 +305,6 @@ def _byte_lengths(
     if model.get("unk_token") in words:
         lengths[words[model["unk_token"]]] = 0
     return lengths
-
-
-def _byte_alphabet() -> dict[int, int]:
-    """GPT-2's byte alphabet, code point -> byte.
-
-    A printable Latin-1 character is written for the byte of its code point, and U+0100, U+0101 ... for the other bytes.
-    So a space (byte 32) is written as U+0120, which is "Ġ".
-    """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = sorted(set(range(256)) - set(printable))
-    return {**{byte: byte for byte in printable}, **{256 + at: byte for at, byte in enumerate(others)}}
-
-
-_BYTE_OF = _byte_alphabet()
-_ALPHABET = frozenset(map(chr, _BYTE_OF))
 
 
 def from_byte_alphabet(word: str) -> bytes:

@@ -17,7 +17,6 @@ only for strings that it cannot prove.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,7 @@ class TokenizerAdapter(FromParts):
             raise UsageError(f"engine is {engine!r}; expected 'auto', 'gigatoken' or 'tokenizers'")
         self.parts = parts
         self._requested_engine = engine
-        self._controls = frozenset(controls)
+        controls = self._controls = frozenset(controls)
         about = self._about = read_description(parts, self._controls, data)
         self.vocab_size = about.vocab_size
         self.control_ids: Mapping[str, int] = about.control_ids
@@ -108,7 +107,12 @@ class TokenizerAdapter(FromParts):
         self._is_control = np.zeros(about.vocab_size, np.bool_)
         self._is_control[list(about.control_ids.values())] = True
         if about.whole_string_reason or about.byte_lengths is None:
-            engine = _engine_with_offsets(engine, parts.name)
+            if engine == "gigatoken":
+                raise TokenizerError(
+                    f"{parts.name}: gigatoken cannot be used: {_OFFSETS_NEEDED}; expected byte-level BPE whose control "
+                    "tokens have no flags. Use engine='auto'"
+                )
+            engine = "tokenizers"
         self._loading = new_lock()
         self._whole_tokenizer: Any = None
         self.fast: FastPath | None = None
@@ -118,7 +122,7 @@ class TokenizerAdapter(FromParts):
         # Runs at the start of a string and further on. The two differ only where the tokenizer puts a space before the
         # first text. With a stored proof, both are loaded when a string first needs the general path.
         self.engine, self.engine_reason = "gigatoken", PROVEN
-        self._first = self._rest = RunEncoder(parts.name, about, partial(_body_of, parts, self._controls), "gigatoken")
+        self._first = self._rest = RunEncoder(parts.name, about, lambda: engine_json(parts, controls).body, "gigatoken")
         general_only = engine == "tokenizers" or about.prepends
         proof = None if general_only else EngineProof(parts.json_bytes, self._controls)
         if proof is not None and proof.is_stored():
@@ -271,8 +275,24 @@ class TokenizerAdapter(FromParts):
         full = run_begin < run_end
         run_begin, run_end = run_begin[full], run_end[full]
         runs = [pieces.joined[a:b] for a, b in zip(run_begin.tolist(), run_end.tolist(), strict=True)]
-        ids, starts, counts = self._encode_runs(runs, run_begin, pieces)
-        self._refuse_controls(ids)
+        if self._first is self._rest:
+            ids, starts, counts = self._first.encode(runs)
+        else:
+            # Only a run at the start of its string gets the space that the tokenizer puts before text.
+            leading = np.isin(run_begin, pieces.string_edges[:-1]).tolist()
+            encoders = [self._first if first else self._rest for first in leading]
+            parts = [encoder.encode([run]) for encoder, run in zip(encoders, runs, strict=True)]
+            nothing = (NO_IDS, NO_POSITIONS, NO_POSITIONS)  # np.concatenate needs one array at least
+            ids, starts, counts = (np.concatenate(column) for column in zip(nothing, *parts, strict=True))
+        forged = np.flatnonzero(self._is_control[ids])
+        if forged.size:
+            token = int(ids[forged[0]])
+            spelling = next(text for text, value in self.control_ids.items() if value == token)
+            raise TokenizerError(
+                f"{self.parts.name}: text was encoded to the control token {spelling!r} (id {token}); expected "
+                "ordinary ids. Either the text has characters that the vocabulary lacks (remove them), or the model's "
+                "merges spell this token (use another tokenizer)"
+            )
         starts += run_begin.repeat(counts)
         if not begin.size:
             return ids, starts
@@ -285,33 +305,6 @@ class TokenizerAdapter(FromParts):
         all_ids[place], all_starts[place] = control, begin
         all_ids[is_text], all_starts[is_text] = ids, starts
         return all_ids, all_starts
-
-    def _encode_runs(
-        self, runs: list[bytes], begin: Positions, pieces: ConcatenatedPieces
-    ) -> tuple[Ids, Positions, Positions]:
-        if self._first is self._rest:
-            return self._first.encode(runs)
-        # Only a run at the start of its string gets the space that the tokenizer puts before text.
-        leading = np.isin(begin, pieces.string_edges[:-1])
-        parts = [
-            (self._first if first else self._rest).encode([run])
-            for run, first in zip(runs, leading.tolist(), strict=True)
-        ]
-        if not parts:
-            return NO_IDS, NO_POSITIONS, NO_POSITIONS
-        ids, starts, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return ids, starts, counts
-
-    def _refuse_controls(self, ids: Ids) -> None:
-        forged = self._is_control[ids]
-        if forged.any():
-            token = int(ids[np.flatnonzero(forged)[0]])
-            spelling = next(text for text, value in self.control_ids.items() if value == token)
-            raise TokenizerError(
-                f"{self.parts.name}: text was encoded to the control token {spelling!r} (id {token}); expected "
-                "ordinary ids. Either the text has characters that the vocabulary lacks (remove them), or the model's "
-                "merges spell this token (use another tokenizer)"
-            )
 
     def _encode_whole(self, pieces: ConcatenatedPieces) -> tuple[Ids, Positions]:
         """Encode every string with its control tokens, and check that none of them came from text.
@@ -354,21 +347,3 @@ class TokenizerAdapter(FromParts):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["parts"], engine=state["engine"], controls=state["controls"])  # type: ignore[misc]
-
-
-def _engine_with_offsets(engine: EngineName, name: str) -> EngineName:
-    """The only engine with offsets, for a tokenizer whose ids do not have fixed numbers of bytes.
-
-    Raises:
-        TokenizerError: gigatoken is requested.
-    """
-    if engine == "gigatoken":
-        raise TokenizerError(
-            f"{name}: gigatoken cannot be used: {_OFFSETS_NEEDED}; expected byte-level BPE whose control tokens have "
-            "no flags. Use engine='auto'"
-        )
-    return "tokenizers"
-
-
-def _body_of(parts: HFTokenizer, controls: Collection[str]) -> bytes:
-    return engine_json(parts, controls).body

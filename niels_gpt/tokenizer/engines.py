@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,7 +83,14 @@ class RunEncoder:
         """
         requested, data = self.engine, self._data()
         self._loaded = load_rust_tokenizer(data, self._name)
-        _check_added_ids(self._loaded, added, self._name)
+        # `tokenizers` renumbers added tokens that are not in the vocabulary.
+        for text, token in added.items():
+            found = self._loaded.token_to_id(text)
+            if found != token:
+                raise TokenizerError(
+                    f"{self._name}: without its control tokens, tokenizers gives {text!r} the id {found}; expected "
+                    f"{token}. Put the tokens that are not special before the special ones"
+                )
         if requested == "tokenizers":
             return "requested"
         self._gigatoken, reason = proven_gigatoken(data, self._loaded, added, self._name)
@@ -112,7 +119,11 @@ class RunEncoder:
         starts = ends[:-1] - edges[:-1].repeat(counts)
         proven = edges[1:] - edges[:-1] == np.fromiter(map(len, runs), np.int64, len(runs))
         if self._form:
-            proven &= np.fromiter(map(_is_normal, runs, repeat(self._form)), np.bool_, len(runs))
+            # The tokenizer encodes the normal form, whose bytes are not those of a run in another form. Both may happen
+            # to have equally many, so their number proves nothing for such a run.
+            form: Any = self._form
+            normal = (run.isascii() or unicodedata.is_normalized(form, run.decode()) for run in runs)
+            proven &= np.fromiter(normal, np.bool_, len(runs))
         if proven.all():
             return ids, starts, counts
         bounds = zip(proven.tolist(), runs, token_edges[:-1].tolist(), token_edges[1:].tolist(), strict=True)
@@ -182,14 +193,10 @@ class Gigatoken:
         """The tokenizer, before it encodes `size` more bytes. The caller holds a lock."""
         self._seen += size
         if self._backend is None or self._seen > MOST_SEEN:
-            self._seen, self._backend = size, _backend_of(self._data)
+            import gigatoken
+
+            self._seen, self._backend = size, gigatoken.Tokenizer.from_json(self._data).backend
         return self._backend
-
-
-def _backend_of(data: bytes) -> Any:
-    import gigatoken
-
-    return gigatoken.Tokenizer.from_json(data).backend
 
 
 def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: str) -> tuple[Gigatoken | None, str]:
@@ -207,7 +214,8 @@ def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: st
         found = [backend.encode(text.encode()).tolist() for text in texts]
     except ImportError:
         return None, "gigatoken is not installed"
-    except BaseException as error:  # a panic of Rust code derives from `BaseException`; an interrupt is raised again
+    # Everything, because a panic of Rust code derives from `BaseException` only; an interrupt is raised again.
+    except BaseException as error:
         if not (isinstance(error, ValueError | RuntimeError | KeyError | TypeError | OverflowError) or is_panic(error)):
             raise
         return None, f"gigatoken cannot load or run it ({shown(str(error), 200)})"
@@ -249,15 +257,12 @@ def rust_errors(name: str, doing: str, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except BaseException as error:  # the library raises plain `Exception`, and panics derive from `BaseException`
+    # Everything, because the library raises plain `Exception`, and panics derive from `BaseException` only.
+    except BaseException as error:
         if not (isinstance(error, Exception) or is_panic(error)):  # an interrupt
             raise
         reason = str(error).strip() or type(error).__name__
         raise TokenizerError(f"{file_of(name)}: tokenizers cannot {doing} ({shown(reason, 200)}); {remedy}") from error
-
-
-def _is_normal(run: bytes, form: Any) -> bool:
-    return run.isascii() or unicodedata.is_normalized(form, run.decode())
 
 
 def from_offsets(encoding: Any, text: str, name: str) -> tuple[Ids, Positions]:
@@ -293,17 +298,6 @@ def load_rust_tokenizer(data: bytes, name: str) -> Any:
 
     with rust_errors(name, "load it", "expected a tokenizer.json as save_pretrained() writes it"):
         return Tokenizer.from_str(data.decode())
-
-
-def _check_added_ids(tokenizer: Any, added: Mapping[str, int], name: str) -> None:
-    """Check the ids of added tokens, since `tokenizers` renumbers those that are not in the vocabulary."""
-    for text, token in added.items():
-        found = tokenizer.token_to_id(text)
-        if found != token:
-            raise TokenizerError(
-                f"{name}: without its control tokens, tokenizers gives {text!r} the id {found}; expected "
-                f"{token}. Put the tokens that are not special before the special ones"
-            )
 
 
 # ---- stored proofs

@@ -94,21 +94,18 @@ class FastPath:
 
         These are empty in the layout; the general path encodes them.
         """
-        normal = {at: self._normalise(texts[at], facts[at]) for at in self._strings_to_normalise(batch)}
+        # The class of a string says only that it may change. Those that are in the tokenizer's form already do not.
+        borders = batch.edges[edges_of(batch.pieces)].tolist()
+        normal = {
+            at: self._normalise(texts[at], facts[at])
+            for at in np.flatnonzero(batch.nfc_classes >= self._unsafe_class).tolist()
+            if not unicodedata.is_normalized(self._form, batch.data[borders[at] : borders[at + 1]].decode())
+        }
         if not normal:
             return batch, set()
         normalised = [normal.get(at, replaced) or [""] * len(replaced) for at, replaced in enumerate(texts)]
         layout = make_layout(normalised, facts, self._controls_of)
         return layout, {at for at, replaced in normal.items() if replaced is None}
-
-    def _strings_to_normalise(self, batch: BatchLayout) -> set[int]:
-        """The strings that are not in the tokenizer's Unicode form yet, so that the tokenizer would change them."""
-        unsafe = batch.nfc_classes >= self._unsafe_class
-        if not unsafe.any():
-            return set()
-        borders = batch.edges[edges_of(batch.pieces)].tolist()
-        strings = ((at, batch.data[borders[at] : borders[at + 1]]) for at in np.flatnonzero(unsafe).tolist())
-        return {at for at, text in strings if not unicodedata.is_normalized(self._form, text.decode())}
 
     def _normalise(self, texts: list[str], facts: list[int]) -> list[str] | None:
         """A string's pieces in the tokenizer's Unicode form; `None` if the ids might then differ.

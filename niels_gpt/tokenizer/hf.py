@@ -157,16 +157,7 @@ def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFToken
             f"found a {type(source).__name__}; expected a directory, a {TOKENIZER_NAME}, a tokenizers.Tokenizer or a "
             "transformers tokenizer with a backend_tokenizer (a slow tokenizer has none: save a fast one)"
         )
-    return _from_path(Path(source))
-
-
-def folder_of(source: FastTokenizer | Any) -> Path | None:
-    """The directory of a tokenizer object's files, as `load_hf_tokenizer` notes it, or transformers for a local one."""
-    folder = getattr(source, FOLDER_MARK, "") or source.name_or_path
-    return Path(folder) if folder and Path(folder).is_dir() else None
-
-
-def _from_path(path: Path) -> tuple[HFTokenizer, dict[str, Any]]:
+    path = Path(source)
     file = path / TOKENIZER_NAME if path.is_dir() else path
     if not file.is_file():
         found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) if path.is_dir() else "nothing"
@@ -182,11 +173,10 @@ def _from_path(path: Path) -> tuple[HFTokenizer, dict[str, Any]]:
     return hf_tokenizer_of(str(path), _read(file, MOST_TOKENIZER_BYTES), config, folder)
 
 
-def _generate_stops(generation: Path, model: Path) -> tuple[int, ...] | None:
-    """See `HFTokenizer`. A config.json without stop ids counts as unknown: multimodal models name them in a part."""
-    if is_there(generation):
-        return _eos_ids(_read_object(generation), str(generation))
-    return _eos_ids(_read_object(model), str(model)) or None
+def folder_of(source: FastTokenizer | Any) -> Path | None:
+    """The directory of a tokenizer object's files, as `load_hf_tokenizer` notes it, or transformers for a local one."""
+    folder = getattr(source, FOLDER_MARK, "") or source.name_or_path
+    return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 def _eos_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
@@ -272,8 +262,15 @@ def hf_tokenizer_of(
     }
     json_data = parsed(data, file_of(name))
     ids = {token["content"]: token["id"] for token in added_tokens(json_data, name)}
-    generation = {} if folder is None else _read_object(folder / GENERATION_NAME)
-    stops = set(_eos_ids(generation, f"{name}: {GENERATION_NAME}"))
+    stops = set[int]()
+    generate_stops: tuple[int, ...] | None = None
+    if folder is not None:
+        generation, model = folder / GENERATION_NAME, folder / MODEL_CONFIG_NAME
+        stops = set(_eos_ids(_read_object(generation), f"{name}: {GENERATION_NAME}"))
+        if is_there(generation):
+            generate_stops = tuple(sorted(stops))
+        else:  # a config.json without stop ids counts as unknown: multimodal models name them in a part of it
+            generate_stops = _eos_ids(_read_object(model), str(model)) or None
     if "eos_token" in specials:
         if specials["eos_token"] not in ids:
             raise TokenizerError(
@@ -282,7 +279,6 @@ def hf_tokenizer_of(
             )
         stops.add(ids[specials["eos_token"]])
     templates = _templates(config.get("chat_template"), name)
-    generate_stops = None if folder is None else _generate_stops(folder / GENERATION_NAME, folder / MODEL_CONFIG_NAME)
     return HFTokenizer(name, data, templates, specials, tuple(sorted(stops)), generate_stops), json_data
 
 

@@ -59,37 +59,31 @@ def load_hf_tokenizer(name_or_path: str | Path, *, use_fastokens: bool = True) -
         SourceError: the hub cannot be reached, has no such repository, or refuses access.
         TokenizerError: the files are not a tokenizer, are damaged, or need code that is not trusted.
     """
-    tokenizer = _load(str(name_or_path))
+    name = str(name_or_path)
+    if Path(name).is_dir():  # a directory of a trusted name is still not the repository whose code was read
+        tokenizer = _load_files(name, Path(name), trusted=False)
+    else:
+        check_library("transformers")  # which brings the hub's library
+        from huggingface_hub import snapshot_download
+
+        revision = TRUSTED_REVISIONS.get(name)
+        with _hub_errors(name):
+            path = snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=_FILES if revision is None else [*_FILES, "*.py"],
+                ignore_patterns=_NOT_FILES,
+                etag_timeout=TIMEOUT_SECONDS,
+            )
+        # A snapshot's folder is named by its commit. With this revision, transformers uses the downloaded files and
+        # does not look for a newer commit; code in a second repository is looked for at this commit too, where there
+        # is none.
+        folder = Path(path)
+        commit = {"revision": folder.name, "code_revision": folder.name}
+        tokenizer = _load_files(name, folder, trusted=revision is not None, **commit)
     if not use_fastokens:
         setattr(tokenizer, ENGINE_MARK, "tokenizers")
     return tokenizer
-
-
-def _load(name: str) -> Any:
-    if Path(name).is_dir():  # a directory of a trusted name is still not the repository whose code was read
-        return _load_files(name, Path(name), trusted=False)
-    revision = TRUSTED_REVISIONS.get(name)
-    folder = _download(name, revision)
-    # A snapshot's folder is named by its commit. With this revision, transformers uses the downloaded files and does
-    # not look for a newer commit; code in a second repository is looked for at this commit too, where there is none.
-    return _load_files(name, folder, trusted=revision is not None, revision=folder.name, code_revision=folder.name)
-
-
-def _download(name: str, revision: str | None) -> Path:
-    """Download a tokenizer's files at one commit; returns the local directory."""
-    check_library("transformers")  # which brings the hub's library
-    from huggingface_hub import snapshot_download
-
-    wanted = [*_FILES, "*.py"] if revision is not None else _FILES
-    with _hub_errors(name):
-        folder = snapshot_download(
-            name,
-            revision=revision,
-            allow_patterns=wanted,
-            ignore_patterns=_NOT_FILES,
-            etag_timeout=TIMEOUT_SECONDS,
-        )
-    return Path(folder)
 
 
 @contextmanager
@@ -118,7 +112,8 @@ def _hub_errors(name: str) -> Iterator[None]:
             f"{name}: the hub no longer has commit {TRUSTED_REVISIONS.get(name, 'main')}, the only one whose code is "
             "trusted; download it elsewhere and pass the tokenizer object"
         ) from error
-    except Exception as error:  # the errors of the HTTP library, which differs between versions of huggingface_hub
+    # Everything else, because the HTTP library and its errors differ between versions of huggingface_hub.
+    except Exception as error:
         raise SourceError(
             f"{name}: no local directory, and the hub cannot be reached or broke off ({_shortened(error)}); check the "
             "connection and HF_ENDPOINT, unset HF_HUB_OFFLINE, or give a local directory"
@@ -131,27 +126,23 @@ def _load_files(name: str, folder: Path, *, trusted: bool, **where: Any) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted, **where)
-    except Exception as error:  # `tokenizers` raises plain `Exception`, and trusted code may raise anything
-        raise _unloadable(name, folder, trusted, error) from error
+    # Everything, because `tokenizers` raises plain `Exception`, and trusted code may raise anything.
+    except Exception as error:
+        if not trusted and wants_code(folder):
+            raise TokenizerError(
+                f"{name}: this tokenizer is Python code of its own, which is not run; code is run only for pinned "
+                f"revisions of {', '.join(TRUSTED_REVISIONS)}. Read the code, load the tokenizer yourself with "
+                "trust_remote_code=True, and pass the object"
+            ) from error
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:12]) if folder.is_dir() else ""
+        raise TokenizerError(
+            f"{name}: transformers cannot load a tokenizer from it ({_shortened(error)}); found "
+            f"{found or 'nothing'}; expected what save_pretrained() writes. Download it again, or name another model"
+        ) from error
     if tokenizer.name_or_path != name:
         raise TokenizerError(f"{name}: transformers calls the loaded tokenizer {tokenizer.name_or_path!r}; update it")
     setattr(tokenizer, FOLDER_MARK, str(folder))  # generation_config.json is there, which the object does not hold
     return tokenizer
-
-
-def _unloadable(name: str, folder: Path, trusted: bool, error: Exception) -> TokenizerError:
-    found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:12]) if folder.is_dir() else "nothing"
-    if not trusted and wants_code(folder):
-        names = ", ".join(TRUSTED_REVISIONS)
-        return TokenizerError(
-            f"{name}: this tokenizer is Python code of its own, which is not run; code is run only for pinned "
-            f"revisions of {names}. Read the code, load the tokenizer yourself with trust_remote_code=True, "
-            "and pass the object"
-        )
-    return TokenizerError(
-        f"{name}: transformers cannot load a tokenizer from it ({_shortened(error)}); found "
-        f"{found or 'nothing'}; expected what save_pretrained() writes. Download it again, or name another model"
-    )
 
 
 def wants_code(folder: Path) -> bool:

@@ -13,7 +13,12 @@ from niels_gpt.tokenizer.hf import ENGINE_MARK, TOKENIZER_NAME, FastTokenizer, R
 from niels_gpt.tokenizer.hub import TRUSTED_REVISIONS, load_hf_tokenizer, wants_code
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.python_tokenizer import PythonEncoder, PythonTokenizer
-from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceEncoder, SentencePieceTokenizer
+from niels_gpt.tokenizer.sentencepiece import (
+    MODEL_NAME,
+    SentencePieceEncoder,
+    SentencePieceTokenizer,
+    load_sentencepiece,
+)
 
 _ACCEPTED = (
     f"an encoder, a directory with {TOKENIZER_NAME} or {MODEL_NAME}, one of these files, a name on the "
@@ -74,29 +79,22 @@ def _from_path(source: str | Path) -> PieceEncoder:
     except RuntimeError as error:  # "~name" of an unknown user
         raise TokenizerError(f"{source}: {error}; expected {_ACCEPTED}") from error
     with storage_errors("reading the tokenizer", path):
+        if path.is_file() and path.suffix == ".model":
+            return SentencePieceEncoder(load_sentencepiece(path))
+        # tokenizer.json before spm.model: a directory of transformers may hold both, and then the former decides.
+        if path.is_file() or (path / TOKENIZER_NAME).is_file():
+            return TokenizerAdapter.load(path)
+        if (path / MODEL_NAME).is_file():
+            return SentencePieceEncoder(load_sentencepiece(path / MODEL_NAME))
         if path.is_dir():
-            return _from_directory(path)
-        if path.is_file():
-            return (
-                SentencePieceEncoder(SentencePieceTokenizer(path))
-                if path.suffix == ".model"
-                else TokenizerAdapter.load(path)
-            )
+            if wants_code(path):
+                raise TokenizerError(
+                    f"{path}: found a tokenizer that is Python code of its own and no {TOKENIZER_NAME}; code is run "
+                    f"only for pinned revisions of {', '.join(TRUSTED_REVISIONS)}. Read the code, load it yourself "
+                    "with AutoTokenizer.from_pretrained(path, trust_remote_code=True), and pass the object"
+                )
+            found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) or "an empty directory"
+            raise TokenizerError(f"{path}: found {found}; expected {_ACCEPTED}")
     if isinstance(source, str) and _HUB_NAME.fullmatch(source) and path.suffix not in (".json", ".model"):
         return open_encoder(load_hf_tokenizer(source))
     raise TokenizerError(f"{source}: found nothing there; expected {_ACCEPTED}")
-
-
-def _from_directory(path: Path) -> PieceEncoder:
-    if (path / TOKENIZER_NAME).is_file():
-        return TokenizerAdapter.load(path)
-    if (path / MODEL_NAME).is_file():
-        return SentencePieceEncoder(SentencePieceTokenizer(path / MODEL_NAME))
-    if wants_code(path):
-        raise TokenizerError(
-            f"{path}: found a tokenizer that is Python code of its own and no {TOKENIZER_NAME}; code is run only for "
-            f"pinned revisions of {', '.join(TRUSTED_REVISIONS)}. Read the code, load it yourself with "
-            "AutoTokenizer.from_pretrained(path, trust_remote_code=True), and pass the object"
-        )
-    found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) or "an empty directory"
-    raise TokenizerError(f"{path}: found {found}; expected {_ACCEPTED}")

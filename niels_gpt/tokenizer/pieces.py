@@ -238,7 +238,14 @@ def concatenate_pieces(texts: list[str], scaffold: Sequence[bool], counts: Posit
     Raises:
         TokenizerError: a lone surrogate in a text.
     """
-    encoded = _utf8(texts)
+    try:
+        encoded = list(map(str.encode, texts))
+    except UnicodeEncodeError as error:
+        index = next(i for i, text in enumerate(texts) if text is error.object or text == error.object)
+        raise TokenizerError(
+            f"text {index} of the batch has a lone surrogate (U+{ord(error.object[error.start]):04X}) at character "
+            f"{error.start}; expected valid Unicode. Decode the source with errors='replace'"
+        ) from error
     flags = np.array(scaffold, np.bool_)
     edges = edges_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
     first = edges_of(counts)
@@ -269,17 +276,6 @@ def edges_of(lengths: Positions) -> Positions:
 def lengths_of(items: Sequence[Sized]) -> Positions:
     """The length of each item."""
     return np.fromiter(map(len, items), np.int64, len(items))
-
-
-def _utf8(texts: list[str]) -> list[bytes]:
-    try:
-        return list(map(str.encode, texts))
-    except UnicodeEncodeError as error:
-        index = next(i for i, text in enumerate(texts) if text is error.object or text == error.object)
-        raise TokenizerError(
-            f"text {index} of the batch has a lone surrogate (U+{ord(error.object[error.start]):04X}) at character "
-            f"{error.start}; expected valid Unicode. Decode the source with errors='replace'"
-        ) from error
 
 
 # ---- control tokens

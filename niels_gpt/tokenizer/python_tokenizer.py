@@ -94,7 +94,14 @@ class PythonEncoder(FromParts):
         self._tokenizer = tokenizer
         name = tokenizer.name_or_path or type(tokenizer).__name__
         added = dict(sorted(tokenizer.added_tokens_decoder.items()))
-        _refuse_flags(added, name)
+        for token in added.values():
+            flags = zip(_FLAGS, (token.lstrip, token.rstrip, token.single_word), strict=True)
+            if set_flags := [flag for flag, is_set in flags if is_set]:
+                raise TokenizerError(
+                    f"{name}: the added token {token.content!r} has {' and '.join(set_flags)} set, so the text beside "
+                    "it changes its ids; expected none of these without a tokenizer.json. Clear the flag in "
+                    "tokenizer_config.json"
+                )
         self.added_ids: Mapping[str, int] = {token.content: index for index, token in added.items()}
         self.control_ids: Mapping[str, int] = {token.content: index for index, token in added.items() if token.special}
         others = {text: index for text, index in self.added_ids.items() if text not in self.control_ids}
@@ -212,20 +219,6 @@ class PythonEncoder(FromParts):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["tokenizer"])  # type: ignore[misc]
-
-
-def _refuse_flags(added: Mapping[int, AddedToken], name: str) -> None:
-    """Raise `TokenizerError` for an added token that depends on the text beside it."""
-    for token in added.values():
-        set_flags = [
-            flag for flag, is_set in zip(_FLAGS, (token.lstrip, token.rstrip, token.single_word), strict=True) if is_set
-        ]
-        if set_flags:
-            raise TokenizerError(
-                f"{name}: the added token {token.content!r} has {' and '.join(set_flags)} set, so the text beside it "
-                "changes its ids; expected none of these without a tokenizer.json. Clear the flag in "
-                "tokenizer_config.json"
-            )
 
 
 def _proven_plain(tokenizer: PythonTokenizer, added: Mapping[str, int], name: str) -> dict[str, Any]:

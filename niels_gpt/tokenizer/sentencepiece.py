@@ -1,11 +1,14 @@
 """Our own tokenizer: a SentencePiece model with four sentinels.
 
-`SentencePieceTokenizer` encodes text exactly: `decode(encode(text)) == text`, and text never becomes a sentinel.
+`SentencePieceTokenizer` encodes text exactly: `decode(encode(text)) == text`, and text never becomes a sentinel. That
+holds for the models that `train_tokenizer` trains. A model trained elsewhere may normalise text. It is accepted, as its
+ids are right for the language model that was trained with it; `inexact_reason` says what it changes.
 `SentencePieceEncoder` makes it a `PieceEncoder`, whose control tokens are the sentinels.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from itertools import chain
@@ -32,12 +35,26 @@ DEFAULT_TOKENIZER_PATH = f"tokenizer/{MODEL_NAME}"
 # SentencePiece writes a space as U+2581 inside pieces, and would decode a real U+2581 as a space.
 _SPACE_MARK = "\u2581"
 
+# Texts that models change which were not trained for exactness: NFKC (full-width and joined letters, accents), case
+# folding, white space, and characters without pieces.
+_CHANGING = (
+    *("\uff21", "\ufb01", "e\u0301", "A", "\u00c9"),
+    *("a  b", " a", "a ", "a\nb", "a\tb", "\u3000", "\u4e2d", "\U0001f600"),
+)
+
+_log = logging.getLogger("niels_gpt.tokenizer")
+
 
 class SentencePieceTokenizer:
     """A trained model: text to ids and back, exactly.
 
     `encode` treats all text as text: a sentinel's literal spelling in it has ordinary ids. The sentinels' own ids are
     those of `special_token_ids()`. Instances pickle, and may be shared by threads.
+
+    Attributes:
+        model_path: the file.
+        inexact_reason: a text that the model does not give back, in words; `None` if it gives back what models often
+            change. Those of `train_tokenizer` give back every text.
 
     Raises:
         TokenizerError: not a SentencePiece model, or one whose sentinels are missing or not single ids.
@@ -46,8 +63,24 @@ class SentencePieceTokenizer:
     def __init__(self, model_path: str | Path) -> None:
         self.model_path = str(model_path)
         self._model = _load(Path(model_path))
-        self._special_ids = _checked_sentinels(self._model, self.model_path)
-        self._space_mark_ids = _byte_ids(self._model, _SPACE_MARK)
+        self._special_ids: dict[str, int] = {}
+        for name, token in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
+            found = self._model.encode(token)
+            # A model without the sentinel may still encode it as one id: that of unknown text.
+            if len(found) != 1 or found[0] == self._model.unk_id() or self._model.id_to_piece(found[0]) != token:
+                raise TokenizerError(
+                    f"{self.model_path}: the sentinel {token} encodes to {found}; expected one id of its own. This "
+                    "model was not trained for this project: train one with niels-gpt tokenizer train"
+                )
+            self._special_ids[name] = int(found[0])
+        # A real U+2581 in a text is encoded as its bytes; a model without byte pieces cannot tell it from a space.
+        of_bytes = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE_MARK.encode()]
+        if self._model.unk_id() in of_bytes:
+            of_bytes = self._model.encode(_SPACE_MARK)
+        self._space_mark_ids: Ids = np.asarray(of_bytes, dtype=np.int32)
+        pairs = ((text, self.decode(self.encode(text))) for text in _CHANGING)
+        changed = next(((text, decoded) for text, decoded in pairs if text != decoded), None)
+        self.inexact_reason = changed and f"{changed[0]!r} comes back as {changed[1]!r}"
 
     @property
     def vocab_size(self) -> int:
@@ -83,20 +116,16 @@ class SentencePieceTokenizer:
                 f"text {wrong} is {shown(texts[wrong])}; expected text without halves of surrogate pairs. Remove them"
             ) from error
         for index, text in enumerate(texts):
-            # Few texts need splitting; they are encoded a second time.
+            # Few texts contain a sentinel's spelling or a literal U+2581; they are encoded a second time, in parts.
             if (not text.isascii() and _SPACE_MARK in text) or MARK in text:
-                encoded[index] = self._encode_split(text)
+                parts = chain.from_iterable(re.split(f"({_SPACE_MARK})", part) for part in cut_sentinels(text))
+                of_parts = [
+                    self._space_mark_ids if part == _SPACE_MARK else self._model.encode(part, return_type="numpy")
+                    for part in parts
+                    if part
+                ]
+                encoded[index] = np.concatenate(of_parts, dtype=np.int32)
         return list(encoded)
-
-    def _encode_split(self, text: str) -> Ids:
-        """Encode a text that contains a sentinel's spelling or a literal U+2581, which is encoded as its bytes."""
-        parts = list(chain.from_iterable(re.split(f"({_SPACE_MARK})", part) for part in cut_sentinels(text)))
-        encoded = [
-            self._space_mark_ids if part == _SPACE_MARK else self._model.encode(part, return_type="numpy")
-            for part in parts
-            if part
-        ]
-        return np.concatenate(encoded, dtype=np.int32)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, sentinels spelled out.
@@ -120,7 +149,7 @@ class SentencePieceTokenizer:
 
 
 def load_sentencepiece(path: str | Path) -> SentencePieceTokenizer:
-    """Load a model file, or the `spm.model` of a directory.
+    """Load a model file, or the `spm.model` of a directory. A warning in the log names a model that changes text.
 
     Raises:
         TokenizerError: no such file, not a SentencePiece model, or sentinels missing or not single ids.
@@ -133,7 +162,17 @@ def load_sentencepiece(path: str | Path) -> SentencePieceTokenizer:
             f"{path}: no tokenizer here; expected a SentencePiece model. "
             f"Train one: niels-gpt tokenizer train FILES... --out {path.parent}"
         )
-    return SentencePieceTokenizer(path)
+    tokenizer = SentencePieceTokenizer(path)
+    # Here and not in the constructor, which also runs in every worker process that the tokenizer is sent to.
+    if tokenizer.inexact_reason is not None:
+        _log.warning(
+            "%s: this model does not give every text back (%s), so its ids stand for other text than the data's; "
+            "expected one trained by niels-gpt tokenizer train, or with byte_fallback=True, remove_extra_whitespaces="
+            "False, normalization_rule_name='identity'. Use it only for a language model that was trained with it",
+            path,
+            tokenizer.inexact_reason,
+        )
+    return tokenizer
 
 
 def _load(path: Path) -> Any:
@@ -158,28 +197,6 @@ def _load(path: Path) -> Any:
     if not pieces:
         raise TokenizerError(f"{path}: the model has no pieces; expected an spm.model as training writes it")
     return model
-
-
-def _checked_sentinels(model: Any, path: str) -> dict[str, int]:
-    ids = {}
-    for name, token in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
-        found = model.encode(token)
-        # A model without the sentinel may still encode it as one id: that of unknown text.
-        if len(found) != 1 or found[0] == model.unk_id() or model.id_to_piece(found[0]) != token:
-            raise TokenizerError(
-                f"{path}: the sentinel {token} encodes to {found}; expected one id of its own. This model was not "
-                "trained for this project: train one with niels-gpt tokenizer train"
-            )
-        ids[name] = int(found[0])
-    return ids
-
-
-def _byte_ids(model: Any, text: str) -> Ids:
-    """The byte-fallback ids of `text`, or the model's own encoding where it has no byte pieces."""
-    ids = [model.piece_to_id(f"<0x{byte:02X}>") for byte in text.encode()]
-    if any(token == model.unk_id() for token in ids):
-        return np.asarray(model.encode(text), dtype=np.int32)
-    return np.asarray(ids, dtype=np.int32)
 
 
 class SentencePieceEncoder:

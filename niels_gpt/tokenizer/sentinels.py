@@ -7,7 +7,7 @@ spelling's first character and the parts are encoded separately, so that the sen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final, Protocol, runtime_checkable
 
@@ -88,9 +88,12 @@ def encode_ordinary(
     if isinstance(tokenizer, BatchTokenizer):
         encoded: Sequence[Sequence[int] | Ids] = tokenizer.encode_batch(texts, num_threads=num_threads)
     else:
-        encoded = [_encode_cut(tokenizer.encode, text) for text in texts]
+        encoded = [list(chain.from_iterable(map(tokenizer.encode, cut_sentinels(text)))) for text in texts]
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    ids = _concatenated(encoded, int(lengths.sum()))
+    if encoded and isinstance(encoded[0], np.ndarray):
+        ids: Ids = np.concatenate(encoded, dtype=np.int32)
+    else:
+        ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
     forged = np.flatnonzero(np.isin(ids, sentinels))
     if forged.size:
         # Texts of 3 and 2 tokens end at 3 5; a sentinel at 3 is in text 1.
@@ -100,13 +103,3 @@ def encode_ordinary(
             "give a tokenizer whose encode() never produces them from text"
         )
     return ids, lengths
-
-
-def _encode_cut(encode: Callable[[str], list[int]], text: str) -> list[int]:
-    return list(chain.from_iterable(encode(part) for part in cut_sentinels(text)))
-
-
-def _concatenated(encoded: Sequence[Sequence[int] | Ids], total: int) -> Ids:
-    if encoded and isinstance(encoded[0], np.ndarray):
-        return np.concatenate(encoded, dtype=np.int32)
-    return np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=total)

@@ -77,10 +77,18 @@ class SplitEncoder:
         splits = self._find_splits(pieces)
         runs = _runs_between(pieces, splits)
         encoded = [np.asarray(ids, np.int32) for ids in self._encode([pieces.joined[a:b].decode() for a, b in runs])]
-        self._refuse_special(encoded)
+        all_run_ids = np.concatenate([NO_IDS, *encoded])
+        low = all_run_ids[all_run_ids < self._is_special.size]
+        forged = low[self._is_special[low]].tolist()
+        if forged:
+            raise TokenizerError(
+                f"{self._name}: text was encoded to the special token {self._spelling[forged[0]]!r} (id {forged[0]}); "
+                "expected ordinary ids. The text has characters that the vocabulary lacks (remove them), or the "
+                "tokenizer spells this token in another way (use another tokenizer)"
+            )
         starts = [a + self._starts(ids, pieces, a, b) for ids, (a, b) in zip(encoded, runs, strict=True)]
         table = np.array(splits, np.int64).reshape(-1, 3)
-        all_ids = np.concatenate([*encoded, table[:, 2].astype(np.int32)])
+        all_ids = np.concatenate([all_run_ids, table[:, 2].astype(np.int32)])
         all_starts = np.concatenate([*starts, table[:, 0]])
         order = all_starts.argsort(kind="stable")  # each run ascends already, so this only merges the splits in
         # Pieces 0..3 and 3..9, tokens that start at 0 2 | 3 5 8: 0 2 5 tokens start before the edges 0 3 9, so the
@@ -102,18 +110,6 @@ class SplitEncoder:
             for hit in _hits(self._search_others, self._others, pieces.joined, a, b)
         ]
         return sorted([*controls, *others])
-
-    def _refuse_special(self, encoded: Sequence[Ids]) -> None:
-        ids = np.concatenate([NO_IDS, *encoded])
-        low = ids[ids < self._is_special.size]
-        special = low[self._is_special[low]]
-        if special.size:
-            forged = int(special[0])
-            raise TokenizerError(
-                f"{self._name}: text was encoded to the special token {self._spelling[forged]!r} (id {forged}); "
-                "expected ordinary ids. The text has characters that the vocabulary lacks (remove them), or the "
-                "tokenizer spells this token in another way (use another tokenizer)"
-            )
 
     def _starts(self, ids: Ids, pieces: ConcatenatedPieces, begin: int, end: int) -> Positions:
         """The byte within the run `begin..end` at which each token starts.

@@ -113,7 +113,12 @@ def train_tokenizer(
     keywords: dict[str, Any] = {"vocab_size": vocab_size, "model_type": model_type, "seed": seed}
     keywords |= {"character_coverage": character_coverage, "max_lines": max_lines}
     options = merged(TrainingOptions(), options, keywords)
-    _check(options)
+    ranges.PIECES.check(options.vocab_size)
+    ranges.CHARACTER_COVERAGE.check(options.character_coverage)
+    ranges.MAX_LINES.check(options.max_lines)
+    ranges.SEED.check(options.seed)
+    if options.model_type not in ("unigram", "bpe"):
+        raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
     files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         hashes = (hashed := HashedFiles()).fingerprint(files, progress)
@@ -133,15 +138,6 @@ def train_tokenizer(
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()
     return load_sentencepiece(out_dir)
-
-
-def _check(options: TrainingOptions) -> None:
-    ranges.PIECES.check(options.vocab_size)
-    ranges.CHARACTER_COVERAGE.check(options.character_coverage)
-    ranges.MAX_LINES.check(options.max_lines)
-    ranges.SEED.check(options.seed)
-    if options.model_type not in ("unigram", "bpe"):
-        raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
 
 
 def sample_of(
@@ -236,32 +232,32 @@ def _train_sentencepiece(lines: list[str], options: TrainingOptions) -> bytes:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, **_trainer_arguments(options)
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=options.vocab_size,
+            model_type=options.model_type,
+            character_coverage=options.character_coverage,
+            # Text comes back unchanged: bytes for characters without a piece, and no change of characters or spaces.
+            # By default SentencePiece applies NFKC, puts a space before text and makes one space of several.
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            allow_whitespace_only_pieces=True,  # so that an indentation is one piece
+            # Not `control_symbols`: no text reaches those, and `SentencePieceTokenizer` checks that each is one id.
+            user_defined_symbols=list(SPECIAL_TOKENS),
+            # Without bos, eos and pad: ends are the sentinel eot, and padding is masked by its position.
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            max_sentence_length=4 * LINE_CHARACTERS + 1,  # in bytes; UTF-8 has at most four per character
+            num_threads=THREADS,
+            minloglevel=2,  # errors only
         )
     except RuntimeError as error:
         raise _explained(str(error), options) from error
     return model.getvalue()
-
-
-def _trainer_arguments(options: TrainingOptions) -> dict[str, Any]:
-    return {
-        "vocab_size": options.vocab_size,
-        "model_type": options.model_type,
-        "character_coverage": options.character_coverage,
-        "byte_fallback": True,
-        "normalization_rule_name": "identity",
-        "add_dummy_prefix": False,
-        "remove_extra_whitespaces": False,
-        "allow_whitespace_only_pieces": True,
-        "user_defined_symbols": list(SPECIAL_TOKENS),
-        "unk_id": 0,
-        "bos_id": -1,
-        "eos_id": -1,
-        "pad_id": -1,
-        "max_sentence_length": 4 * LINE_CHARACTERS + 1,  # in bytes; UTF-8 has at most four per character
-        "num_threads": THREADS,
-        "minloglevel": 2,
-    }
 
 
 def _explained(message: str, options: TrainingOptions) -> TokenizerError:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.samples import chats_file
-from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
+from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
 from niels_gpt.tokenizer.sentinels import Ids
@@ -166,6 +167,42 @@ def test_models_that_put_a_space_before_text_are_refused(tmp_path: Path) -> None
     """Their sentinels are two ids, the space and the sentinel."""
     with pytest.raises(TokenizerError, match="expected one id of its own"):
         saved(tmp_path, add_dummy_prefix=True, byte_fallback=True, vocab_size=700)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"normalization_rule_name": "nfkc"}, r"'\uff21' comes back as 'A'"),
+        ({"normalization_rule_name": "nfkc_cf"}, r"'\uff21' comes back as 'a'"),
+        ({"remove_extra_whitespaces": True}, "'a  b' comes back as 'a b'"),
+        ({"byte_fallback": False, "vocab_size": 400}, r"'\uff21' comes back as ' \u2047 '"),
+    ],
+    ids=["nfkc", "case folding", "spaces", "unknown characters"],
+)
+def test_models_that_change_text_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], reason: str
+) -> None:
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    made = saved(folder, **{"add_dummy_prefix": False, "byte_fallback": True, "vocab_size": 700} | options)
+    reason = reason.encode().decode("unicode_escape")
+    assert made.tokenizer.inexact_reason == reason
+    assert not caplog.records  # whoever makes the object asks it; the functions that load one say it
+    for load in (load_tokenizer, open_encoder):
+        load(folder)
+        (record,) = caplog.records
+        assert record.getMessage().startswith(f"{folder}/spm.model: this model does not give every text back ({reason}")
+        caplog.clear()
+
+
+def test_models_that_give_text_back_are_not_named(
+    tmp_path: Path, tokenizer: SentencePieceTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = saved(tmp_path, add_dummy_prefix=False, byte_fallback=True, vocab_size=700)
+    assert made.tokenizer.inexact_reason is None
+    assert load_tokenizer(tmp_path).inexact_reason is None
+    assert load_tokenizer(tokenizer.model_path).inexact_reason is None
+    assert not caplog.records
 
 
 def test_normalised_text_needs_runs_of_one_piece(tmp_path: Path) -> None:
