@@ -269,7 +269,12 @@ def build(
     check_names(options, {*signature(write).parameters, *BuildFields.__annotations__} - _SET_BY_BUILD, "ng.build")
     policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
     config = source.config(progress)
-    chosen = _renderer_of(tokenizer, renderer_name, _with_processor(renderer_options or {}, tokenizer, images))
+    options_of_renderer = dict(renderer_options or {})
+    if images is not None and not hasattr(tokenizer, "render"):  # a renderer has its own processor
+        from niels_gpt.renderers.images.processors import load_processor
+
+        options_of_renderer["processor"] = load_processor(str(tokenizer))
+    chosen = _renderer_of(tokenizer, renderer_name, options_of_renderer)
     write(
         source,
         out,
@@ -281,15 +286,6 @@ def build(
         **options,
     )
     return open(out)
-
-
-def _with_processor(options: Mapping[str, Any], tokenizer: Any, images: str | Path | None) -> dict[str, Any]:
-    """The options of a renderer; where a dataset has images, with the processor in the tokenizer's directory."""
-    if images is None or hasattr(tokenizer, "render"):  # a renderer has its own
-        return dict(options)
-    from niels_gpt.renderers.images.processors import load_processor
-
-    return {**options, "processor": load_processor(str(tokenizer))}
 
 
 @with_extras_named

@@ -227,23 +227,22 @@ def parse_training_config(
         UsageError: as above.
     """
     check(overrides, of="the overrides")
-    reader = _read(_utf8(text, where), where, _foreign(foreign), strict)
+    if isinstance(foreign, str):  # a text is a collection, too: of its characters
+        raise UsageError(
+            f"foreign is the text {foreign!r}; expected a collection of tags: write foreign=({foreign!r},)"
+        )
+    if "training" in foreign:
+        raise UsageError("foreign names 'training', which is read here; expected tags of other parts: leave it out")
+    reader = _read(_utf8(text, where), where, frozenset(foreign), strict)
     reader.warn_of_unknown()
     try:
         return TrainingConfig(**{**reader.values, **overrides})  # type: ignore[arg-type]
     except UsageError as error:  # each value is valid, so the two modes contradict each other
+        # Whose fault it is decides the exit code: the caller's where an override takes part, else the file's.
         pair = ("dataset_mode", "batch_sampling_mode")
         line = reader.lines.get(pair[1], reader.training_line)
         kind = UsageError if any(name in overrides for name in pair) else InputError
         raise kind(f"{where}:{line}: {error}") from error
-
-
-def _foreign(tags: Collection[str]) -> frozenset[str]:
-    if isinstance(tags, str):
-        raise UsageError(f"foreign is the text {tags!r}; expected a collection of tags: write foreign=({tags!r},)")
-    if "training" in tags:
-        raise UsageError("foreign names 'training', which is read here; expected tags of other parts: leave it out")
-    return frozenset(tags)
 
 
 def _utf8(text: str | bytes, where: str) -> bytes:
@@ -268,6 +267,7 @@ def _read(data: bytes, where: str, foreign: frozenset[str], strict: bool) -> _Re
     except ModuleNotFoundError as error:
         raise UsageError("reading XML needs defusedxml, which is not installed: pip install defusedxml") from error
     parser = make_parser()
+    # Entities could expand to gigabytes or read other files.
     parser.forbid_dtd = parser.forbid_entities = parser.forbid_external = True
     reader = _Reader(parser, where, foreign, strict)
     parser.setContentHandler(reader)
@@ -325,18 +325,18 @@ class _Reader(ContentHandler):
         if self.skipped or name in self.foreign:
             self.skipped += 1
         elif name == "training":
-            self._open_training(attrs)
+            if self.training_line:
+                raise self.error(
+                    f"a second <training>, the first is on line {self.training_line}; expected one; join them"
+                )
+            for key in attrs.getNames():
+                # Names that begin with "xml" are reserved by XML: xmlns, xml:lang. They carry no setting.
+                if not key.startswith("xml") and key not in self.foreign:
+                    raise self.error(f"<training> has the attribute {key!r}; expected none; write a tag <{key}> in it")
+            self.training_line = self.parser.getLineNumber()
+            self.inside = True
         elif self.inside:
             self._open_value(name, attrs)
-
-    def _open_training(self, attrs: AttributesImpl) -> None:
-        if self.training_line:
-            raise self.error(f"a second <training>, the first is on line {self.training_line}; expected one; join them")
-        for name in attrs.getNames():
-            if not name.startswith("xml") and name not in self.foreign:
-                raise self.error(f"<training> has the attribute {name!r}; expected none; write a tag <{name}> in it")
-        self.training_line = self.parser.getLineNumber()
-        self.inside = True
 
     def _open_value(self, name: str, attrs: AttributesImpl) -> None:
         rules = known_rules()
@@ -361,23 +361,22 @@ class _Reader(ContentHandler):
         if self.skipped:
             self.skipped -= 1
         elif self.tag:
-            self._close_value(self.tag, "".join(self.text).strip(SPACE))
+            # No tag is open inside of a value's, so this is the end of `self.tag`.
+            rule, text = known_rules()[name], "".join(self.text).strip(SPACE)
+            if not text:
+                what = f"<{name}> is empty; expected {rule.expected}; take it out for the default ({rule.default_text})"
+                raise self.error(what, self.lines[name])
+            value = rule.value_of(text)
+            if fault := rule.fault(value):
+                what = f"<{name}> is {shown(text)}; {fault}; write it like <{name}>{rule.example}</{name}>"
+                raise self.error(what, self.lines[name])
+            self.values[name] = value
+            self.tag = None
         elif name == "training":
             self.inside = False
 
-    def _close_value(self, name: str, text: str) -> None:
-        rule = known_rules()[name]
-        if not text:
-            what = f"<{name}> is empty; expected {rule.expected}; take it out for the default ({rule.default_text})"
-            raise self.error(what, self.lines[name])
-        value = rule.value_of(text)
-        if fault := rule.fault(value):
-            what = f"<{name}> is {shown(text)}; {fault}; write it like <{name}>{rule.example}</{name}>"
-            raise self.error(what, self.lines[name])
-        self.values[name] = value
-        self.tag = None
-
-    def characters(self, content: str) -> None:  # called for at most one line at a time, so texts are joined later
+    # Called for at most one line of a text at a time, so the parts are joined at the end of the tag.
+    def characters(self, content: str) -> None:
         if self.tag:
             self.text.append(content)
         elif self.inside and not self.skipped and content.strip(SPACE):

@@ -59,8 +59,11 @@ class _Forks:
             for lock in list(self.locks):
                 lock.acquire()
                 taken.append(lock)
-            # Checked with the locks held: a thread that imported while it held one of them has then finished.
-            if not _others_import():
+            # Checked with the locks held: a thread that imported while it held one of them has then finished. Only the
+            # locks of Python's import system show who imports; a weak reference to one that is gone gives `None`.
+            references = list(importlib._bootstrap._module_locks.values())  # type: ignore[attr-defined]
+            importing = [lock.owner for reference in references if (lock := reference()) is not None]
+            if not {*importing} - {None, threading.get_ident()}:
                 return
             if time.monotonic() > deadline:
                 _log.warning(
@@ -82,12 +85,6 @@ class _Forks:
         self._taken.clear()  # entries of threads that were about to fork too, and do not exist here
         for fork_aware in list(self.fork_aware):
             fork_aware.after_fork()
-
-
-def _others_import() -> bool:
-    """Whether another thread is importing a module. Only the locks of Python's import system show that."""
-    locks = [reference() for reference in list(importlib._bootstrap._module_locks.values())]  # type: ignore[attr-defined]
-    return any(lock is not None and lock.owner not in (None, threading.get_ident()) for lock in locks)
 
 
 @cache

@@ -93,31 +93,22 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
         return _episode_loader(asked, mixture)
     kind = kind_of(asked.path)
     if kind == "preferences":
-        return _preference_loader(asked)
+        asked.refuse("preferences", "packing", "sampling", "cache_dir", "cache_bytes")
+        check_keywords(PreferenceLoader, asked.options)
+        paths: Any = asked.path
+        return PreferenceLoader(paths, **asked.of_completions, **asked.options)
     if kind == "rollouts":
-        return _rollout_loader(asked)
-    return _window_loader(asked) if are_token_caches(asked.path, _shard_cache(asked)) else _episode_loader(asked, None)
-
-
-def _preference_loader(asked: LoaderRequest) -> PreferenceLoader:
-    asked.refuse("preferences", "packing", "sampling", "cache_dir", "cache_bytes")
-    check_keywords(PreferenceLoader, asked.options)
-    paths: Any = asked.path
-    return PreferenceLoader(paths, **asked.of_completions, **asked.options)
-
-
-def _rollout_loader(asked: LoaderRequest) -> RolloutLoader:
-    asked.refuse("rollouts", "sampling", "cache_dir", "cache_bytes")
-    if isinstance(asked.path, Mapping):
-        raise UsageError(f"{next(iter(asked.path))}: rollouts are not mixed in proportions; pass a list of directories")
-    check_keywords(RolloutLoader, asked.options)
-    packing = False if asked.packing is None else asked.packing
-    return RolloutLoader(asked.path, packing=packing, **asked.of_completions, **asked.options)
-
-
-def _window_loader(asked: LoaderRequest) -> WindowLoader:
-    asked.refuse("windows", "packing")
-    return WindowLoader(_sizes(asked, asked.sequence_length), dataset_dir=asked.path, **_settings(asked, None))
+        asked.refuse("rollouts", "sampling", "cache_dir", "cache_bytes")
+        if isinstance(asked.path, Mapping):
+            first = next(iter(asked.path))
+            raise UsageError(f"{first}: rollouts are not mixed in proportions; pass a list of directories")
+        check_keywords(RolloutLoader, asked.options)
+        packing = False if asked.packing is None else asked.packing
+        return RolloutLoader(asked.path, packing=packing, **asked.of_completions, **asked.options)
+    if are_token_caches(asked.path, _shard_cache(asked)):
+        asked.refuse("windows", "packing")
+        return WindowLoader(_sizes(asked, asked.sequence_length), dataset_dir=asked.path, **_settings(asked, None))
+    return _episode_loader(asked, None)
 
 
 def _episode_loader(asked: LoaderRequest, mixture: Mixture | None) -> GPTEpisodeDataLoader:

@@ -207,7 +207,16 @@ def with_reasoning_field(message: Message, index: int) -> Message:
                 f"message {index}: content.{number} is a thinking part after another part; expected thinking first, "
                 "as formats write reasoning. Make two messages of it, or move the part",
             )
-        thoughts.append(_thinking_text(part, f"message {index}: content.{number}.thinking"))
+        value = part.get("thinking")
+        text_parts = value if isinstance(value, list) else [{"text": value}]  # some APIs write a list of text parts
+        texts = [each.get("text") if isinstance(each, Mapping) else None for each in text_parts]
+        if not all(isinstance(text, str) for text in texts):
+            raise MessageError(
+                "wrong_type",
+                f"message {index}: content.{number}.thinking is {_shown(value)}; expected a text, or a list of text "
+                "parts",
+            )
+        thoughts += cast("list[str]", texts)
         parts.append({"type": "text", "text": ""})
     field_text, reasoning = reasoning_of(message), "".join(thoughts)
     if field_text and field_text != reasoning:
@@ -222,15 +231,6 @@ def with_reasoning_field(message: Message, index: int) -> Message:
 
 def _is_thinking(part: Mapping[str, Any]) -> bool:
     return part.get("type") == "thinking"
-
-
-def _thinking_text(part: Mapping[str, Any], where: str) -> str:
-    """The text of a thinking part, which in some APIs is a list of text parts."""
-    value = part.get("thinking")
-    texts = [each.get("text") for each in value if isinstance(each, Mapping)] if isinstance(value, list) else [value]
-    if not all(isinstance(text, str) for text in texts) or (isinstance(value, list) and len(texts) != len(value)):
-        raise MessageError("wrong_type", f"{where} is {_shown(value)}; expected a text, or a list of text parts")
-    return "".join(cast("list[str]", texts))
 
 
 def weight_of(message: Message) -> float:
@@ -349,22 +349,12 @@ def _repaired(message: Any, index: int) -> Message:
     Raises:
         MessageError: as `normalise`.
     """
-    repaired = _without_message_nulls(message, index)
-    try:
-        _adapter().validate_python(repaired)
-    except ValidationError as error:
-        raise _message_error(error, index) from error
-    # Not pydantic's copy, which has its own order of keys: `tojson` shows the caller's order.
-    return cast("Message", repaired)
-
-
-def _without_message_nulls(message: object, index: int) -> dict[str, Any]:
-    """A copy of a message without keys whose value is `None`, and with a content."""
     if not isinstance(message, Mapping):
         found = _shown(message)
         raise MessageError(
             "message_not_an_object", f"message {index} is {found}; expected an object with role, content"
         )
+    # pydantic does not look into tool arguments and unknown keys, which a template may render.
     for key, value in message.items():
         if isinstance(value, str) and value.isascii():  # most values
             continue
@@ -383,7 +373,12 @@ def _without_message_nulls(message: object, index: int) -> dict[str, Any]:
         copy["tool_calls"] = [_without_call_nulls(call) for call in calls]
     if "content" not in copy and ("content" in message or calls):  # without calls, a missing content is an error
         copy["content"] = NO_CONTENT
-    return copy
+    try:
+        _adapter().validate_python(copy)
+    except ValidationError as error:
+        raise _message_error(error, index) from error
+    # Not pydantic's copy, which has its own order of keys: `tojson` shows the caller's order.
+    return cast("Message", copy)
 
 
 def _refuse_media_beside(message: Mapping[str, Any], index: int) -> None:
@@ -449,7 +444,9 @@ def check_text(text: str) -> None:
 def _message_error(error: ValidationError, index: int) -> MessageError:
     """The first of pydantic's findings as a `MessageError` with message index, field, found and expected value."""
     first = error.errors()[0]
-    path = [part for part in first["loc"] if not _is_union_branch(part)]
+    # pydantic's path names the branch of a union, too: message 3, content, str. That is no field of the message.
+    branches = {"str", "list[dict[str,any]]", "dict[str,any]"}
+    path = [part for part in first["loc"] if part not in branches]
     where = f"message {index}: " + (".".join(str(part) for part in path) or "the message")
     if first["type"] == "missing":
         return MessageError("missing_field", f"{where} is missing; add it or drop the row")
@@ -459,11 +456,6 @@ def _message_error(error: ValidationError, index: int) -> MessageError:
     expected = {"string_type": "a string", "list_type": "a list", "bool_type": "true or false"}
     wanted = expected.get(first["type"], first["msg"].removeprefix("Input should be "))
     return MessageError("wrong_type", f"{where} is {_shown(first['input'])}; expected {wanted}")
-
-
-def _is_union_branch(part: int | str) -> bool:
-    """Whether a part of pydantic's path is the branch of a union (`content`, `str`), not a field of the message."""
-    return isinstance(part, str) and part in {"str", "list[dict[str,any]]", "dict[str,any]"}
 
 
 def _shown(value: object) -> str:

@@ -44,8 +44,15 @@ class Range:
         if value is None:
             return
         name = name or self.name
-        if not self._is_number(value):
-            kind = "whole number" if self._whole else "number"
+        is_whole = isinstance(self.least, int)
+        if isinstance(value, bool):  # `True` is an int in Python
+            is_number = False
+        elif is_whole:
+            is_number = hasattr(value, "__index__")  # integers of numpy and torch, too
+        else:
+            is_number = isinstance(value, int | float) and value == value  # not nan, which is in no order with others
+        if not is_number:
+            kind = "whole number" if is_whole else "number"
             raise UsageError(f"{name} is {shown(value)}; expected a {kind} from {self.least} to {self.most}")
         if value < self.least:
             least = "0 or more" if self.least == 0 else f"at least {self.least}"
@@ -83,15 +90,6 @@ class Range:
             return value
 
         return {"callback": checked}
-
-    @property
-    def _whole(self) -> bool:
-        return isinstance(self.least, int)
-
-    def _is_number(self, value: Any) -> bool:
-        if self._whole:
-            return hasattr(value, "__index__") and not isinstance(value, bool)
-        return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # not nan
 
 
 def check_flag(value: Any, name: str) -> bool:

@@ -260,24 +260,21 @@ def notebook_html(head: str, rows: Sequence[TokenRow], spelling: Spelling | None
     legend = " ".join(f'<span class="ng-{kind}">{escape(MEANINGS[kind])}</span>' for kind in _kinds_of(shown))
     text_of = _cached(spelling)
     parts = [f'<style>{CSS}</style><div class="ng-head">{escape(head)}. {legend}</div>']
-    parts += [_row_html(row, text_of) for row in shown]
+    for row in shown:
+        if row.heading:
+            parts.append(f'<div class="ng-head">{escape(row.heading)}</div>')
+        for number, part in enumerate(row.texts()):
+            if number:
+                parts.append(f'<div class="ng-head">text {number + 1}</div>')
+            spans = [
+                span(text_of(int(row.ids[at])), KINDS[row.kinds[at]], f"{at}: id {int(row.ids[at])}, {row.facts(at)}")
+                for at in range(part.start, part.stop)
+            ]
+            parts.append(f'<div class="ng-tokens">{"".join(spans)}</div>')
+        if row.n_padding:
+            parts.append(f'<div class="ng-tokens"><span class="ng-padding">{row.n_padding:,} × padding</span></div>')
     if left_out:
         parts.append(f'<div class="ng-head">and {left_out:,} more tokens</div>')
-    return "".join(parts)
-
-
-def _row_html(row: TokenRow, text_of: Spelling) -> str:
-    parts = [f'<div class="ng-head">{escape(row.heading)}</div>'] if row.heading else []
-    for number, part in enumerate(row.texts()):
-        if number:
-            parts.append(f'<div class="ng-head">text {number + 1}</div>')
-        spans = (
-            span(text_of(int(row.ids[at])), KINDS[row.kinds[at]], f"{at}: id {int(row.ids[at])}, {row.facts(at)}")
-            for at in range(part.start, part.stop)
-        )
-        parts.append(f'<div class="ng-tokens">{"".join(spans)}</div>')
-    if row.n_padding:
-        parts.append(f'<div class="ng-tokens"><span class="ng-padding">{row.n_padding:,} × padding</span></div>')
     return "".join(parts)
 
 

@@ -46,7 +46,12 @@ def merged(defaults: Options, options: Options | None, keywords: Mapping[str, An
         raise UsageError(f"options is {options!r}; expected {kind.__name__}(...), or each option as a keyword")
     known = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
     check_names(keywords, known, kind.__name__)
-    passed = {name: value for name, value in keywords.items() if _differs(value, getattr(defaults, name))}
+    # `True` equals 1, but is no number of workers: it is passed on, so that the check of the value refuses it.
+    passed = {
+        name: value
+        for name, value in keywords.items()
+        if type(value) is not type(default := getattr(defaults, name)) or bool(value != default)
+    }
     for name in passed if options is not None else ():
         if getattr(options, name) != getattr(defaults, name):
             raise UsageError(f"{name} is passed as a keyword and in {kind.__name__}; pass it in one place")
@@ -122,8 +127,3 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(text)
     return number
-
-
-def _differs(value: Any, default: Any) -> bool:
-    # `True` equals 1, but is no number of workers: it is passed on, so that the check of the value refuses it.
-    return type(value) is not type(default) or bool(value != default)

@@ -196,8 +196,7 @@ def test_what_is_taken_quickly_would_have_passed(given_: dict[str, Any]) -> None
     quick = messages._plain_copy(given_)
     if quick is None:
         return
-    tidy = messages._without_message_nulls(given_, 0)
-    assert messages._adapter().validate_python(tidy) == tidy == quick
+    assert messages._repaired(given_, 0) == quick
     assert json.dumps(quick) == json.dumps(given_)
     assert all(mine is not theirs for mine, theirs in zip(_dicts(quick), _dicts(given_), strict=True))
 
