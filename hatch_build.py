@@ -45,7 +45,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         if wanted == "off":
             return
         root = Path(self.root)
-        built = root / "niels_gpt" / f"_kernel{_suffix()}"
+        built = root / "niels_gpt" / f"_kernel{'.pyd' if sys.platform == 'win32' else '.abi3.so'}"
         try:
             _compile(sorted(root.glob(SOURCES)), built)
         except Exception as error:
@@ -61,10 +61,6 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"cp311-abi3-{platform}"
-
-
-def _suffix() -> str:
-    return ".pyd" if sys.platform == "win32" else ".abi3.so"
 
 
 def _compile(sources: list[Path], built: Path) -> None:

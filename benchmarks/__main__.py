@@ -68,7 +68,15 @@ def main(
     if unknown:
         raise typer.BadParameter(f"no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
     console = Console(width=None if sys.stdout.isatty() else 120)
-    machine = _machine()
+    # What the numbers depend on; a load that is not near 0 says that others were using the machine.
+    machine = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "processors": f"{os.cpu_count()} ({platform.machine()})",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": str(torch.__version__),
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
     console.print("  ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
     results: list[Result] = []
     for name in chosen:
@@ -80,18 +88,6 @@ def main(
     if json_file:
         document = {"machine": machine, "results": [asdict(result) for result in results]}
         json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
-def _machine() -> dict[str, str]:
-    """What the numbers depend on; a load that is not near 0 says that others were using the machine."""
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "processors": f"{os.cpu_count()} ({platform.machine()})",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": str(torch.__version__),
-        "load": f"{os.getloadavg()[0]:.1f}",
-    }
 
 
 def _table(name: str, results: list[Result], seconds: float) -> Table:

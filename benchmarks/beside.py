@@ -48,7 +48,10 @@ def measured(name: str, corpus: Corpus) -> dict[str, Any]:
     ways = {"ours": _ours(renderer), "encoder": alone(renderer)}
     judged = next((label for label, case in tml.JUDGED.items() if case.family == name), None)
     if judged is not None:
-        ways["tml-renderers"] = Way(_theirs(judged))
+        theirs, convert = tml.theirs(judged), tml.chat.OpenAIMessage.from_oss_messages
+        ways["tml-renderers"] = Way(
+            lambda block: [theirs.render_for_sft(convert(messages)) for messages in block.chats]
+        )
     kind = kind.split(" ")[0]
     others: dict[str, Callable[[Block], Any]] = {}
     if kind != "tiny":
@@ -95,11 +98,6 @@ def is_listed(renderer: Family, chat: Messages) -> bool:
     """docs/deviations.md says in which way the official template renders this conversation otherwise."""
     spelled = any(control in message["content"] for message in chat for control in renderer.encoder.control_ids)
     return differs(renderer.name, chat, None) or spelled
-
-
-def _theirs(label: str) -> Callable[[Block], Any]:
-    renderer, convert = tml.theirs(label), tml.chat.OpenAIMessage.from_oss_messages
-    return lambda block: [renderer.render_for_sft(convert(messages)) for messages in block.chats]
 
 
 def _official(model: Path) -> Callable[[Block], Any]:

@@ -112,7 +112,8 @@ class Build:
         self.idle: list[int] = list(range(cluster.workers))
         self.idle_since = dict.fromkeys(self.idle, 0.0)
         self.again: list[int] = []  # units whose attempt was lost, lowest first
-        self.next_unit = self.consumed = 0
+        # Units are begun, taken by the finisher and consumed in order: consumed <= taken <= next_unit.
+        self.next_unit = self.taken = self.consumed = 0
         self.done: set[int] = set()
         self.finisher_free = 0.0
         self.attempt = 0
@@ -206,7 +207,13 @@ class Build:
                 self.out.lost += now - self._stop(other)[1]  # the slower attempt is cancelled
                 self._become_idle(other, now)
             self.done.add(unit)
-            self._consume(now)
+            # The finisher takes the units that follow in order; each becomes consumed when it has written it.
+            while self.taken in self.done:
+                self.done.remove(self.taken)
+                tokens = self.costs[self.taken] * TOKENS_PER_CORE
+                self.finisher_free = max(self.finisher_free, now) + tokens / self.c.finisher_tokens
+                self._push(self.finisher_free, "consumed", self.taken)
+                self.taken += 1
         else:
             self.out.lost += now - began
             self.out.events["given up"] += 1
@@ -217,22 +224,6 @@ class Build:
         """The unit that a worker no longer works at, and when it began."""
         self.attempt_of.pop(worker, None)
         return self.running.pop(worker)
-
-    def _consume(self, now: float) -> None:
-        """The finisher takes the units that follow in order; each becomes consumed when it has written it."""
-        while self.consumed + self._being_consumed in self.done:
-            unit = self.consumed + self._being_consumed
-            self.done.remove(unit)
-            tokens = self.costs[unit] * TOKENS_PER_CORE
-            self.finisher_free = max(self.finisher_free, now) + tokens / self.c.finisher_tokens
-            self._taken += 1
-            self._push(self.finisher_free, "consumed", unit)
-
-    _taken = 0
-
-    @property
-    def _being_consumed(self) -> int:
-        return self._taken - self.consumed
 
     def _again(self, unit: int) -> None:
         """Give a unit out again, unless another attempt is under way."""

@@ -69,14 +69,15 @@ def _attention(dataset: Path) -> list[Result]:
     def both_ways(attend: Attend) -> Callable[[], Any]:
         return _until_done(lambda: torch.autograd.grad(attend(*inputs).sum(), inputs))
 
-    ways = {"causal, rows as one text (wrong)": _causal, **attention_of(batch)}
+    ways: dict[str, Attend] = {
+        "causal, rows as one text (wrong)": lambda q, k, v: functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True
+        ),
+        **attention_of(batch),
+    }
     return measure(
         "cuda", f"attention, B {B} T {T}", {way: both_ways(attend) for way, attend in ways.items()}, rounds=20
     )
-
-
-def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def attention_of(batch: EpisodeBatch) -> dict[str, Attend]:

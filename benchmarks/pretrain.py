@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import texts
 from benchmarks.pairs import Result
-from niels_gpt.builds.documents import DocumentEncoder, document_encoder
+from niels_gpt.builds.documents import document_encoder
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES
 from niels_gpt.sources.text_files import TextFiles
@@ -41,7 +41,9 @@ def run(folder: Path) -> list[Result]:
 
 def _results(folder: Path, documents: list[str]) -> list[Result]:
     size = sum(len(text.encode()) for text in documents)
-    jsonl, parquet = _jsonl(folder, documents), _parquet(folder, documents)
+    jsonl, parquet = folder / "texts.jsonl", folder / "texts.parquet"
+    jsonl.write_text("".join(map(line_of, documents)))
+    pq.write_table(pa.table({"text": documents}), parquet, row_group_size=1000)
     ways: dict[str, Callable[[], float]] = {
         "bare gigatoken": lambda: _bare(documents),
         "build from JSONL": lambda: _build(jsonl, folder),
@@ -79,40 +81,26 @@ def _bare(documents: list[str]) -> float:
     return _timed(lambda: [backend.encode(text.encode()) for text in documents])
 
 
-def _jsonl(folder: Path, documents: list[str]) -> Path:
-    path = folder / "texts.jsonl"
-    path.write_text("".join(map(line_of, documents)))
-    return path
-
-
 def line_of(text: str) -> str:
     """A document as a line of JSON."""
     return json.dumps({"text": text}, ensure_ascii=False) + "\n"
 
 
-def _parquet(folder: Path, documents: list[str]) -> Path:
-    path = folder / "texts.parquet"
-    pq.write_table(pa.table({"text": documents}), path, row_group_size=1000)
-    return path
-
-
 def _build(source: Path, folder: Path) -> float:
     encoder = document_encoder(TOKENIZER)
-    encoder.encode(["<|im_end|>", "a"])
-    return _timed(lambda: _write(source, folder, encoder))
-
-
-def _write(source: Path, folder: Path, encoder: DocumentEncoder) -> None:
-    build_pretrain_cache(
-        TextFiles([source]),
-        str(folder / "cache"),
-        tokenizer=encoder,
-        max_train_tokens=1 << 40,
-        max_val_tokens=0,
-        shard_bytes=DEFAULT_SHARD_BYTES,
-        seed=42,
-        shuffle_buffer=None,
-        overwrite=True,
+    encoder.encode(["<|im_end|>", "a"])  # loads the general path, which only such texts need
+    return _timed(
+        lambda: build_pretrain_cache(
+            TextFiles([source]),
+            str(folder / "cache"),
+            tokenizer=encoder,
+            max_train_tokens=1 << 40,
+            max_val_tokens=0,
+            shard_bytes=DEFAULT_SHARD_BYTES,
+            seed=42,
+            shuffle_buffer=None,
+            overwrite=True,
+        )
     )
 
 

@@ -62,7 +62,8 @@ def _measured() -> tuple[Taken, Taken]:
         _warm_up(way, corpus, writer)
     taken = take_turns(ways, _blocks(corpus, writer, BLOCKS))
     plain = take_turns(plain_ways, _blocks(corpus, writer, PLAIN_BLOCKS, tools=0))
-    _tell_laps(corpus)
+    if again := [name for name, laps in corpus.laps.items() if laps]:
+        print(f"renderers: this machine has too little text; {', '.join(again)} came more than once")
     return taken, plain
 
 
@@ -76,12 +77,6 @@ def _warm_up(way: Way, corpus: Corpus, writer: Qwen3Renderer) -> None:
     unusual = [({"role": "user", "content": "<|im_end|> e\u0301"}, {"role": "assistant", "content": "é"})]
     data = [([*chat], None) for chat in unusual]
     way.run(way.ready(Block(data, [writer.text(chat).encode() for chat, _ in data])))
-
-
-def _tell_laps(corpus: Corpus) -> None:
-    again = [name for name, laps in corpus.laps.items() if laps]
-    if again:
-        print(f"renderers: this machine has too little text; {', '.join(again)} came more than once")
 
 
 def _halves() -> dict[str, range]:
@@ -113,7 +108,9 @@ def _ways(model: Path) -> dict[str, Way]:
         f"{BATCH}, no kernel": Way(batch(Qwen3Renderer(model)), kernel=False),
         ONE: Way(_each(Qwen3Renderer(model).render)),
         f"{ONE}, no kernel": Way(_each(Qwen3Renderer(model).render), kernel=False),
-        f"{ONE}, with lists": Way(_each(Qwen3Renderer(model).render, _lists)),
+        f"{ONE}, with lists": Way(
+            _each(Qwen3Renderer(model).render, lambda made: (list(made.token_ids), list(made.sampled_mask)))
+        ),
         "bare Jinja and gigatoken, one by one": Way(_bare_jinja(TemplateRenderer(model)), every=3),
         "render by template, one by one": Way(_each(TemplateRenderer(model).render), every=3),
         "transformers, apply_chat_template with mask": Way(_official(model), every=4),
@@ -142,10 +139,6 @@ def _each(render: Callable[..., Any], read: Callable[[Any], Any] = lambda made: 
             read(render(chat, tools=own))
 
     return run
-
-
-def _lists(made: Any) -> tuple[list[int], list[bool]]:
-    return list(made.token_ids), list(made.sampled_mask)
 
 
 def _bare_jinja(renderer: TemplateRenderer) -> Callable[[Block], Any]:

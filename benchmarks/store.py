@@ -40,7 +40,9 @@ def main() -> None:
     dataset, url = _write(folder / "bucket"), "s3://bucket"
     server = _start_server(folder)
     try:
-        ways: dict[str, Callable[[Path], int]] = {"ours": lambda cache: _ours(f"{url}/chats", cache)}
+        ways: dict[str, Callable[[Path], int]] = {
+            "ours": lambda cache: sum(len(batch.x) for batch in _loader(f"{url}/chats", cache))
+        }
         with suppress(ModuleNotFoundError):
             ways["litdata"] = _litdata(folder, dataset, url)
         with suppress(ModuleNotFoundError):
@@ -172,10 +174,6 @@ def _loader(path: str | Path, cache: Path | None) -> Any:
     options: dict[str, Any] = {} if cache is None else {"cache_dir": cache}
     shape: dict[str, Any] = {"batch_size": BATCH, "sequence_length": WIDTH - 1, "pad_token_id": PAD}
     return ng.loader(path, shuffle_shards=4, **shape, **options)
-
-
-def _ours(url: str, cache: Path) -> int:
-    return sum(len(batch.x) for batch in _loader(url, cache))
 
 
 def _items(dataset: Path) -> Iterable[dict[str, Any]]:

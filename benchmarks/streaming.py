@@ -7,6 +7,7 @@ answer. Qwen3's own tokenizer is needed (`tests/assets.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,10 @@ def run(folder: Path) -> list[Result]:
     for times in (1, 16):
         text = f"<think>\n{REASONING}\n</think>\n\n{ANSWER * times}\n<tool_call>\n{CALL}\n</tool_call><|im_end|>"
         ids = renderer.encoder.encode_pieces([text], [True])[0].tolist()
-        ways = {"feed, one token at a time": _by_token(renderer, ids), "parse_response": _at_once(renderer, ids)}
+        ways = {
+            "feed, one token at a time": _by_token(renderer, ids),
+            "parse_response": partial(renderer.parse_response, ids),
+        }
         if find_spec("tml_renderers") is not None:
             ways["tml-renderers' parse_tokens"] = _theirs(ids)
         case = f"{len(ids):,} tokens"
@@ -51,10 +55,6 @@ def _by_token(renderer: Qwen3Renderer, ids: list[int]) -> Callable[[], Any]:
         return parser.result()
 
     return read
-
-
-def _at_once(renderer: Qwen3Renderer, ids: list[int]) -> Callable[[], Any]:
-    return lambda: renderer.parse_response(ids)
 
 
 def _theirs(ids: list[int]) -> Callable[[], Any]:

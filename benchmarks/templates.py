@@ -13,8 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from jinja2 import TemplateError
+
 from benchmarks.corpus import Corpus
 from benchmarks.fresh import Block, Way, ratios, take_turns
+from niels_gpt.errors import NielsError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS
 
@@ -23,6 +26,9 @@ OFFICIAL = (
     *("qwen3-8b", "llama-3.1-8b-instruct", "mistral-nemo-instruct-2407", "nemotron-3-nano", "gemma-3-1b-it"),
     "glm-4.5-air",
 )
+# How a template refuses a conversation: ours by an error of its own, plain Jinja by `raise_exception` or by an
+# operation that Python refuses (a key that is missing, a text added to a list).
+REFUSALS = (NielsError, TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 def measured(folder: Path) -> str:
@@ -66,18 +72,14 @@ def _blocks(accepts: Any) -> Iterator[Block]:
             for chat, tools in corpus.take(SIZE):
                 kind = (*((message["role"], *sorted(message)) for message in chat), bool(tools))
                 if kind not in known:
-                    known[kind] = _is_taken(accepts, chat, tools)
+                    try:
+                        accepts(chat, tools)
+                        known[kind] = True
+                    except REFUSALS:
+                        known[kind] = False
                 elif known[kind]:
                     data.append((chat, tools))
         yield Block(data[:SIZE], [])
-
-
-def _is_taken(accepts: Any, chat: Any, tools: Any) -> bool:
-    try:
-        accepts(chat, tools)
-    except Exception:  # any refusal of a template
-        return False
-    return True
 
 
 def main() -> None:

@@ -150,10 +150,15 @@ class Shown:
         """The rows of the family's table; code is between backticks."""
         models = [name for name, family in MODEL_RENDERER_MAP.items() if family == self.name]
         facts = {"models": ", ".join(models)} if models else {}
+        prompt = Emitter()
+        prompt.scaffold("")
+        self.renderer.generation_prompt(ConversationView(CHAT[1:2], self.renderer.roles, self.renderer.name), prompt)
+        turn = self.renderer.emit([{"role": "user", "content": "a"}, {"role": "assistant", "content": "hi"}])
         facts |= {
             "end of turn": self._end(),
-            "prompt": code(self._prompt()) or "nothing",
-            "sampled": code(self._sampled()),
+            "prompt": code("".join(prompt.texts)) or "nothing",
+            # What the model writes in a turn without reasoning.
+            "sampled": code("".join(piece.text for piece in turn.pieces() if piece.msg == 1 and piece.sampled)),
             "reasoning": self._reasoning(),
             "calls": (type(self.renderer.calls).__doc__ or "").split("\n")[0] if self.renderer.calls else "none",
             "tokens": self._overhead(),
@@ -167,17 +172,6 @@ class Shown:
         more = f"; sampling also stops at {', '.join(map(code, stops[1:]))}" if stops[1:] else ""
         after = self.renderer.after_stop
         return code(stops[0]) + more + (f"; followed by {code(after)}" if after else "")
-
-    def _prompt(self) -> str:
-        out = Emitter()
-        out.scaffold("")
-        self.renderer.generation_prompt(ConversationView(CHAT[1:2], self.renderer.roles, self.renderer.name), out)
-        return "".join(out.texts)
-
-    def _sampled(self) -> str:
-        """What the model writes in a turn without reasoning."""
-        pieces = self.renderer.emit([{"role": "user", "content": "a"}, {"role": "assistant", "content": "hi"}])
-        return "".join(piece.text for piece in pieces.pieces() if piece.msg == 1 and piece.sampled)
 
     def _reasoning(self) -> str:
         text = self.renderer.text(self.messages, tools=self.tools)
@@ -206,7 +200,7 @@ def markdown(shown: Shown) -> str:
     """A family's part of the page for GitHub."""
     rows = (f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in shown.facts.items())
     parts = [
-        "".join(token.text for token in tokens) if not trained else _marked([*tokens])
+        "".join(token.text for token in tokens) if not trained else "⟦" + "".join(token.text for token in tokens) + "⟧"
         for trained, tokens in groupby(shown.view.tokens, key=lambda token: token.kind == "trained")
     ]
     table = "\n".join(["| | |", "|---|---|", *rows])
@@ -214,20 +208,14 @@ def markdown(shown: Shown) -> str:
     return f"## {shown.name}\n\n{table}\n\n````text\n{text}\n````\n"
 
 
-def _marked(tokens: list[Any]) -> str:
-    return "⟦" + "".join(token.text for token in tokens) + "⟧"
-
-
 def section(shown: Shown) -> str:
     """A family's part of the page in colour."""
-    rows = "".join(f"<tr><th>{name}</th><td>{_coded(text)}</td></tr>\n" for name, text in shown.facts.items())
+    rows = ""
+    for name, text in shown.facts.items():
+        # Between backticks is code, which are the parts with odd numbers: a `b` c -> a, b, c.
+        parts = (f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(text.split("`")))
+        rows += f"<tr><th>{name}</th><td>{''.join(parts)}</td></tr>\n"
     return f'<h2 id="{shown.name}">{shown.name}</h2>\n<table>\n{rows}</table>\n{example_html(shown.view)}\n'
-
-
-def _coded(text: str) -> str:
-    """Text with code between backticks as HTML."""
-    parts = (f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(text.split("`")))
-    return "".join(parts)
 
 
 def beside() -> str:

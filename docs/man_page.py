@@ -62,16 +62,12 @@ def man_page() -> str:
         lines.append(f'.SH "{_text(panel.upper())}"')
         names = [name for name, entry in COMMANDS.items() if entry.panel == panel]
         for path, command in commands_below(("niels-gpt",), root):
-            if _entry_of(path) in names:
+            # A command belongs to its own entry of `COMMANDS`, or to its group's.
+            entry = " ".join(path[1:])
+            if (entry if entry in COMMANDS else path[1]) in names:
                 lines += _command(path, command)
     lines += ['.SH "EXIT STATUS"', *_pairs(EXIT_CODES), ".SH ENVIRONMENT", *_pairs(ENVIRONMENT)]
     return "\n".join(lines) + "\n"
-
-
-def _entry_of(path: tuple[str, ...]) -> str:
-    """The entry of `COMMANDS` that a command belongs to: its own, or its group's."""
-    whole = " ".join(path[1:])
-    return whole if whole in COMMANDS else path[1]
 
 
 def _command(path: tuple[str, ...], command: Any) -> Iterator[str]:

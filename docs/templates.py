@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import jinja2
+
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
@@ -239,8 +241,8 @@ def _ratio(renderer: TemplateRenderer, results: list[ProbeResult]) -> float:
         variables = {**special, "add_generation_prompt": False, **_variables(result.probe)}
         try:
             compiled.render(**variables)
-        except Exception:  # any error of a template; there is nothing to compare with
-            continue
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+            continue  # the template refuses it, by `raise_exception` or by an operation that Python refuses
         plain_seconds += _fastest(lambda variables=variables: compiled.render(**variables))
         ours += _fastest(lambda result=result: _emitted(renderer, result))
     return ours / plain_seconds if plain_seconds else 0.0
