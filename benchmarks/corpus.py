@@ -107,9 +107,11 @@ class Corpus:
         words = self._foreign if rng.random() < 0.08 else self._prose
         own = self._tools() if rng.random() < tools else None
         thinks, codes, smiles = rng.random() < reasoning, rng.random() < 0.18, rng.random() < 0.1
+        # Other scripts take more tokens for as many characters.
         size = min(30_000.0, rng.lognormvariate(0, SPREAD) * MEDIAN) * (0.6 if words is self._foreign else 1)
+        # A turn has some 150 characters at least, so a short conversation has few.
         turns = max(1, min(8, 1 + int(rng.expovariate(0.55)), int(size / 150)))
-        calling = rng.randrange(turns) if own else -1
+        calling = rng.randrange(turns) if own else -1  # this turn calls a tool in any case, the others sometimes
         messages: list[Message] = []
         if rng.random() < 0.3:
             messages.append({"role": "system", "content": self._prose.text(rng.uniform(40, 400))})

@@ -54,7 +54,7 @@ def _to_device(dataset: Path, *, packing: bool) -> list[Result]:
 def _until_done(call: Callable[[], Any]) -> Callable[[], Any]:
     def called() -> Any:
         result = call()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize()  # calls return before the device has done the work
         return result
 
     return called

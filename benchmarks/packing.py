@@ -86,6 +86,7 @@ def item_by_item(lengths: Lengths, capacity: int) -> list[list[int]]:
     update(capacity)  # a row that nothing lies in yet is always there
     for item in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[item])
+        # Down from the root to the smallest room that is enough: to the left where the largest room there is enough.
         at = 1
         while at < size:
             at = 2 * at if tree[2 * at] >= length else 2 * at + 1

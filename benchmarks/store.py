@@ -133,6 +133,7 @@ class _Bucket(BaseHTTPRequestHandler):
         size = file.stat().st_size
         first, stop = 0, size
         if span := self.headers.get("Range"):
+            # bytes=10-19 are 10 bytes, 10..20; bytes=10- are all from 10 on.
             begin, _, last = span.removeprefix("bytes=").partition("-")
             first, stop = int(begin), min(size, int(last) + 1) if last else size
         self.send_response(206 if span else 200)

@@ -258,6 +258,7 @@ def build(
     _check_path("out", out)
     # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    # With a mapping the caller says what the columns are: those of conversations.
     preferences = None if mapping else preference_source(paths, format)
     source: Any = chat_files(paths, format, mapping or NO_MAPPING) if preferences is None else preferences
     write: Any = build_episodes if preferences is None else build_preferences
@@ -285,7 +286,7 @@ def build(
         progress=progress,
         **options,
     )
-    return open(out)
+    return open(out)  # ours, above
 
 
 @with_extras_named

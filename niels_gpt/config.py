@@ -73,7 +73,7 @@ class Rule:
             valid = self.default is None
         elif self.kind == "flag":
             valid = isinstance(value, bool)
-        elif self.kind == "integer":
+        elif self.kind == "integer":  # `True` is an int in Python, but no number of rows
             valid = isinstance(value, int) and not isinstance(value, bool) and value >= self.minimum
         elif self.kind == "choice":
             valid = isinstance(value, str) and value in self.choices

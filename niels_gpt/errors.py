@@ -85,6 +85,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """The one of `names` that is most similar to an unknown name; `None` if none is similar."""
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:  # a caller's value may be of any type
         return None
+    # As it is written first: options are in small letters, but names of models are not.
     choices = list(names)
     near = difflib.get_close_matches(name, choices, n=1) or difflib.get_close_matches(name.lower(), choices, n=1)
     return near[0] if near and near[0] != name else None

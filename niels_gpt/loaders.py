@@ -85,6 +85,7 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
             raise UsageError(f"found {name}; ng.loader takes {_OTHER_NAMES[name]} in its place")
     if isinstance(asked.path, Iterator):  # the first directory, which shows the kind, is looked at more than once
         asked = replace(asked, path=list(asked.path))
+    # A recipe's build comes first: it is a directory of datasets with its own mixture, row length and packing.
     counted = {name: asked.options.get(name) for name in ("too_long", "share_prefixes")}
     mixture = mixture_for(asked.path, sequence_length=asked.sequence_length, packing=asked.packing, **counted)
     if mixture is None and asked.sequence_length is None:

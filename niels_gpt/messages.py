@@ -240,6 +240,7 @@ def weight_of(message: Message) -> float:
         MessageError: a weight that is negative or not a number.
     """
     weight = message.get("weight", 1.0)
+    # Written so that nan is refused, for which every comparison is false.
     if not 0 <= weight <= MOST_WEIGHT:
         raise MessageError("wrong_weight", f"weight is {weight}; expected a number of 0 or more")
     return 0.0 if message.get("train") is False else float(weight)
@@ -285,7 +286,7 @@ def normalise(messages: object) -> list[Message]:
         copies = list(map(_plain_copy, messages))
     else:
         copies = kernel.copied(messages if type(messages) is list else list(messages))
-    if all(copies):
+    if all(copies):  # a copy is never empty: it has a role
         return copies
     pairs = zip(copies, messages, strict=True)
     return [_repaired(message, index) if copy is None else copy for index, (copy, message) in enumerate(pairs)]

@@ -58,9 +58,11 @@ def order(seed: int, epoch: int, n: int) -> Order:
     n = operator.index(n)  # numpy's integers have no bit_length
     if not 0 <= n <= MAX_LENGTH:
         raise UsageError(f"order: n is {n}; expected 0 to 2**62")
+    # One key of 8 bytes a round. Seed, epoch and n are hashed together: with neighbouring seeds the orders have nothing
+    # in common. The 1 is the version of the order, on which resumed runs rely.
     digest = hashlib.blake2b(f"niels_gpt.order/1/{seed}/{epoch}/{n}".encode(), digest_size=8 * ROUNDS).digest()
     keys = tuple(int(key) for key in np.frombuffer(digest, dtype="<u8"))
-    bits = max(MIN_BITS, (n - 1).bit_length())
+    bits = max(MIN_BITS, (n - 1).bit_length())  # 6 items are 0..5, and 5 has 3 bits
     return Order(n=n, bits=bits, keys=keys)
 
 

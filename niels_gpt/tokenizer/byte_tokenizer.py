@@ -182,6 +182,7 @@ class ByteTokenizer:
 
     def get_vocab(self) -> dict[bytes, int]:
         """Bytes -> id of all ids, control tokens included. Of several ids with the same bytes, the last."""
+        # Without a size, ids are tried until `_LONGEST_HOLE` of them after the last one with bytes have none.
         size, found = self._read.size, {}
         token, last = 0, max(self.added_tokens_decoder, default=-1)
         while token < size if size is not None else token <= last + _LONGEST_HOLE:
@@ -216,6 +217,7 @@ class ByteTokenizer:
             return None
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Objects of tml-renderers are native and do not pickle; their class makes the same one again.
         if isinstance(self._source, NamedSpecials):
             return _of_class, (type(self._source),)
         return ByteTokenizer, (self._source,)

@@ -123,9 +123,11 @@ class TokenizerAdapter(FromParts):
         # first text. With a stored proof, both are loaded when a string first needs the general path.
         self.engine, self.engine_reason = "gigatoken", PROVEN
         self._first = self._rest = RunEncoder(parts.name, about, lambda: engine_json(parts, controls).body, "gigatoken")
+        # The fast path joins strings, and such a tokenizer treats the first run of each string in another way.
         general_only = engine == "tokenizers" or about.prepends
         proof = None if general_only else EngineProof(parts.json_bytes, self._controls)
         if proof is not None and proof.is_stored():
+            # The file as it is, unless it shortens texts: writing megabytes of JSON again takes time.
             whole = engine_json(parts, self._controls, data).whole if about.shortens else parts.json_bytes
             self.fast = FastPath(self._finder, about, Gigatoken(whole))
         else:
@@ -245,6 +247,7 @@ class TokenizerAdapter(FromParts):
         """
         plain = checked_ids(ids, self.vocab_size)
         if self._about.decodes:
+            # Bytes first: the parts of one character may be in several tokens.
             return b"".join(self._bytes_of(plain)).decode("utf-8", "replace")
         with rust_errors(self.parts.name, f"decode {shown(plain)}", "use another tokenizer.json"):
             return str(self._whole().decode(plain, skip_special_tokens=False))

@@ -142,6 +142,7 @@ class RunEncoder:
                 encoded = list(map(backend.encode, runs))
             counts = np.fromiter(map(len, encoded), np.int64, len(runs))
             return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
+        # Without offsets: counting bytes is enough here, and `tokenizers` is faster without them.
         encoded = [
             e.ids for e in encodings_of(self._tokenizer, [run.decode() for run in runs], self._name, offsets=False)
         ]
@@ -162,6 +163,7 @@ class RunEncoder:
                 f"{self._name}: gigatoken gave {offsets.size - 1} texts for {len(runs)}; expected one each. "
                 "Use engine='tokenizers'"
             )
+        # The buffer may be longer than the texts. Offsets 2 5 9: ids 2..9, of which the texts have 3 and 4.
         ids = np.asarray(layout.content.data)[offsets[0] : offsets[-1]]
         return ids.astype(np.int32), offsets[1:] - offsets[:-1]
 
@@ -210,6 +212,8 @@ def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: st
     try:
         gigatoken = Gigatoken(data)
         backend = gigatoken.after(0)
+        # Parts of the probe, too, because a word at the start of a text has no space before it and other ids. Of added
+        # tokens the first 300, because some tokenizers have thousands.
         texts = [PROBE, " ".join(islice(added, 300)), *PROBE.splitlines(keepends=True), *PROBE.split(" ")]
         found = [backend.encode(text.encode()).tolist() for text in texts]
     except ImportError:
@@ -330,7 +334,7 @@ class EngineProof:
         """Whether the proof succeeded before, with these bytes and versions."""
         try:
             return self._path is not None and json.loads(self._path.read_bytes()) == self._facts
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):  # absent, no JSON, or nested too deeply: no proof
             return False
 
     def store(self) -> None:

@@ -26,6 +26,7 @@ GENERATION_NAME = "generation_config.json"
 MODEL_CONFIG_NAME = "config.json"
 ENGINE_MARK = "niels_gpt_engine"  # the attribute of a tokenizer object that says with what it is to be encoded
 FOLDER_MARK = "niels_gpt_folder"  # and the one that says in which directory its files are
+# The names that transformers reads. Other keys that end in _token may be switches, such as `add_bos_token`.
 _NAMED = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 MOST_CONFIG_BYTES = 64 << 20
 MOST_TOKENIZER_BYTES = 256 << 20  # Gemma's has 33 MiB; as Python objects it is some ten times as large
@@ -272,6 +273,7 @@ def hf_tokenizer_of(
         else:  # a config.json without stop ids counts as unknown: multimodal models name them in a part of it
             generate_stops = _eos_ids(_read_object(model), str(model)) or None
     if "eos_token" in specials:
+        # Without an id of its own nothing could stop at it.
         if specials["eos_token"] not in ids:
             raise TokenizerError(
                 f"{name}: eos_token is {shown(specials['eos_token'])}, which is no added token of {TOKENIZER_NAME}; "
@@ -289,6 +291,7 @@ def saved_files(parts: HFTokenizer) -> dict[str, bytes]:
         config["chat_template"] = [{"name": name, "template": text} for name, text in parts.templates.items()]
     files = {TOKENIZER_NAME: parts.json_bytes, CONFIG_NAME: json_bytes(config)}
     if parts.stop_ids:
+        # The ids of generate() where they are known: eos is read from the config again, and added to them.
         files[GENERATION_NAME] = json_bytes({"eos_token_id": list(parts.generate_stops or parts.stop_ids)})
     return files
 
@@ -391,6 +394,7 @@ class _JsonChecker:
             ids = vocab.values()
         else:
             raise self.wrong("model.vocab", vocab, "an object of ids, or a list of scores")
+        # `type`, because `True` is an int, too. Whole sets, because a loop over 150 000 ids would be felt.
         if ids and not (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MOST_IDS):
             wrong = next(token for token in ids if not _is_id(token))
             raise self.wrong("an id of model.vocab", wrong, f"a number from 0 to {MOST_IDS - 1:,}")
@@ -407,6 +411,7 @@ class _JsonChecker:
             if not _is_id(token.get("id")):
                 raise self.wrong(f"{field}.id", token.get("id"), f"a number from 0 to {MOST_IDS - 1:,}")
             text = token.get("content")
+            # An empty spelling would be found at every place of a text.
             if not isinstance(text, str) or not text or len(text) > LONGEST_ADDED:
                 raise self.wrong(f"{field}.content", text, f"a text of 1 to {LONGEST_ADDED} characters")
             if not is_unicode(text):
@@ -431,6 +436,7 @@ class _JsonChecker:
             if not isinstance(inner, list):
                 raise self.wrong(f"{field}.{key}", inner, "a list of objects")
             for index, entry in enumerate(inner):
+                # `None` is no step inside of a sequence; without a type it is refused.
                 yield from self._steps(f"{field}.{key}[{index}]", {} if entry is None else entry, depth + 1)
 
     def _check_growth(self, field: str, steps: list[dict[str, Any]]) -> None:
@@ -449,6 +455,7 @@ class _JsonChecker:
                 raise self.wrong(f"the length of a step of {field}", 0, "1 or more")
             if step["type"] == "Replace" and "" in (pattern or {}).values():
                 raise self.wrong(f"a pattern of {field}", pattern, "one that is not empty")
+            # Steps follow each other, so their factors multiply: two that write 10 bytes for a letter make 100 of it.
             if step["type"] == "Replace":
                 growth *= max(1, len((content or "").encode("utf-8", "surrogatepass")))
         if growth > MOST_GROWTH:

@@ -51,6 +51,7 @@ def open_encoder(source: Any) -> PieceEncoder:
         if not str(source):  # as a path it would be the current directory
             raise TokenizerError(f"the tokenizer is an empty text; expected {_ACCEPTED}")
         return _from_path(source)
+    # Before Python tokenizers, whose methods the fast ones of transformers have, too.
     if isinstance(source, FastTokenizer | RustTokenizer):
         return TokenizerAdapter.load(source, engine=getattr(source, ENGINE_MARK, "auto"))
     if isinstance(source, PythonTokenizer):
@@ -95,6 +96,7 @@ def _from_path(source: str | Path) -> PieceEncoder:
                 )
             found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) or "an empty directory"
             raise TokenizerError(f"{path}: found {found}; expected {_ACCEPTED}")
+    # A path comes first: "owner/name" may be a directory here.
     if isinstance(source, str) and _HUB_NAME.fullmatch(source) and path.suffix not in (".json", ".model"):
         return open_encoder(load_hf_tokenizer(source))
     raise TokenizerError(f"{source}: found nothing there; expected {_ACCEPTED}")

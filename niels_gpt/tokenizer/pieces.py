@@ -46,9 +46,9 @@ def token_id_list(values: Any, name: str) -> list[int]:
     """
     shape = tuple(getattr(values, "shape", ()))
     try:
-        if len(shape) < 2:
+        if len(shape) < 2:  # () for lists and tuples, which have no shape
             return list(map(index, values.tolist() if shape else values))
-    except TypeError:
+    except TypeError:  # of `index`, for what is no whole number
         pass
     found = f"a {type(values).__name__} of shape {shape}" if shape else shortened(repr(values), 60)
     raise UsageError(

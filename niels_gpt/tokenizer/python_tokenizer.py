@@ -171,6 +171,7 @@ class PythonEncoder(FromParts):
         return [self._tokenizer.encode(run, **self._plain) for run in runs]
 
     def _bytes_of(self, ids: list[int]) -> list[bytes]:
+        # Asked once for each id: some classes compute the bytes of an id in Python.
         new = [token for token in dict.fromkeys(ids) if token not in self._byte_cache]
         if new and self._to_bytes is not None:
             self._byte_cache |= dict(zip(new, self._to_bytes(self._tokenizer, new), strict=True))
@@ -186,6 +187,7 @@ class PythonEncoder(FromParts):
             verbatim: the bytes are exactly the text; false if the tokenizer puts a space before it.
             form: the normal form of Unicode in which the line comes back, or `None` if it comes back unchanged.
         """
+        # For each function the text itself first: a tokenizer that changes nothing has no normal form.
         for to_bytes, form in product((_by_alphabet, _by_space_mark, _by_decoding), (None, *FORMS)):
             lines = [(text if form is None else normalize(form, text)).encode() for text in _LINES]
             words = [to_bytes(self._tokenizer, self._tokenizer.encode(text, **self._plain)) for text in _LINES]
@@ -201,6 +203,7 @@ class PythonEncoder(FromParts):
             TokenizerError: with the first ids that differ.
         """
         spellings = list(self.added_ids) or [""]
+        # Lines and spellings in turns, the shorter list again from its start: each spelling has text on both sides.
         count = max(len(_LINES), len(spellings))
         mixed = "".join(_LINES[i % len(_LINES)] + spellings[i % len(spellings)] for i in range(count))
         for text in (mixed, *_LINES, *spellings):

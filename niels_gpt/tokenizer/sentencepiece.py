@@ -185,6 +185,7 @@ def _load(path: Path) -> Any:
     try:
         model = sentencepiece.SentencePieceProcessor()
         model.LoadFromSerializedProto(proto)  # unlike the constructor, this refuses an empty file
+        # Every piece is read once, because a damaged one shows itself only then.
         pieces = [model.id_to_piece(token) for token in range(model.vocab_size())]
     except UnicodeDecodeError as error:
         raise TokenizerError(

@@ -116,11 +116,13 @@ class SplitEncoder:
 
         0 for all tokens if their bytes are unknown and the run is within one piece: then all have the same owner.
         """
+        # Where no bytes are known: one empty word, which proves nothing.
         words = self._bytes_of(ids.tolist()) if self._bytes_of is not None else [b""]
         starts = proven_starts(words, pieces.joined[begin:end])
         if starts is not None:
             return starts
         first, last = (pieces.edges.searchsorted([begin, end - 1], side="right") - 1).tolist()
+        # Pieces with edges 0 3 3 9, a run 1..3: its first byte is in piece 0, its last byte (2), too.
         if first == last:
             return np.zeros(ids.size, np.int64)
         starts = None if self._form is None else _normalised_starts(words, pieces, begin, end, self._form)

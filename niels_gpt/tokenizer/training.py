@@ -123,7 +123,7 @@ def train_tokenizer(
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         hashes = (hashed := HashedFiles()).fingerprint(files, progress)
         sample = sample_of(files, options.max_lines, options.seed, progress)
-        hashed.check(files)
+        hashed.check(files)  # a file that changed after it was hashed is not the one that the metadata names
         progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
         model = _train_sentencepiece(sample.lines(), options)
         record = write_atomic(staged.path / MODEL_NAME, model)
