@@ -36,12 +36,12 @@ def executed(notebook: Path) -> str:
         cell.id, cell.metadata = f"cell-{number}", {}
         if cell.cell_type == "code":
             cell.execution_count = None
-            cell.outputs = [kept for output in cell.outputs if (kept := _kept(output)) is not None]
+            cell.outputs = [stable for output in cell.outputs if (stable := _stable(output)) is not None]
     found.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     return json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def _kept(output: Any) -> Any:
+def _stable(output: Any) -> Any:
     """An output without what differs from run to run; nothing for logs."""
     if output.output_type == "stream":
         return None if output.name == "stderr" else output

@@ -107,8 +107,8 @@ def main(wanted: list[str]) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None or not ASSETS.is_dir():
         sys.exit("needs a Chromium (apt-get install chromium) and tokenizers ($NGPT_ASSETS)")
-    with tempfile.TemporaryDirectory() as kept, sync_playwright() as playwright:
-        report, chats = Path(kept) / "report.json", Path(kept) / "chats.jsonl"
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        report, chats = Path(folder) / "report.json", Path(folder) / "chats.jsonl"
         chats.write_bytes(chats_file().read_bytes())
         report.write_text(json.dumps(diagnose(chats, tokenizer=ASSETS / TOKENIZERS[0], max_length=512).to_json()))
         renderers = RendererList([str(ASSETS / name) for name in TOKENIZERS])

@@ -69,8 +69,8 @@ class LoaderRequest:
     def refuse(self, kind: str, *names: str) -> None:
         """Raise `UsageError` for an argument that is set, of which this kind of dataset has none."""
         # packing=False is what such a dataset does anyway.
-        if given := [name for name in names if getattr(self, name) not in (None, False)]:
-            raise UsageError(f"{self.path}: a dataset of {kind}, which have no {' or '.join(given)}; leave it out")
+        if passed := [name for name in names if getattr(self, name) not in (None, False)]:
+            raise UsageError(f"{self.path}: a dataset of {kind}, which have no {' or '.join(passed)}; leave it out")
 
 
 def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:

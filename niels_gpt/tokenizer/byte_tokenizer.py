@@ -73,7 +73,7 @@ class BytesOfIds(Protocol):
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Functions:
     """The functions and tokens of a tokenizer object, whatever its library calls them.
 
     Attributes:
@@ -97,7 +97,7 @@ def is_byte_tokenizer(source: object) -> bool:
     return isinstance(source, TiktokenEncoding | NamedSpecials | Tekken | BytesOfIds)
 
 
-def _read(source: Any) -> _Read:
+def _functions_of(source: Any) -> _Functions:
     """The functions and tokens of an object.
 
     Raises:
@@ -108,7 +108,7 @@ def _read(source: Any) -> _Read:
         specials = {text: source.encode_single_token(text) for text in source.special_tokens_set}
         # tiktoken names no eos. This spelling is the one that its encodings end documents with.
         eos = {"eos_token": "<|endoftext|>"} if "<|endoftext|>" in specials else {}
-        return _Read(
+        return _Functions(
             source.name,
             source.encode_ordinary,
             lambda token: source.decode_bytes([token]),
@@ -122,12 +122,14 @@ def _read(source: Any) -> _Read:
         pairs = (("bos_token", source.bos_token), ("eos_token", source.eos_token))
         named = {key: spelt[special] for key, special in pairs if special in spelt}
         specials = {spelt[special]: token for special, token in ids.items()}
-        return _Read(name, source.encode_ordinary, lambda token: source.decode_bytes([token]), specials, named=named)
+        return _Functions(
+            name, source.encode_ordinary, lambda token: source.decode_bytes([token]), specials, named=named
+        )
     if isinstance(source, Tekken):
         from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 
         specials = {source.id_to_piece(token): token for token in range(source.n_words) if source.is_special(token)}
-        return _Read(
+        return _Functions(
             name,
             lambda text: source.encode(text, False, False),
             # KEEP: under its other policies a control token has no bytes, or raises.
@@ -142,7 +144,7 @@ def _read(source: Any) -> _Read:
             f"{name}: special_tokens is a {type(specials).__name__}; expected a mapping of each control token's "
             "spelling to its id"
         )
-    return _Read(name, source.encode, lambda token: source.decode_bytes([token]), dict(specials))
+    return _Functions(name, source.encode, lambda token: source.decode_bytes([token]), dict(specials))
 
 
 @dataclass(frozen=True)
@@ -172,18 +174,18 @@ class ByteTokenizer:
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self._read = read = _read(source)
-        self.name_or_path = read.name
-        self.special_tokens_map: Mapping[str, Any] = read.named
-        self.added_tokens_decoder = {token: Special(text) for text, token in read.specials.items()}
+        self._functions = functions = _functions_of(source)
+        self.name_or_path = functions.name
+        self.special_tokens_map: Mapping[str, Any] = functions.named
+        self.added_tokens_decoder = {token: Special(text) for text, token in functions.specials.items()}
         # The longest first, because `re` takes the first branch that fits.
-        words = sorted(read.specials, key=len, reverse=True)
+        words = sorted(functions.specials, key=len, reverse=True)
         self._search = re.compile("|".join(map(re.escape, words))) if words else None
 
     def get_vocab(self) -> dict[bytes, int]:
         """Bytes -> id of all ids, control tokens included. Of several ids with the same bytes, the last."""
         # Without a size, ids are tried until `_LONGEST_HOLE` of them after the last one with bytes have none.
-        size, found = self._read.size, {}
+        size, found = self._functions.size, {}
         token, last = 0, max(self.added_tokens_decoder, default=-1)
         while token < size if size is not None else token <= last + _LONGEST_HOLE:
             word = self._word(token)
@@ -195,12 +197,12 @@ class ByteTokenizer:
     def encode(self, text: str, **options: Any) -> list[int]:
         """Ids; with `allow_special_tokens=False` all of it is text, else control tokens are recognised."""
         if not options.get("allow_special_tokens", True) or self._search is None:
-            return list(self._read.encode(text))
+            return list(self._functions.encode(text))
         ids, at = [], 0
         for match in self._search.finditer(text):
-            ids += [*self._read.encode(text[at : match.start()]), self._read.specials[match[0]]]
+            ids += [*self._functions.encode(text[at : match.start()]), self._functions.specials[match[0]]]
             at = match.end()
-        return ids + list(self._read.encode(text[at:]))
+        return ids + list(self._functions.encode(text[at:]))
 
     def decode(self, token_ids: list[int], **options: Any) -> str:
         """The text of ids."""
@@ -212,7 +214,7 @@ class ByteTokenizer:
 
     def _word(self, token: int) -> bytes | None:
         try:
-            return self._read.bytes_of(token) or None
+            return self._functions.bytes_of(token) or None
         except Exception:  # ValueError, KeyError, OverflowError ...: each library has its own for an id without bytes
             return None
 

@@ -40,12 +40,12 @@ class EngineJson(NamedTuple):
     Attributes:
         body: without control tokens, for a run at the very start of a string.
         rest: the same for runs further on; it differs from `body` only if Metaspace's prepend_scheme is "first".
-        whole: with control tokens, like the official tokenizer.
+        official: with control tokens, as the tokenizer is published.
     """
 
     body: bytes
     rest: bytes
-    whole: bytes
+    official: bytes
 
 
 class TokenBytes:
@@ -118,7 +118,7 @@ class Description:
     decodes: bool
 
 
-class _Read(NamedTuple):
+class _ParsedTokenizer(NamedTuple):
     """A parsed tokenizer.json without post-processor, truncation and padding, and its added tokens.
 
     Attributes:
@@ -134,7 +134,9 @@ class _Read(NamedTuple):
     shortens: bool
 
 
-def _read(parts: HFTokenizer, more_controls: Collection[str], data: dict[str, Any] | None) -> _Read:
+def _parsed_tokenizer(
+    parts: HFTokenizer, more_controls: Collection[str], data: dict[str, Any] | None
+) -> _ParsedTokenizer:
     """Common part of `read_description` and `engine_json`; for arguments and errors see `read_description`."""
     if data is None:
         data = parsed(parts.json_bytes, file_of(parts.name))
@@ -149,8 +151,8 @@ def _read(parts: HFTokenizer, more_controls: Collection[str], data: dict[str, An
     blank = {"post_processor": None, "truncation": None, "padding": None}
     controls = [token for token in added if token.get("special") or token["content"] in more_controls]
     others = [token for token in added if not token.get("special") and token["content"] not in more_controls]
-    whole = {"normalizer": None, "pre_tokenizer": None, **data, "added_tokens": added, **blank}
-    return _Read(whole, added, controls, others, shortens)
+    text_only = {"normalizer": None, "pre_tokenizer": None, **data, "added_tokens": added, **blank}
+    return _ParsedTokenizer(text_only, added, controls, others, shortens)
 
 
 def read_description(
@@ -166,7 +168,7 @@ def read_description(
     Raises:
         TokenizerError: the model drops merges at random (`dropout`), or the file is not one that `tokenizers` writes.
     """
-    read = _read(parts, more_controls, data)
+    read = _parsed_tokenizer(parts, more_controls, data)
     json_data, controls, others = read.data, read.controls, read.others
     vocab = json_data["model"].get("vocab", {})
     if not isinstance(vocab, dict):  # Unigram models list entries with scores, in the order of their ids
@@ -196,7 +198,7 @@ def engine_json(
     parts: HFTokenizer, more_controls: Collection[str] = (), data: dict[str, Any] | None = None
 ) -> EngineJson:
     """The JSON as the engines load it; arguments and errors are those of `read_description`."""
-    read = _read(parts, more_controls, data)
+    read = _parsed_tokenizer(parts, more_controls, data)
     model = read.data["model"]
     if isinstance(model.get("vocab"), dict):
         # `tokenizers` ignores the "id" of added tokens that are not in the vocabulary and gives them the next free ids:

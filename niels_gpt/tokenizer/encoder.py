@@ -128,8 +128,8 @@ class TokenizerAdapter(FromParts):
         proof = None if general_only else EngineProof(parts.json_bytes, self._controls)
         if proof is not None and proof.is_stored():
             # The file as it is, unless it shortens texts: writing megabytes of JSON again takes time.
-            whole = engine_json(parts, self._controls, data).whole if about.shortens else parts.json_bytes
-            self.fast = FastPath(self._finder, about, Gigatoken(whole))
+            json_bytes = engine_json(parts, controls, data).official if about.shortens else parts.json_bytes
+            self.fast = FastPath(self._finder, about, Gigatoken(json_bytes))
         else:
             self._prove(engine, engine_json(parts, self._controls, data), proof)
 
@@ -146,9 +146,9 @@ class TokenizerAdapter(FromParts):
         if engine != self._requested_engine:
             self.engine_reason = _OFFSETS_NEEDED
         if proof is not None and self.engine == "gigatoken":
-            official = load_rust_tokenizer(json.whole, name)
-            whole = json.whole if about.shortens else self.parts.json_bytes
-            gigatoken, _ = proven_gigatoken(whole, official, about.added_ids, name)
+            official = load_rust_tokenizer(json.official, name)
+            json_bytes = json.official if about.shortens else self.parts.json_bytes
+            gigatoken, _ = proven_gigatoken(json_bytes, official, about.added_ids, name)
             if gigatoken is not None:
                 self.fast = FastPath(self._finder, about, gigatoken)
                 proof.store()
@@ -342,7 +342,7 @@ class TokenizerAdapter(FromParts):
     def _whole(self) -> Any:
         with self._loading:
             if self._whole_tokenizer is None:
-                self._whole_tokenizer = load_rust_tokenizer(engine_json(self.parts).whole, self.parts.name)
+                self._whole_tokenizer = load_rust_tokenizer(engine_json(self.parts).official, self.parts.name)
             return self._whole_tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
