@@ -78,7 +78,7 @@ class SentencePieceTokenizer:
         if self._model.unk_id() in of_bytes:
             of_bytes = self._model.encode(_SPACE_MARK)
         self._space_mark_ids: Ids = np.asarray(of_bytes, dtype=np.int32)
-        pairs = ((text, self.decode(self.encode(text))) for text in _CHANGING)
+        pairs = zip(_CHANGING, map(self.decode, self.encode_batch(_CHANGING, num_threads=1)), strict=True)
         changed = next(((text, decoded) for text, decoded in pairs if text != decoded), None)
         self.inexact_reason = changed and f"{changed[0]!r} comes back as {changed[1]!r}"
 

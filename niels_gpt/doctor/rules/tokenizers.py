@@ -22,6 +22,7 @@ from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
 
 _ALL: Final = ("chats", "tokens", "tokenizer")
 RULES: Final = (
@@ -57,6 +58,16 @@ RULES: Final = (
         "Give padding a token of its own.",
         ("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163"),
         _ALL,
+        needs=("tokenizer",),
+    ),
+    Rule(
+        "tokenizer-changes-text",
+        "warning",
+        "the SentencePiece model does not give every text back",
+        "Ids stand for other text than the data: letters, spaces or line ends are gone, and no loss shows it.",
+        "A model trained elsewhere, with SentencePiece's own normalisation (nmt_nfkc) or without byte_fallback.",
+        "Train one with niels-gpt tokenizer train, or leave it if the language model was trained with it.",
+        applies=_ALL,
         needs=("tokenizer",),
     ),
     Rule(
@@ -131,6 +142,9 @@ def check(
     eos = encoder.added_ids.get(encoder.special_tokens.get("eos_token", ""))
     if layout.pad is not None and layout.pad == eos:
         counters.add("pad-is-eos", [_evidence(encoder, f"both are {encoder.special_tokens['pad_token']!r}")])
+    # Other tokenizers are those of published models, whose normalisation is what the model was trained with.
+    if isinstance(encoder, SentencePieceEncoder) and encoder.tokenizer.inexact_reason is not None:
+        counters.add("tokenizer-changes-text", [_evidence(encoder, encoder.tokenizer.inexact_reason)])
     if renderer is None:
         return
     if isinstance(renderer, TemplateRenderer):
