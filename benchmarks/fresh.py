@@ -84,6 +84,7 @@ def take_turns(ways: Mapping[str, Way], blocks: Iterable[Block]) -> dict[str, Ti
     with one_core():
         for number, block in enumerate(blocks):
             for name in order[number % len(order) :] + order[: number % len(order)]:
+                # With every = 4 the blocks 2, 6, 10: not the first, which warms up.
                 if number % ways[name].every == ways[name].every // 2:
                     taken = _twice(ways[name], block)
                     times[name].fresh[number], times[name].again[number] = taken

@@ -156,6 +156,7 @@ def _official(model: Path) -> Callable[[Block], None]:
 
     warnings.simplefilter("ignore")
     tokenizer = AutoTokenizer.from_pretrained(model)
+    # The published template marks nothing, and transformers' mask would be all zeros.
     unmarked = "+ '\\n' + content }}"
     assert unmarked in tokenizer.chat_template
     marked = "+ '\\n' }}{%- generation %}{{- content }}{%- endgeneration %}"
@@ -179,6 +180,7 @@ def _trl_ways(model: Path) -> dict[str, Way]:
 
     datasets.disable_progress_bars()
     tokenizer = AutoTokenizer.from_pretrained(model)
+    # The attributes of a trainer that `_prepare_dataset` reads; a real trainer would need a model.
     trainer: Any = SimpleNamespace(
         _tokenizer=tokenizer,
         chat_template=get_training_chat_template(processing_class=tokenizer),

@@ -85,6 +85,8 @@ def _times_below(root: int) -> dict[int, float]:
     parents, times = dict[int, int](), dict[int, float]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
+            # After the name of the process, which is in parentheses and may contain some: state, parent, ...; 11 and 12
+            # are the ticks in user mode and in the system.
             fields = path.read_text().rsplit(")", 1)[1].split()
         except OSError:  # it has ended
             continue

@@ -185,6 +185,7 @@ class Shown:
         chat = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 2]
         owners = self.renderer.render(chat).message_indices
         text = len(self.renderer.encoder.encode_pieces(["hello"], [False])[0])
+        # The second pair of turns: what begins a conversation may count for the first.
         user, assistant = (owners.count(index) - text for index in (2, 3))
         facts = self.renderer.render(self.messages, tools=self.tools)
         scaffold = f"{facts.is_content.count(False)} of {len(facts.token_ids)} in the example below"

@@ -276,6 +276,7 @@ def build(
 
         options_of_renderer["processor"] = load_processor(str(tokenizer))
     chosen = _renderer_of(tokenizer, renderer_name, options_of_renderer)
+    # In units also with one worker, so that a killed build continues.
     write(
         source,
         out,

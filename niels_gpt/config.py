@@ -84,6 +84,7 @@ class Rule:
 
     def value_of(self, text: str) -> object:
         """The value of a tag's text; text that cannot be converted is returned as it is, and `fault` refuses it."""
+        # Not `int` alone, which accepts 1_000 and other digits than 0 to 9.
         if self.kind == "flag":
             return FLAGS.get(text.lower(), text)
         return int(text) if self.kind == "integer" and INTEGER.fullmatch(text) else text
@@ -277,6 +278,7 @@ def _read(data: bytes, where: str, foreign: frozenset[str], strict: bool) -> _Re
     try:
         parser.parse(source)
     except SAXParseException as error:
+        # expat counts lines from 1 and columns from 0.
         place = f"{where}:{error.getLineNumber()}:{1 + (error.getColumnNumber() or 0)}"
         raise InputError(f"{place}: {error.getMessage()}; expected well-formed XML; repair it there") from error
     except DefusedXmlException as error:

@@ -231,5 +231,6 @@ def storage_errors(doing: str, path: Path | str) -> Iterator[None]:
     except StorageError:  # an inner block has named its own path
         raise
     except OSError as error:
+        # Errors that libraries raise may have neither number nor `strerror`.
         remedy = STORAGE_REMEDIES.get(error.errno or 0, "see the system's message")
         raise StorageError(f"{path}: {doing} failed: {error.strerror or error}; {remedy}") from error

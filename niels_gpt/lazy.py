@@ -17,6 +17,7 @@ def lazy_names(package: str, modules: Mapping[str, str], subpackages: Sequence[s
     """
 
     def attribute(name: str) -> Any:
+        # Importing a submodule makes it an attribute of the package, so this is called once for each.
         if name in subpackages:
             return import_module(f"{package}.{name}")
         if name not in modules:

@@ -41,6 +41,7 @@ def refuse_media(part: object, where: str) -> None:
 
 def _media_of(part: Mapping[Any, Any]) -> str:
     """The kind of a part: "audio", "video", or "" for any other part."""
+    # {"type": "input_audio", ...}, or without a type {"input_audio": ...}.
     for name in (part.get("type"), *part):
         if isinstance(name, str) and name in _KINDS:
             return _KINDS[name]

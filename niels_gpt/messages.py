@@ -329,6 +329,7 @@ def _plain_copy_of_call(call: Any) -> dict[str, Any] | None:
     plain_rest = all(key in ("id", "type") and _is_text(value) for key, value in call.items() if key != "function")
     if not plain_function or not plain_rest:
         return None
+    # JSON has no other keys than texts.
     return copy if type(arguments) is str or all(map(_is_text, arguments)) else None
 
 
@@ -444,7 +445,7 @@ def check_text(text: str) -> None:
 
 def _message_error(error: ValidationError, index: int) -> MessageError:
     """The first of pydantic's findings as a `MessageError` with message index, field, found and expected value."""
-    first = error.errors()[0]
+    first = error.errors()[0]  # of a value that may be of several types, pydantic lists one error for each type
     # pydantic's path names the branch of a union, too: message 3, content, str. That is no field of the message.
     branches = {"str", "list[dict[str,any]]", "dict[str,any]"}
     path = [part for part in first["loc"] if part not in branches]

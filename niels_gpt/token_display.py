@@ -64,6 +64,7 @@ def ansi_code(style: str) -> str:
     It knows `bold`, the eight colours, their `bright_` forms and `on`. `default` has no code: it is the terminal's own
     colour.
     """
+    # Colours are 30 to 37, bright ones 90 to 97; as backgrounds 40 to 47 and 100 to 107.
     codes, background = [], 0
     for word in style.split():
         if word == "bold":
