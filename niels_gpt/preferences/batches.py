@@ -140,7 +140,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         return [(self._batch(rows, after), after) for rows, after in self.draw(place, n)]
 
     def _batch(self, drawn: Int64s, after: Place) -> PreferenceBatch:
-        own_rows = drawn[self.own_rows]
+        own_rows = drawn[self.own_rows]  # `drawn` has the groups of all ranks, in the order of ranks
         filled = own_rows != EMPTY
         groups = np.full(len(own_rows), -1, dtype=np.int64)
         groups[filled] = self.groups.filtered[own_rows[filled]]
@@ -152,7 +152,8 @@ class PreferenceSource(Batches[PreferenceBatch]):
         # 2.
         number = np.arange(len(group)) - (np.cumsum(sizes) - sizes).repeat(sizes)
         cut, episodes, fields = self._records(groups, sizes, group, number)
-        order = np.lexsort((group, number))  # first completions first
+        # First completions first; lexsort sorts by its last key: numbers 0 1 0 1 of groups 0 0 1 1 -> rows 0 2 1 3.
+        order = np.lexsort((group, number))
         group, number, episodes, cut = group[order], number[order], episodes[order], cut[order]
         fields = fields[order]
         lengths, arrays = self._values(episodes, cut)
@@ -186,6 +187,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         # The completions of a group are neighbours: those of a group that begins at episode 20 are 20, 21, ... A
         # missing group has the number -1, so `begins` gives a wrong episode for it, which `present` discards.
         episodes = np.where(present, self.groups.begins[groups[group]] + number, -1)
+        # Missing groups have the values that say "none" (see PreferenceBatch).
         fields = np.zeros(len(group), dtype=COMPLETION)
         fields["rank"] = fields["label"] = -1
         fields["score"] = fields["margin"] = np.nan
@@ -198,13 +200,12 @@ class PreferenceSource(Batches[PreferenceBatch]):
 
     def _values(self, episodes: Int64s, cut: Int64s) -> tuple[Int64s, dict[str, Any]]:
         """The lengths of the rows, and ids and masks of shape (R, T)."""
-        o = self.options
         lengths = np.zeros(len(episodes), dtype=np.int64)
         present = np.flatnonzero(episodes >= 0)
         # Not one more, as for rows of episodes: targets are not shifted here.
-        width = o.block_size
+        width, pad_id = self.options.block_size, self.options.pad_id
         shape = (len(episodes), width)
-        ids = np.full(shape, o.pad_id, dtype=np.int64)
+        ids = np.full(shape, pad_id, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)
         if len(present):
             # A completion of 10 tokens from 100 on, whose prompt loses 3: the span of 7 tokens from 103 on.
@@ -221,9 +222,13 @@ class PreferenceSource(Batches[PreferenceBatch]):
                 cut=length > width,
             )
             lengths[present] = spans.length
-            ids[present] = self._reader.ids(spans, o.pad_id)
+            ids[present] = self._reader.ids(spans, pad_id)
             mask[present] = self._reader.weights(spans, self._reader.texts(spans))
-        used = width if self._multiple is None else _rounded(int(lengths.max(initial=1)), self._multiple, width)
+        used = width
+        if self._multiple is not None:
+            # The longest row rounded up, but at most the width: 13 in multiples of 8 is 16. Of a batch of missing
+            # groups the longest has 0 tokens, and a row needs one.
+            used = min(width, -(-int(lengths.max(initial=1)) // self._multiple) * self._multiple)
         # By position, not by value: a token may have the id of padding.
         attention = (np.arange(used) < lengths[:, None]).astype(np.int64)
         return lengths, {
@@ -247,8 +252,3 @@ class PreferenceSource(Batches[PreferenceBatch]):
     def __reduce__(self) -> tuple[type[PreferenceSource], tuple[Any, ...]]:
         """Pickled for a worker, the source opens its files again there."""
         return type(self), (self.groups, self.options, self.schedule, self._multiple)
-
-
-def _rounded(length: int, multiple: int, most: int) -> int:
-    """The length rounded up, but at most the width of rows: 13 in multiples of 8 is 16."""
-    return min(most, -(-length // multiple) * multiple)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from niels_gpt.builds.build import BuildFields, BuildOptions
 from niels_gpt.builds.conversation_encoders import as_encoder, refuse_image_folder
@@ -110,46 +109,44 @@ def whole_groups(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """
     waiting: Chunk | None = None
     for part in chunks:
-        chunk = part if waiting is None else _joined(waiting, part)
-        waiting = None
+        chunk = part
+        if waiting is not None:
+            chunk = Chunk(
+                np.concatenate([waiting.ids, part.ids]),
+                np.concatenate([waiting.lengths, part.lengths]),
+                np.concatenate([waiting.weights, part.weights]),
+                [*waiting.groups, *part.groups],
+                [*waiting.metadata, *part.metadata],
+            )
+            waiting = None
         last = chunk.metadata[-1]
         if last["number"] + 1 < last["size"]:
-            # The group that is cut waits for its other completions.
+            # The group that is cut waits for its other completions. Numbers 0 1 0 1 2 of sizes 2 2 4 4 4: the first 2
+            # episodes are complete, which is 5 - (2 + 1).
             n = len(chunk.lengths) - (int(last["number"]) + 1)
-            chunk, waiting = _cut(chunk, n)
+            tokens = int(chunk.lengths[:n].sum())
+            chunk, waiting = (
+                replace(
+                    chunk,
+                    ids=chunk.ids[ids],
+                    lengths=chunk.lengths[rows],
+                    weights=chunk.weights[ids],
+                    groups=chunk.groups[rows],
+                    metadata=chunk.metadata[rows],
+                )
+                for ids, rows in ((slice(0, tokens), slice(0, n)), (slice(tokens, None), slice(n, None)))
+            )
         if len(chunk.lengths):
             yield chunk
 
 
-def _joined(one: Chunk, other: Chunk) -> Chunk:
-    return Chunk(
-        np.concatenate([one.ids, other.ids]),
-        np.concatenate([one.lengths, other.lengths]),
-        np.concatenate([one.weights, other.weights]),
-        [*one.groups, *other.groups],
-        [*one.metadata, *other.metadata],
-    )
-
-
-def _cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
-    """The first `n` episodes of a chunk, and the others."""
-    at = int(chunk.lengths[:n].sum())
-    parts = [
-        replace(
-            chunk,
-            ids=chunk.ids[ids],
-            lengths=chunk.lengths[rows],
-            weights=chunk.weights[ids],
-            groups=chunk.groups[rows],
-            metadata=chunk.metadata[rows],
-        )
-        for ids, rows in ((slice(0, at), slice(0, n)), (slice(at, None), slice(n, None)))
-    ]
-    return parts[0], parts[1]
-
-
 def _write_chunk(chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit) -> None:
-    records = _records(chunk)
+    # Records of `completions.bin`. What a row does not give is -1, or NaN where -1 is a legal value.
+    records = np.zeros(len(chunk.metadata), dtype=COMPLETION)
+    for name, missing in (("number", 0), ("prompt_length", 0), ("rank", -1), ("label", -1)):
+        records[name] = [missing if row[name] is None else int(row[name]) for row in chunk.metadata]
+    for name in ("score", "margin"):
+        records[name] = [np.nan if row[name] is None else row[name] for row in chunk.metadata]
     begins = records["number"] == 0
     # Drawn once for each group, and repeated for its completions: numbers 0 1 0 1 2 belong to groups 0 0 1 1 1.
     drawn = [split.draw(chunk.groups[at]) for at in np.flatnonzero(begins).tolist()]
@@ -157,13 +154,3 @@ def _write_chunk(chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: Vali
     for name, chosen in (("train", ~in_val), ("val", in_val)):
         ids = np.repeat(chosen, chunk.lengths)
         writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], completions=records[chosen])
-
-
-def _records(chunk: Chunk) -> npt.NDArray[np.void]:
-    """The metadata of a chunk as records of `completions.bin`."""
-    records = np.zeros(len(chunk.metadata), dtype=COMPLETION)
-    for name, missing in (("number", 0), ("prompt_length", 0), ("rank", -1), ("label", -1)):
-        records[name] = [missing if row[name] is None else int(row[name]) for row in chunk.metadata]
-    for name in ("score", "margin"):
-        records[name] = [np.nan if row[name] is None else row[name] for row in chunk.metadata]
-    return records

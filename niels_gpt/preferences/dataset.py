@@ -132,8 +132,7 @@ class PreferenceSplit:
         episode = group = self.too_long = self.without_completion = 0
         for shard, records in zip(self.episodes.shards, self._records, strict=True):
             begins = checked_begins(shard, records)
-            long, lost = _unfit(shard, records, begins, fitting)
-            self._refuse(shard, records, begins, long, lost)
+            long, lost = self._unfit(shard, records, begins)
             self.too_long += int(long.sum())
             self.without_completion += int(lost.sum())
             starts.append(episode + begins)
@@ -189,9 +188,18 @@ class PreferenceSplit:
         parts = zip(first.tolist(), [0, *ends.tolist()], [*ends.tolist(), len(ids)], strict=True)
         return [StoredGroup(number, ids[a:b], weights[a:b], records[a:b]) for number, a, b in parts]
 
-    def _refuse(self, shard: Shard, records: Any, begins: Int64s, long: Any, lost: Any) -> None:
-        """Raise `CacheError` for the first group that the policies do not allow."""
+    def _unfit(self, shard: Shard, records: Any, begins: Int64s) -> tuple[_Bools, _Bools]:
+        """For each group whether a side is too long, and whether a side would lose its whole completion.
+
+        Raises:
+            CacheError: the policies do not allow a group.
+        """
         f = self.fitting
+        lengths = shard.records[:, 1].astype(np.int64)
+        # Groups that begin at 0 and 2 of the lengths 5 9 4: their longest sides are 9 and 4.
+        long = np.maximum.reduceat(lengths, begins) > f.width
+        # Only "head" can cut a whole completion away: "tail" keeps the end of a row, and "skip" the whole row or none.
+        lost = long & (records["prompt_length"][begins] >= f.width) & (f.too_long == "head")
         file = shard.folder / COMPLETIONS_NAME
         if f.too_long == "error" and long.any():
             group = int(np.argmax(long))
@@ -208,22 +216,11 @@ class PreferenceSplit:
                 f"{int(lost.sum()) - 1:,} other groups; raise sequence_length, use too_long='tail', or leave them out: "
                 "no_completion='skip'"
             )
+        return long, lost
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a worker, the files are opened again there."""
         return type(self), (self.episodes.datasets, self.episodes.split, self.fitting)
-
-
-def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tuple[_Bools, _Bools]:
-    """For each group whether a side is too long, and whether a side would lose its whole completion."""
-    if not len(begins):
-        return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
-    lengths = shard.records[:, 1].astype(np.int64)
-    # Groups that begin at 0 and 2 of the lengths 5 9 4: their longest sides are 9 and 4.
-    long = np.maximum.reduceat(lengths, begins) > fitting.width
-    # Only "head" can cut a whole completion away: "tail" keeps the end of a row, and "skip" the whole row or nothing.
-    lost = long & (records["prompt_length"][begins] >= fitting.width) & (fitting.too_long == "head")
-    return long, lost
 
 
 def describe_completion(dataset: Path, split: str, number: int) -> str:
@@ -251,25 +248,27 @@ def summarise(dataset: Path, sequence_length: int) -> dict[str, dict[str, Any]]:
         CacheError: no dataset of preferences, or a damaged one.
     """
     require_episodes(dataset)
-    opened = {name: PreferenceSplit([dataset], name, Fitting(sequence_length, "skip")) for name in SPLITS}
-    return {name: _summary(split) for name, split in opened.items() if len(split.begins) > 1}
-
-
-def _summary(split: PreferenceSplit) -> dict[str, Any]:
-    episodes = np.arange(split.begins[-1])
-    lengths, records = split.episodes.locate(episodes)[2], split.records(episodes)
-    completions = lengths - records["prompt_length"]
-    first, last = split.begins[:-1], split.begins[1:] - 1
-    compared = bool((last > first).all())
-    best, worst = completions[first], completions[last]
-    return {
-        "groups": len(first),
-        "completions": len(episodes),
-        "median_prompt": int(np.median(records["prompt_length"][first])),
-        "median_chosen": int(np.median(best)),
-        "median_rejected": int(np.median(worst)) if compared else None,
-        "longest": int(lengths.max()),
-        "too_long": split.too_long,
-        "chosen_longer": float((best > worst).mean()) if compared else None,
-        "length_ratio": float(best.sum() / worst.sum()) if compared else None,
-    }
+    summaries: dict[str, dict[str, Any]] = {}
+    for name in SPLITS:
+        split = PreferenceSplit([dataset], name, Fitting(sequence_length, "skip"))
+        if len(split.begins) == 1:  # no groups, of which there is no median
+            continue
+        episodes = np.arange(split.begins[-1])
+        lengths, records = split.episodes.locate(episodes)[2], split.records(episodes)
+        completions = lengths - records["prompt_length"]
+        # The completions of a group are stored from the best to the worst.
+        first, last = split.begins[:-1], split.begins[1:] - 1
+        best, worst = completions[first], completions[last]
+        has_two_sides = bool((last > first).all())
+        summaries[name] = {
+            "groups": len(first),
+            "completions": len(episodes),
+            "median_prompt": int(np.median(records["prompt_length"][first])),
+            "median_chosen": int(np.median(best)),
+            "median_rejected": int(np.median(worst)) if has_two_sides else None,
+            "longest": int(lengths.max()),
+            "too_long": split.too_long,
+            "chosen_longer": float((best > worst).mean()) if has_two_sides else None,
+            "length_ratio": float(best.sum() / worst.sum()) if has_two_sides else None,
+        }
+    return summaries

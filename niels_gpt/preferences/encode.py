@@ -61,47 +61,42 @@ class PreferenceTask:
     def chunks(self, rows: Iterable[Preference | Rejected], rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`. The metadata of an episode is its record of `completions.bin`, and `size`, that of its group."""
         for batch in batches(rows, _size):
-            chunk = self._chunk(batch, rejections)
-            if len(chunk.lengths):
-                yield chunk
-
-    def _chunk(self, rows: Sequence[Preference | Rejected], rejections: Rejections) -> Chunk:
-        encoded = self._encoded([row for row in rows if isinstance(row, Preference)], rejections)
-        ids: list[Ids] = [np.zeros(0, np.int64)]
-        weights: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)]
-        groups: list[str | None] = []
-        metadata: list[RowMetadata] = []
-        for row in rows:
-            found = row if isinstance(row, Rejected) else encoded.pop(0)
-            if isinstance(row, Rejected) or isinstance(found, Rejected):
-                rejections.record([found])  # type: ignore[list-item]
-                continue
-            completions, prompt_length = found
-            ids += [each.ids for each in completions]
-            weights += [each.weights for each in completions]
-            groups += [row.group] * len(completions)
-            metadata += _records(row, prompt_length)
-        lengths = np.array([len(each) for each in ids[1:]], dtype=np.int64)
-        return Chunk(np.concatenate(ids), lengths, np.concatenate(weights), groups, metadata)
+            encoded = iter(self._encoded([row for row in batch if isinstance(row, Preference)], rejections))
+            ids: list[Ids] = [np.zeros(0, np.int64)]
+            weights: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)]
+            groups: list[str | None] = []
+            metadata: list[RowMetadata] = []
+            for row in batch:
+                found = row if isinstance(row, Rejected) else next(encoded)
+                if isinstance(row, Rejected) or isinstance(found, Rejected):
+                    rejections.record([found])  # type: ignore[list-item]
+                    continue
+                completions, prompt_length = found
+                ids += [each.ids for each in completions]
+                weights += [each.weights for each in completions]
+                groups += [row.group] * len(completions)
+                metadata += _records(row, prompt_length)
+            if metadata:
+                lengths = np.array([len(each) for each in ids[1:]], dtype=np.int64)
+                yield Chunk(np.concatenate(ids), lengths, np.concatenate(weights), groups, metadata)
 
     def _encoded(
         self, rows: Sequence[Preference], rejections: Rejections
     ) -> list[tuple[list[EncodedCompletion], int] | Rejected]:
         """The completions of each row and the length of their prompt; `Rejected` in place of an unusable row."""
-        collected = _Collected()
         # Each completion in one conversation with its prompt, not alone: only so are the ids where both meet those of
         # training.
-        chats = [
-            Conversation(
-                [*map(_untrained, row.prompt), *completion.messages],
-                where=f"{row.where}, {completion.name}",
-                tools=row.tools,
-                metadata={"row": number, "completion": completion.rank},
-                changed=row.changed,
-            )
-            for number, row in enumerate(rows)
-            for completion in row.completions
-        ]
+        chats = []
+        for number, row in enumerate(rows):
+            # The answers of a prompt are context: only what is compared is trained.
+            prompt: list[Message] = [
+                {**message, "train": False} if message["role"] == "assistant" else message for message in row.prompt
+            ]
+            for completion in row.completions:
+                where, metadata = f"{row.where}, {completion.name}", {"row": number, "completion": completion.rank}
+                messages = [*prompt, *completion.messages]
+                chats.append(Conversation(messages, where, tools=row.tools, metadata=metadata, changed=row.changed))
+        collected = _Collected()
         found: list[list[EncodedCompletion]] = [[] for _ in rows]
         for batch in self.encoder.encode(chats, collected):
             if not batch.conversations:  # all were refused, and numpy splits nothing into one part
@@ -111,10 +106,9 @@ class PreferenceTask:
             for chat, (ids, weights) in zip(batch.conversations, parts, strict=True):
                 found[chat.metadata["row"]].append(EncodedCompletion(ids, weights))
         rejections.changed.update(collected.changed)
-        results: list[tuple[list[EncodedCompletion], int] | Rejected] = []
-        for row, completions in zip(rows, found, strict=True):
-            results.append(self._checked(row, completions, collected, rejections))
-        return results
+        return [
+            self._checked(row, completions, collected, rejections) for row, completions in zip(rows, found, strict=True)
+        ]
 
     def _checked(
         self, row: Preference, completions: list[EncodedCompletion], collected: _Collected, rejections: Rejections
@@ -125,27 +119,42 @@ class PreferenceTask:
                 collected.of[at] for each in row.completions if (at := f"{row.where}, {each.name}") in collected.of
             )
             return Rejected(row.where, first.reason, first.detail)
+        # What serving would put before a completion; not every encoder can render a prompt.
+        generation_prompt: list[int] | None = None
+        renderer: Any = self.encoder.renderer if isinstance(self.encoder, RendererEncoder) else None
         try:
-            _check_weights(row, completions)
-            self._check_stops(row, completions)
-            prompt = self._generation_prompt(row)
-            length = shared_prompt([each.ids for each in completions], [each.weights for each in completions], prompt)
+            self._check_weights(row, completions)
+            if hasattr(renderer, "render_ids"):
+                ids = renderer.render_ids(row.prompt, tools=row.tools, add_generation_prompt=True)
+                generation_prompt = list(ids)
+            sides = [each.ids for each in completions]
+            length = shared_prompt(sides, [each.weights for each in completions], generation_prompt)
         except MessageError as error:
             return Rejected(row.where, error.reason, f"{row.where}: {error}")
-        if prompt is not None and completions[0].ids[:length].tolist() != prompt:
+        if generation_prompt is not None and sides[0][:length].tolist() != generation_prompt:
             rejections.changed[OTHER_GENERATION_PROMPT] += 1
         rejections.changed.update(_doubts(row, completions))
         return completions, length
 
-    def _generation_prompt(self, row: Preference) -> list[int] | None:
-        """The ids that serving would put before a completion; `None` if the encoder cannot render a prompt."""
-        renderer: Any = self.encoder.renderer if isinstance(self.encoder, RendererEncoder) else None
-        if not hasattr(renderer, "render_ids"):
-            return None
-        return list(renderer.render_ids(row.prompt, tools=row.tools, add_generation_prompt=True))
-
-    def _check_stops(self, row: Preference, completions: list[EncodedCompletion]) -> None:
-        stops = self._stop_ids()
+    def _check_weights(self, row: Preference, completions: list[EncodedCompletion]) -> None:
+        """Refuse weights that a mask cannot hold, and a last trained token that does not end an answer."""
+        for completion, encoded in zip(row.completions, completions, strict=True):
+            other = encoded.weights[(encoded.weights != 0) & (encoded.weights != 1)]
+            if len(other):
+                raise MessageError(
+                    "unsupported_field",
+                    f"{completion.name}: a weight of {other[0]:g}; the mask of preferences holds 0 and 1. Remove "
+                    "`weight`",
+                )
+        stops: set[int] | None = None  # the format has no such ids, or the encoder does not name them
+        if isinstance(self.encoder, RendererEncoder):
+            renderer: Any = self.encoder.renderer
+            # Where the next turn's opener is the stop (GLM), the last answer of a conversation has none.
+            if hasattr(renderer, "get_stop_token_ids") and getattr(renderer, "has_end_of_turn", True):
+                stops = set(renderer.get_stop_token_ids())
+        else:
+            special = self.encoder.describe().get("special_token_ids") or {}
+            stops = {special["eot"]} if "eot" in special else None
         if stops is None:
             return
         for completion, encoded in zip(row.completions, completions, strict=True):
@@ -158,24 +167,11 @@ class PreferenceTask:
                     "template and the messages' `train`",
                 )
 
-    def _stop_ids(self) -> set[int] | None:
-        """The ids that end an answer; `None` if the format has no such ids, or the encoder does not name them."""
-        if not isinstance(self.encoder, RendererEncoder):
-            special = self.encoder.describe().get("special_token_ids") or {}
-            return {special["eot"]} if "eot" in special else None
-        renderer: Any = self.encoder.renderer
-        # Where the next turn's opener is the stop (GLM), the last answer of a conversation has none.
-        if not hasattr(renderer, "get_stop_token_ids") or not getattr(renderer, "has_end_of_turn", True):
-            return None
-        return set(renderer.get_stop_token_ids())
-
 
 def _doubts(row: Preference, completions: Sequence[EncodedCompletion]) -> Iterator[str]:
-    """The doubts about a usable row: completions of different ranks with the same ids, or scores that contradict ranks.
-
-    Completions are in the order of their ranks, the best first.
-    """
+    """The doubts about a usable row: completions of different ranks with the same ids, scores that contradict ranks."""
     ranks = [completion.rank for completion in row.completions]
+    # Completions are in the order of their ranks, so of two that differ the later one, b, is the worse.
     worse = [(a, b) for b in range(len(ranks)) for a in range(b) if ranks[a] != ranks[b]]
     if any(np.array_equal(completions[a].ids, completions[b].ids) for a, b in worse):
         yield SAME_IDS
@@ -183,16 +179,6 @@ def _doubts(row: Preference, completions: Sequence[EncodedCompletion]) -> Iterat
     pairs = [(scores[a], scores[b]) for a, b in worse]
     if (row.margin or 0) < 0 or any(one is not None and other is not None and one < other for one, other in pairs):
         yield SCORES_CONTRADICT
-
-
-def _check_weights(row: Preference, completions: Sequence[EncodedCompletion]) -> None:
-    for completion, encoded in zip(row.completions, completions, strict=True):
-        other = encoded.weights[(encoded.weights != 0) & (encoded.weights != 1)]
-        if len(other):
-            raise MessageError(
-                "unsupported_field",
-                f"{completion.name}: a weight of {other[0]:g}; the mask of preferences holds 0 and 1. Remove `weight`",
-            )
 
 
 def shared_prompt(
@@ -244,10 +230,6 @@ def _records(row: Preference, prompt_length: int) -> list[RowMetadata]:
         }
         for number, completion in enumerate(row.completions)
     ]
-
-
-def _untrained(message: Message) -> Message:
-    return {**message, "train": False} if message["role"] == "assistant" else message
 
 
 def _size(row: Preference | Rejected) -> int:

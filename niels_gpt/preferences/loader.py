@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate import SplitIterator
-from niels_gpt.episodes.order.sampling import Sampling, grouped_schedule, groups_of
+from niels_gpt.episodes.order.sampling import grouped_schedule, groups_of
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
-from niels_gpt.episodes.split_loader import SplitLoader
+from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, resolve_pad_id
+from niels_gpt.episodes.split_loader import CompletionLoader
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.collate import checked_device
 from niels_gpt.preferences.batches import PreferenceBatch, PreferenceSource
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
-from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
+from niels_gpt.ranges import BLOCK_SIZE
 
 _log = logging.getLogger("niels_gpt.preferences")
 
 
-class PreferenceLoader(SplitLoader[PreferenceBatch]):
+class PreferenceLoader(CompletionLoader[PreferenceBatch]):
     """Batches of `batch_size` groups: pairs, labelled or scored completions, or ranked lists.
 
     The order is a pure function of dataset, seed, epoch and position, and states are those of `GPTEpisodeDataLoader`: a
@@ -66,7 +64,16 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
         world_size: int | None = None,
         device: str = "cpu",
     ) -> None:
-        self.batch_size, self.sequence_length = BATCH_SIZE.whole(batch_size), BLOCK_SIZE.whole(sequence_length)
+        super().__init__(
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            seed=seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+            device=device,
+        )
         self._multiple = None if pad_to_multiple_of is None else BLOCK_SIZE.whole(pad_to_multiple_of)
         self._names, self._mixture = parse_dataset_dirs(dataset_dir)
         for name in self._names:
@@ -74,17 +81,22 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
                 raise UsageError(f"{name}: preferences are read from a local directory; download them: niels-gpt fetch")
             require_episodes(Path(name))
         self._fitting = Fitting(self.sequence_length, too_long, no_completion)
-        self._order: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "drop_last": drop_last}
-        Sampling(**self._order)
-        self.rank, self.world_size = ranks(rank, world_size)
-        self.device = str(checked_device(device))
-        self._splits = {
-            name: PreferenceSplit([Path(folder) for folder in self._names], name, self._fitting) for name in SPLITS
-        }
+        folders = [Path(name) for name in self._names]
+        self._splits = {split: PreferenceSplit(folders, split, self._fitting) for split in SPLITS}
         self.vocab_size = self._splits["train"].episodes.vocab_size
         self.pad_token_id = resolve_pad_id(pad_token_id, None, self.vocab_size)
-        self._iterators: dict[str, SplitIterator[PreferenceBatch]] = {}
-        self._log_splits()
+        ensure_log_output()
+        for name, split in self._splits.items():
+            # Rank 0 only: on hundreds of ranks the same lines would be repeated hundreds of times.
+            if split.episodes.shards and not self.rank:
+                _log.info(
+                    "[PreferenceLoader] split=%s groups=%d too_long=%d (%s) without_completion=%d",
+                    name,
+                    len(split),
+                    split.too_long,
+                    too_long,
+                    split.without_completion,
+                )
         if self._splits["train"].episodes.shards:
             self._iterator("train")  # raises what is wrong now, not at the first step
 
@@ -105,60 +117,34 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
             raise UsageError(f"split is {name!r}; expected 'train' or 'val'")
         return self._splits[name]
 
-    def _log_splits(self) -> None:
-        ensure_log_output()
-        for name, split in self._splits.items():
-            if split.episodes.shards and not self.rank:
-                _log.info(
-                    "[PreferenceLoader] split=%s groups=%d too_long=%d (%s) without_completion=%d",
-                    name,
-                    len(split),
-                    split.too_long,
-                    self._fitting.too_long,
-                    split.without_completion,
-                )
-
     def _iterator(self, split: str) -> SplitIterator[PreferenceBatch]:
         opened = self.split(split)
-        if split not in self._iterators:
-            place = ", ".join(str(dataset / split) for dataset in opened.episodes.datasets)
-            if not len(opened):
-                raise CacheError(
-                    f"{place}: no preferences to read: {opened.too_long:,} groups are too long; raise sequence_length, "
-                    "or build with more"
-                )
-            self._iterators[split] = SplitIterator(self._source(split, opened, place), self.device)
-        return self._iterators[split]
-
-    def _source(self, name: str, opened: PreferenceSplit, place: str) -> PreferenceSource:
+        if split in self._iterators:
+            return self._iterators[split]
+        folders = ", ".join(str(dataset / split) for dataset in opened.episodes.datasets)
+        if not len(opened):
+            raise CacheError(
+                f"{folders}: no preferences to read: {opened.too_long:,} groups are too long; raise sequence_length, "
+                "or build with more"
+            )
+        order = self._order
+        schedule: Schedule = EveryRow(len(opened), order.seed, order.shuffle)
+        if split == "train" and self._mixture is not None:
+            # The groups of several datasets in proportion; val is never weighted.
+            sampling = replace(order, weight_by="dataset", weights=self._mixture)
+            groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), sampling)
+            schedule = grouped_schedule(groups.members, groups.proportions, sampling)
         rows = self.batch_size * self.world_size
-        sampling = Sampling(**self._order)
-        schedule: Schedule = EveryRow(len(opened), sampling.seed, sampling.shuffle)
-        if name == "train" and self._mixture is not None:
-            schedule = self._mixed(opened, self._mixture)
         # A val split smaller than a batch is not dropped as a whole.
-        drop_last = sampling.drop_last and not (name == "val" and len(opened) < rows)
+        drop_last = order.drop_last and not (split == "val" and len(opened) < rows)
+        # Batches of a mixture cross the ends of epochs, so that an epoch may be smaller than a batch.
         if drop_last and not schedule.crosses_epochs and len(opened) < rows:
             raise UsageError(
-                f"{place}: {len(opened):,} groups an epoch, but a global batch has {rows:,} ({self.batch_size:,} on "
+                f"{folders}: {len(opened):,} groups an epoch, but a global batch has {rows:,} ({self.batch_size:,} on "
                 f"each of {self.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, or "
                 "drop_last=False"
             )
-        options = BatchOptions(
-            batch_size=self.batch_size,
-            block_size=self.sequence_length,
-            pad_id=self.pad_token_id,
-            seed=sampling.seed,
-            drop_last=drop_last,
-            too_long=self._fitting.too_long,
-            vocab_size=opened.episodes.vocab_size,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
-        return PreferenceSource(opened, options, schedule, self._multiple)
-
-    def _mixed(self, opened: PreferenceSplit, mixture: dict[str, float]) -> Schedule:
-        """The groups of several datasets in proportion."""
-        sampling = Sampling(weight_by="dataset", weights=mixture, **self._order)
-        groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), sampling)
-        return grouped_schedule(groups.members, groups.proportions, sampling)
+        options = self._batch_options(opened.episodes.vocab_size, self._fitting.too_long, drop_last=drop_last)
+        source = PreferenceSource(opened, options, schedule, self._multiple)
+        self._iterators[split] = SplitIterator(source, self.device)
+        return self._iterators[split]

@@ -149,6 +149,12 @@ class RolloutSource(Batches[RolloutBatch]):
         assert layout is not None
         assert layout.cu_seqlens is not None
         rollouts = spans.episode
+        trained = sums.trained
+        if self.options.world_size > 1:
+            # Every rank computes the rows of all ranks from the same plan, so the ranks need not communicate.
+            per_rank = drawn.reshape(self.options.world_size, -1)
+            rows = np.concatenate([self.parts.rows_of(parts) for parts in per_rank])
+            trained = int(self._trained[self._locator.positions(np.append(rows[rows != EMPTY], EMPTY))].sum())
         # Groups 7 3 7 of three rows: `groups` 3 7, and `group` 1 0 1 counts them from 0, for sums by group.
         groups, group = np.unique(self.dataset.groups[rollouts], return_inverse=True)
         arrays = {
@@ -171,7 +177,7 @@ class RolloutSource(Batches[RolloutBatch]):
             groups=groups,
             num_tokens=sums.tokens,
             num_trained_tokens=sums.trained,
-            global_num_trained_tokens=self._global_trained(drawn, sums.trained),
+            global_num_trained_tokens=trained,
             state=self.state(after),
         )
 
@@ -199,15 +205,6 @@ class RolloutSource(Batches[RolloutBatch]):
         if self._logprobs is not None:
             found["logprobs"] = np.where(trained, targets_of(self._logprobs.rows(spans, 0.0)), np.float32(0.0))
         return found
-
-    def _global_trained(self, drawn: Int64s, own_trained: int) -> int:
-        """The trained tokens of all ranks' rows; `own_trained` are this rank's."""
-        if self.options.world_size == 1:
-            return own_trained
-        # Every rank computes the rows of all ranks from the same plan, so the ranks need not communicate.
-        per_rank = drawn.reshape(self.options.world_size, -1)
-        rows = np.concatenate([self.parts.rows_of(parts) for parts in per_rank])
-        return int(self._trained[self._locator.positions(np.append(rows[rows != EMPTY], EMPTY))].sum())
 
     @cached_property
     def _trained(self) -> Int64s:

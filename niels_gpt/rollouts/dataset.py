@@ -126,7 +126,13 @@ class RolloutDataset:
         self.rewards, self.stored_advantages = records["reward"].copy(), records["advantage"].copy()
         self.versions, self.prompt_lengths = (records[name].astype(np.int64) for name in ("version", "prompt_length"))
         self.lengths = self.episodes.lengths()
-        self._check(records)
+        wrong = (self.prompt_lengths < 1) | (self.prompt_lengths >= self.lengths) | ~np.isfinite(self.rewards)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise CacheError(
+                f"{self.episodes.describe(at)}: a prompt of {self.prompt_lengths[at]:,} of {self.lengths[at]:,} "
+                f"tokens, reward {self.rewards[at]}; expected a shorter prompt and a finite reward. Copy them again"
+            )
         self.logprobs = self._values(LOGPROBS_NAME, LOGPROB_DTYPE)
         self.token_versions = self._values(VERSIONS_NAME, VERSION_DTYPE)
 
@@ -229,16 +235,8 @@ class RolloutDataset:
             before += int(groups.max(initial=0)) + 1
         return np.concatenate([np.empty(0, np.int64), *parts]), before
 
-    def _check(self, records: npt.NDArray[np.void]) -> None:
-        wrong = (self.prompt_lengths < 1) | (self.prompt_lengths >= self.lengths) | ~np.isfinite(self.rewards)
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise CacheError(
-                f"{self.episodes.describe(at)}: a prompt of {self.prompt_lengths[at]:,} of {self.lengths[at]:,} "
-                f"tokens, reward {self.rewards[at]}; expected a shorter prompt and a finite reward. Copy them again"
-            )
-
     def _values(self, name: str, dtype: str) -> list[Array] | None:
+        """An optional file with a value per token, of all datasets or of none."""
         shards = self.episodes.shards
         found = [open_values(shard.folder / name, dtype, len(shard.tokens)) for shard in shards]
         present = [values for values in found if values is not None]
@@ -249,7 +247,7 @@ class RolloutDataset:
 
     def _line(self, shard: int, number: int) -> dict[str, Any]:
         path = self.episodes.shards[shard].folder / LINES_NAME
-        first = sum(map(len, self._records[:shard]))
+        first = sum(map(len, self._records[:shard]))  # the number of the shard's first rollout
         record = self._records[shard][number - first]
         with storage_errors("reading", path), open_regular(path) as file:
             file.seek(int(record["line"]))

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.iterate import SplitIterator
-from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.schedule import EveryRow
-from niels_gpt.episodes.settings import ensure_log_output, ranks, resolve_pad_id
-from niels_gpt.episodes.split_loader import SplitLoader
+from niels_gpt.episodes.settings import ensure_log_output, resolve_pad_id
+from niels_gpt.episodes.split_loader import CompletionLoader
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.collate import checked_device
-from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE, check_flag
+from niels_gpt.ranges import check_flag
 from niels_gpt.rollouts.batches import RolloutBatch, RolloutSource
 from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import SPLIT
@@ -24,7 +21,7 @@ from niels_gpt.rollouts.plans import Selection, group_rows, single_rows
 _log = logging.getLogger("niels_gpt.rollouts")
 
 
-class RolloutLoader(SplitLoader[RolloutBatch]):
+class RolloutLoader(CompletionLoader[RolloutBatch]):
     """Batches of `batch_size` rows of rollouts.
 
     The order is a pure function of dataset, options, seed, epoch and position, and states are those of
@@ -77,12 +74,18 @@ class RolloutLoader(SplitLoader[RolloutBatch]):
         world_size: int | None = None,
         device: str = "cpu",
     ) -> None:
-        self.batch_size, self.sequence_length = BATCH_SIZE.whole(batch_size), BLOCK_SIZE.whole(sequence_length)
-        self._order = Sampling(seed=seed, shuffle=shuffle, drop_last=drop_last)
-        width = self.sequence_length + 1
+        super().__init__(
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            seed=seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+            device=device,
+        )
+        width = self.sequence_length + 1  # the last token of a row is a target only
         selection = Selection(width, too_long, max_age, current_version, drop_zero_variance)
-        self.rank, self.world_size = ranks(rank, world_size)
-        self.device = str(checked_device(device))
         switches = {"packing": packing, "whole_groups": whole_groups, "drop_zero_variance": drop_zero_variance}
         for name, value in switches.items():
             check_flag(value, name)
@@ -94,8 +97,9 @@ class RolloutLoader(SplitLoader[RolloutBatch]):
         plan = group_rows if whole_groups else single_rows
         self._parts = plan(self.dataset, self._groups, width, self.batch_size, packing=packing)
         self._too_long = too_long
-        self._log_opening()
-        self._iterators = {SPLIT: SplitIterator(self._source(), self.device)}
+        if not self.rank:  # on hundreds of ranks the same line would be repeated hundreds of times
+            self._log_opening()
+        self._iterators[SPLIT] = SplitIterator(self._source(), self.device)
 
     def __repr__(self) -> str:
         """One line: the shape of batches, and what is read."""
@@ -106,8 +110,6 @@ class RolloutLoader(SplitLoader[RolloutBatch]):
         )
 
     def _log_opening(self) -> None:
-        if self.rank:
-            return
         ensure_log_output()
         left = "".join(f" {name}={n}" for name, n in self.left_out.items())
         plan = self._parts.plan
@@ -130,32 +132,22 @@ class RolloutLoader(SplitLoader[RolloutBatch]):
 
     def _source(self) -> RolloutSource:
         parts, order = self._parts, self._order
-        place = ", ".join(map(str, self.dataset.paths))
+        folders = ", ".join(map(str, self.dataset.paths))
         needed = parts.per_batch * self.world_size
         if not parts.n:
-            raise CacheError(f"{place}: no rollouts are left of {len(self.dataset):,}; left out: {self.left_out}")
+            raise CacheError(f"{folders}: no rollouts are left of {len(self.dataset):,}; left out: {self.left_out}")
         if order.drop_last and parts.n < needed:
-            what = "rows" if parts.begins is None else "batches of whole groups"
+            unit = "rows" if parts.begins is None else "batches of whole groups"
             raise UsageError(
-                f"{place}: {parts.n:,} {what} an epoch, but all ranks together take {needed:,} at a time, so drop_last "
-                "would drop everything; use a smaller batch_size, or drop_last=False"
+                f"{folders}: {parts.n:,} {unit} an epoch, but all ranks together take {needed:,} at a time, so "
+                "drop_last would drop everything; use a smaller batch_size, or drop_last=False"
             )
         # Attention kernels take cu_seqlens as int32, which `BatchOptions` checks: with whole groups, for one row only.
         if self.batch_size * self.sequence_length >= 2**31:
             raise UsageError(
                 f"a batch of {self.batch_size:,} rows of {self.sequence_length:,}; expected below 2**31 tokens"
             )
-        options = BatchOptions(
-            batch_size=parts.per_batch,
-            block_size=self.sequence_length,
-            pad_id=self.pad_token_id,
-            seed=order.seed,
-            drop_last=order.drop_last,
-            too_long=self._too_long,
-            vocab_size=self.dataset.episodes.vocab_size,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
+        options = self._batch_options(self.dataset.episodes.vocab_size, self._too_long, batch_size=parts.per_batch)
         schedule = EveryRow(parts.n, order.seed, order.shuffle)
         return RolloutSource(self.dataset, options, schedule, parts, self._advantages)
 

@@ -75,32 +75,30 @@ class Selection:
             )
         reasons: dict[str, npt.NDArray[np.bool_]] = {}
         if self.max_age is not None:
-            reasons["too_old"] = self._has(dataset, self._ages(dataset) > self.max_age)
+            if len(dataset) and dataset.versions.min() < 0:
+                at = int(np.argmin(dataset.versions))
+                raise CacheError(
+                    f"{dataset.episodes.describe(at)}: no version, so it has no age; write rollouts with version=, or "
+                    "leave out max_age"
+                )
+            newest = int(dataset.versions.max(initial=0))
+            current = newest if self.current_version is None else self.current_version
+            if current < newest:
+                raise UsageError(
+                    f"current_version is {current}, but a rollout is of version {newest}; expected at least that"
+                )
+            reasons["too_old"] = self._has(dataset, current - dataset.versions > self.max_age)
         if self.too_long == "skip":
             reasons["too_long"] = self._has(dataset, long)
         if self.drop_zero_variance:
             reasons["zero_variance"] = equal_rewards(dataset.rewards, dataset.groups)
+        # Each group is counted under the first reason only, so that the counts add up to the groups left out.
         used = np.ones(dataset.n_groups, np.bool_)
         counts = {}
         for name, out in reasons.items():
             counts[name] = int((used & out).sum())
             used &= ~out
         return np.flatnonzero(used), counts
-
-    def _ages(self, dataset: RolloutDataset) -> Int64s:
-        if len(dataset) and dataset.versions.min() < 0:
-            at = int(np.argmin(dataset.versions))
-            raise CacheError(
-                f"{dataset.episodes.describe(at)}: no version, so it has no age; write rollouts with version=, or "
-                "leave out max_age"
-            )
-        newest = int(dataset.versions.max(initial=0))
-        current = newest if self.current_version is None else self.current_version
-        if current < newest:
-            raise UsageError(
-                f"current_version is {current}, but a rollout is of version {newest}; expected at least that"
-            )
-        return np.asarray(current - dataset.versions)
 
     @staticmethod
     def _has(dataset: RolloutDataset, rollouts: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -87,21 +87,27 @@ class PromptSet:
                 f"renderer is {shown(renderer)}; expected a renderer, as ng.renderer(tokenizer) returns one"
             )
         MAX_LENGTH.check(max_tokens, "max_tokens")
-        limit = BadRowLimit.of(max_bad_rows)
+        limit = BadRowLimit.of(max_bad_rows)  # before any row is read
         self.left_out: Counter[str] = Counter()
         self.rejected: list[Rejected] = []
         self._prompts: list[Prompt] = []
-        ids = []
+        ids: list[npt.NDArray[np.uint32]] = []
         for row in rows:
-            rendered = row if isinstance(row, Rejected) else _rendered(row, renderer)
-            if isinstance(rendered, Rejected):
-                self.rejected.append(rendered)
-                self.left_out[rendered.reason] += 1
-            elif max_tokens is not None and len(rendered) > max_tokens:
-                self.left_out["too_long"] += 1
-            elif isinstance(row, Prompt):
-                self._prompts.append(row)
-                ids.append(rendered)
+            rejected = row if isinstance(row, Rejected) else None
+            if isinstance(row, Prompt):
+                try:
+                    rendered = renderer.render_ids(row.messages, tools=row.tools, add_generation_prompt=True)
+                except MessageError as error:
+                    rejected = Rejected(row.where, error.reason, f"{row.where}: {error}")
+                else:
+                    if max_tokens is not None and len(rendered) > max_tokens:
+                        self.left_out["too_long"] += 1
+                    else:
+                        self._prompts.append(row)
+                        ids.append(np.asarray(rendered, dtype=np.uint32))
+            if rejected is not None:
+                self.rejected.append(rejected)
+                self.left_out[rejected.reason] += 1
         self._check(limit)
         # Prompts of 3 and 2 ids: `_ends` is 0 3 5.
         self._ends = np.cumsum([0, *map(len, ids)])
@@ -261,11 +267,3 @@ class PromptLoader:
             seed=self._seed,
             rows=len(self.prompts),
         )
-
-
-def _rendered(row: Prompt, renderer: Renderer) -> npt.NDArray[np.uint32] | Rejected:
-    try:
-        ids = renderer.render_ids(row.messages, tools=row.tools, add_generation_prompt=True)
-    except MessageError as error:
-        return Rejected(row.where, error.reason, f"{row.where}: {error}")
-    return np.asarray(ids, dtype=np.uint32)

@@ -89,40 +89,35 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
         raise UsageError("no turns; expected at least one result of generate()")
     parts: list[tuple[Array, ...]] = []
     ids = np.empty(0, np.int64)
-    every: list[Array] = []  # the versions that were given
+    turn_versions: list[Array] = []  # also of tokens that were not sampled
     for number, turn in enumerate(turns):
         where = f"turn {number}: "
         if not isinstance(turn, Mapping):
             raise UsageError(f"turn {number} is {shown(turn)}; expected a mapping with prompt_ids and completion_ids")
         prompt, completion = (_ids(turn, name, where) for name in ("prompt_ids", "completion_ids"))
-        _check_continues(prompt, ids, number)
+        # Ids are compared, not text: a prompt that was tokenized again has the same text, and may have other ids.
+        shared = min(len(prompt), len(ids))
+        same = prompt[:shared] == ids[:shared]
+        if len(prompt) < len(ids) or not same.all():
+            at = shared if same.all() else int(np.argmin(same))
+            raise UsageError(
+                f"turn {number}: its prompt differs from the turns before it at token {at:,}; make it with "
+                "bridge_to_next_turn(), or train on each turn as a row of its own"
+            )
         n, new = len(completion), len(prompt) - len(ids)
         mask = _mask(turn.get("completion_mask"), n, where)
         logprobs = _logprobs(turn.get("completion_logprobs"), mask, where)
-        given = _versions(turn.get("version", version), n, where)
-        every.append(given)
-        versions = np.where(mask, given, NO_VERSION)
+        turn_versions.append(_versions(turn.get("version", version), n, where))
+        versions = np.where(mask, turn_versions[-1], NO_VERSION)
         # What the prompt adds to the turn before (tool results, the next question, headers) was not sampled.
         parts += [(np.zeros(new, np.bool_), np.full(new, np.nan), np.full(new, NO_VERSION))]
         parts += [(mask, logprobs, versions)]
         ids = np.concatenate([prompt, completion])
     mask, logprobs, versions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     # Where several policies sampled tokens the oldest counts, because loaders ask for a largest age.
-    known = [each[each != NO_VERSION] for each in (versions, np.concatenate(every))]
-    oldest = next((int(turn_versions.min()) for turn_versions in known if len(turn_versions)), NO_VERSION)
+    known = [each[each != NO_VERSION] for each in (versions, np.concatenate(turn_versions))]
+    oldest = next((int(each.min()) for each in known if len(each)), NO_VERSION)
     return RolloutTokens(ids, mask, logprobs, versions, len(parts[0][0]), oldest)
-
-
-def _check_continues(prompt: Array, ids: Array, number: int) -> None:
-    # Ids are compared, not text: a prompt that was tokenized again has the same text, and may have other ids.
-    n = min(len(prompt), len(ids))
-    same = prompt[:n] == ids[:n]
-    if len(prompt) < len(ids) or not same.all():
-        at = n if same.all() else int(np.argmin(same))
-        raise UsageError(
-            f"turn {number}: its prompt differs from the turns before it at token {at:,}; make it with "
-            "bridge_to_next_turn(), or train on each turn as a row of its own"
-        )
 
 
 def _array(values: Any, name: str, where: str, *, may_be_number: bool = False) -> Array:
@@ -139,7 +134,7 @@ def _ids(turn: Mapping[str, Any], name: str, where: str) -> Array:
     if name not in turn:
         raise UsageError(f"{where}no {name}; found {', '.join(map(str, turn)) or 'nothing'}")
     found = _array(turn[name], name, where)
-    if found.size == 0:
+    if found.size == 0:  # numpy makes an array of floats of an empty list
         return np.empty(0, np.int64)
     values = turn[name]
     if found.dtype.kind not in "iu" or _holds_bools(values):

@@ -153,7 +153,16 @@ class RolloutWriter:
         if self._files is None:
             raise UsageError(f"{self.path}: the writer is not open; write: with RolloutWriter(...) as writer")
         row = joined([turns] if isinstance(turns, Mapping) else turns, NO_VERSION if version is None else version)
-        self._check(row)
+        if not row.prompt_length:
+            raise UsageError("prompt_ids is empty; expected at least one id, from which the first token is predicted")
+        if len(row.ids) == row.prompt_length:
+            raise UsageError("completion_ids is empty; expected at least one id. Leave out what sampled nothing")
+        check_ids(row.ids, self._vocab_size)
+        if self._logprobs and np.isnan(row.logprobs[row.mask]).any():
+            raise UsageError(
+                "no completion_logprobs; expected one for each sampled token: ask the engine for them, or write with "
+                "RolloutWriter(..., logprobs=False)"
+            )
         record = {
             "version": row.oldest,
             "reward": _finite("reward", reward),
@@ -168,18 +177,6 @@ class RolloutWriter:
         self.rollouts += 1
         if self._waiting_tokens >= WAITING_TOKENS:
             self._flush()
-
-    def _check(self, row: RolloutTokens) -> None:
-        if not row.prompt_length:
-            raise UsageError("prompt_ids is empty; expected at least one id, from which the first token is predicted")
-        if len(row.ids) == row.prompt_length:
-            raise UsageError("completion_ids is empty; expected at least one id. Leave out what sampled nothing")
-        check_ids(row.ids, self._vocab_size)
-        if self._logprobs and np.isnan(row.logprobs[row.mask]).any():
-            raise UsageError(
-                "no completion_logprobs; expected one for each sampled token: ask the engine for them, or write with "
-                "RolloutWriter(..., logprobs=False)"
-            )
 
     def _flush(self) -> None:
         assert self._files is not None
@@ -196,19 +193,19 @@ class RolloutWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
-                self._finish()
+            if kind is not None:
+                return
+            if not self.rollouts:
+                raise DataError(f"{self.path}: no rollouts, nothing was written; add() at least one")
+            self._flush()
+            self._build.close_writers()
+            counts = {**self._episodes.counts(), "groups": len(self._groups)}
+            # Both splits are in the manifest, as in that of any dataset of episodes; rollouts are all in one.
+            splits = {name: counts if name == SPLIT else dict.fromkeys(counts, 0) for name in SPLITS}
+            self._build.finish({f"{name}_episodes": splits[name]["episodes"] for name in SPLITS}, splits)
         finally:
+            # Deletes the staging directory, unless `finish` has renamed it.
             self._build.__exit__(kind, error, trace)
-
-    def _finish(self) -> None:
-        if not self.rollouts:
-            raise DataError(f"{self.path}: no rollouts, nothing was written; add() at least one")
-        self._flush()
-        self._build.close_writers()
-        counts = {**self._episodes.counts(), "groups": len(self._groups)}
-        splits = {name: counts if name == SPLIT else dict.fromkeys(counts, 0) for name in SPLITS}
-        self._build.finish({f"{name}_episodes": splits[name]["episodes"] for name in SPLITS}, splits)
 
 
 class _RolloutFiles:
@@ -333,15 +330,21 @@ def _add(writer: RolloutWriter, row: Any, where: str, *, with_logprobs: bool) ->
     try:
         if "reward" not in row:
             raise UsageError(f"no reward; found {', '.join(map(str, row)) or 'nothing'}")
-        given = row.get("turns", [row])
-        if not isinstance(given, list) or not all(isinstance(turn, Mapping) for turn in given):
-            raise UsageError(f"turns is {shown(given)}; expected a list of objects")
+        # A row without turns is itself the only one.
+        rows = row.get("turns", [row])
+        if not isinstance(rows, list) or not all(isinstance(turn, Mapping) for turn in rows):
+            raise UsageError(f"turns is {shown(rows)}; expected a list of objects")
         beside = [name for name in _FIELDS_OF_TOKENS if "turns" in row and row.get(name) is not None]
         if beside:
             raise UsageError(f"turns and {' and '.join(beside)} beside them; expected these in each turn")
-        turns = [_turn(turn, with_logprobs) for turn in given]
+        turns = [_turn(turn, with_logprobs) for turn in rows]
+        group_id = row.get("group_id")
+        if group_id is None:
+            # Rows with the same first prompt are a group. A hash, because every line of the dataset holds the id.
+            prompt = turns[0].get("prompt_ids") if turns else None
+            group_id = hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:16]
         writer.add(
-            row["group_id"] if row.get("group_id") is not None else _prompt_hash(turns),
+            group_id,
             turns,
             row["reward"],
             advantage=row.get("advantage"),
@@ -373,10 +376,10 @@ def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _turn(turn: Mapping[str, Any], with_logprobs: bool) -> dict[str, Any]:
     found = {name: turn[name] for name in TURN_FIELDS if turn.get(name) is not None}
-    given = [turn[name] for name in LOGPROBS if turn.get(name) is not None]
-    if len(given) > 1 and given[0] != given[1]:
+    both = [turn[name] for name in LOGPROBS if turn.get(name) is not None]
+    if len(both) > 1 and both[0] != both[1]:
         raise UsageError(f"{' and '.join(LOGPROBS)} are given, and differ; expected one of them")
-    logprobs = given[0] if given else None
+    logprobs = both[0] if both else None
     if not with_logprobs or logprobs is None:
         return found
     if not isinstance(logprobs, list):
@@ -392,8 +395,3 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # refused as infinite numbers are, with its token
-
-
-def _prompt_hash(turns: list[dict[str, Any]]) -> str:
-    prompt = turns[0].get("prompt_ids") if turns else None
-    return hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:16]
