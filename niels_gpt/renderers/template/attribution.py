@@ -21,9 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import Message
+from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.template.execution.jinja import Chunk
 from niels_gpt.renderers.template.execution.provenance import LABEL, LITERAL, LOST, NO_MESSAGE, plain, runs_of
+
+# The fields that are a message's content. Templates write headers from the others (role, name, ids): labels.
+CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 
 # Two origins in addition to those of `provenance.py`, assigned after rendering.
 QUOTED: Final = -2  # content of another message than the one that the span belongs to
@@ -74,6 +77,7 @@ class ControlTokens:
     """
 
     def __init__(self, spellings: Iterable[str], stops: Iterable[str], final_stop: str = "") -> None:
+        # One token may begin with another, and `re` takes the first alternative that matches.
         longest_first = sorted(spellings, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
         self._stops = frozenset(stops)
@@ -133,6 +137,8 @@ class ControlTokens:
         If no stop token follows, the turn ends with the first control token, or with the last one where more markup
         may come first (`at_once=False`).
         """
+        # After the content of <a>Yo</a><eos>\n<u> the end is the stop token <eos>. Of <a>Yo</a>\n<u>, where no control
+        # token is a stop, it is </a>.
         following = list(self._any.finditer(text, start))
         stop = next((found for found in following if found.group() in self._stops), None)
         if stop is None and following:
@@ -162,21 +168,18 @@ def attribute_spans(chunks: list[Chunk], roles: Sequence[str], controls: Control
             spans += _attribute_outside_loops(outside, controls)
             outside = []
         written = outside if message == NO_MESSAGE else spans
-        if type(text) is not str:
-            for part, origin in _split_by_origin(text):
-                is_content = origin >= 0
-                written.append(
-                    _content_span(part, origin, message, roles) if is_content else Span(part, message, origin)
-                )
-        elif text:  # template data: the compiler writes it without runs
-            written.append(Span(text, message, LITERAL))
+        if type(text) is str:  # template data: the compiler writes it without runs
+            if text:
+                written.append(Span(text, message, LITERAL))
+            continue
+        for part, origin in _split_by_origin(text):
+            if origin < 0:
+                written.append(Span(part, message, origin))
+            elif message not in (NO_MESSAGE, origin) and roles[origin] == "assistant" != roles[message]:
+                written.append(Span(part, message, QUOTED))
+            else:
+                written.append(Span(part, origin, origin))
     return spans + _attribute_outside_loops(outside, controls)
-
-
-def _content_span(text: str, origin: int, message: int, roles: Sequence[str]) -> Span:
-    if message not in (NO_MESSAGE, origin) and roles[origin] == "assistant" != roles[message]:
-        return Span(text, message, QUOTED)
-    return Span(text, origin, origin)
 
 
 def _split_by_origin(text: str) -> list[tuple[str, int]]:
@@ -199,23 +202,22 @@ def _split_by_origin(text: str) -> list[tuple[str, int]]:
 
 
 def _attribute_outside_loops(stretch: list[Span], controls: ControlTokens) -> list[Span]:
-    """Attribute the scaffold of a stretch outside of loops to the last message whose content is before it.
+    """Attribute the scaffold of a stretch outside of loops to a message whose content is beside it.
 
-    Scaffold before any content belongs to the first message with content. If a stop is between the contents of any two
-    messages, what is after the first one there is of the second message, such as its header. A stretch without content
-    is unchanged.
+    A stretch without content is unchanged. Of messages 0 and 1, whose contents are "Hi" and "Yo"::
+
+        <s> Hi <e> <u> Yo <e>      cut at stops        <s>, <e> to 0, <u>, <e> to 1
+        <s> Hi --- Yo ---          no stop between     <s>, --- to 0, --- to 1: the last content before decides
     """
     origins = [span.origin for span in stretch if span.origin >= 0]
     if not origins:
         return stretch
-    return _cut_at_stops(stretch, origins[0], controls) or _to_last_content(stretch, origins[0])
-
-
-def _to_last_content(stretch: list[Span], message: int) -> list[Span]:
-    attributed = []
-    for span in stretch:
-        message = span.origin if span.origin >= 0 else message
-        attributed.append(Span(span.text, message, span.origin))
+    attributed = _cut_at_stops(stretch, origins[0], controls)
+    if not attributed:
+        message = origins[0]
+        for span in stretch:
+            message = span.origin if span.origin >= 0 else message
+            attributed.append(Span(span.text, message, span.origin))
     return attributed
 
 
@@ -231,10 +233,12 @@ def _cut_at_stops(stretch: list[Span], message: int, controls: ControlTokens) ->
             number, stop = _first_stop(between, controls)
             if not stop:
                 return []
-            last = between[number]
-            own, between = [*between[:number], last._replace(text=last.text[:stop])], between[number + 1 :]
-            between = [last._replace(text=last.text[stop:]), *between] if stop < len(last.text) else between
-            attributed += [Span(part.text, message, part.origin) for part in own]
+            # Of spans "<e>\n<u>" "\n" the first message gets "<e>\n", the second one "<u>" "\n".
+            with_stop = between[number]
+            footer = [*between[:number], with_stop._replace(text=with_stop.text[:stop])]
+            header = [with_stop._replace(text=with_stop.text[stop:])] if stop < len(with_stop.text) else []
+            attributed += [Span(part.text, message, part.origin) for part in footer]
+            between = header + between[number + 1 :]
             message = span.origin
         attributed += [Span(part.text, message, part.origin) for part in [*between, span]]
         between = []
@@ -270,14 +274,16 @@ def default_turn_length(turn: Sequence[Span], controls: ControlTokens) -> int:
     a stop token before the first character of the message's content (before the message's own stop, if it has no
     content), or by an opener that occurs twice (gpt-oss: a system turn, then the developer's turn).
     """
-    leading = 0
+    leading = 0  # the spans before the first content
     while leading < len(turn) and turn[leading].origin < 0:
         leading += 1
+    # Of "<s>Be kind.<e>" "<u>" "Hi" (content) the first two lead; a stop in the first makes it a turn of its own.
     stops = [at + 1 for at in range(leading) if controls.last_stop(turn[at].text)]
     if leading < len(turn):  # a stop right before the content is an opener (GLM's `<|user|>`)
         stops = [stop for stop in stops if any(span.text.strip() for span in turn[stop:leading])]
     opener = controls.first(turn[0].text) if turn else ""
     reopened = [at for at in range(1, leading) if opener and turn[at].text.startswith(opener)]
+    # Without content all spans lead, and the last stop is the message's own.
     return max([*(stops[:-1] if leading == len(turn) else stops), *reopened[-1:]], default=0)
 
 
@@ -307,11 +313,8 @@ def lost_content(messages: Sequence[Message], spans: list[Span]) -> str:
     for index, message in enumerate(messages):
         if any(text and text in stretch for text in texts_of(message["content"]) for stretch in lost):
             return f"the content of message {index} lost its origin in the template"
-    return f"the origin of {_shown(lost[0])} was lost in the template"
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")
+    shown = lost[0] if len(lost[0]) <= 40 else lost[0][:37] + "..."
+    return f"the origin of {shown!r} was lost in the template"
 
 
 def texts_of(content: str | list[dict[str, Any]]) -> list[str]:

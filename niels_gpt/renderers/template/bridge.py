@@ -69,7 +69,13 @@ def bridge_by_rendering(
     if len(completion.ids) + completion.stopped < len(sampled):
         return None
     text = completion.decoded()
-    for reply in _as_messages(text):
+    # The completion as an assistant message: first with its reasoning in a field of its own, then as content only.
+    replies = [{"role": "assistant", "content": text}]
+    reasoning, closed, answer = text.partition("</think>")
+    if closed:
+        separate = {"reasoning_content": strip_think_tags(reasoning), "content": answer.lstrip("\n")}
+        replies.insert(0, {"role": "assistant", **separate})
+    for reply in replies:
         try:
             found = [_text_after(renderer, past, reply, text, messages, tools) for past in _PASTS]
         except MessageError:  # the template refuses this past, or the new messages after it
@@ -80,18 +86,6 @@ def bridge_by_rendering(
             added = encode_one(renderer.encoder, Emitter.from_pieces(pieces, messages))
             return _append(renderer, before, completion.stopped, stop, added)
     return None
-
-
-def _as_messages(text: str) -> list[dict[str, str]]:
-    """A completion as an assistant message: first with its reasoning in a field of its own, then as content only."""
-    before, closed, after = text.partition("</think>")
-    whole = {"role": "assistant", "content": text}
-    if not closed:
-        return [whole]
-    return [
-        {"role": "assistant", "reasoning_content": strip_think_tags(before), "content": after.lstrip("\n")},
-        whole,
-    ]
 
 
 def _text_after(
@@ -106,23 +100,24 @@ def _text_after(
 
     `None` if the rendering does not contain the completion exactly as it was sampled.
     """
-    at = len(past)
+    at = len(past)  # the reply's index
     produced = renderer.pieces(normalise([*past, reply]), tools=tools)
-    whole = renderer.pieces(normalise([*past, reply, *new_messages]), tools=tools, add_generation_prompt=True)
+    history = renderer.pieces(normalise([*past, reply, *new_messages]), tools=tools, add_generation_prompt=True)
     served = renderer.text(normalise(past), tools=tools, add_generation_prompt=True) + completion
-    if not "".join(piece.text for piece in whole).startswith(served):
+    if not "".join(piece.text for piece in history).startswith(served):
         return None
     # The turn must render the same as the last one and as history.
-    turns = [[piece for piece in pieces if piece.msg == at and piece.sampled] for pieces in (produced, whole)]
+    turns = [[piece for piece in pieces if piece.msg == at and piece.sampled] for pieces in (produced, history)]
     texts = ["".join(piece.text for piece in turn) for turn in turns]
     if texts[0] != texts[1] or not texts[0].startswith(completion):
         return None
     stop = texts[0][len(completion) :]
     if stop and stop not in renderer.encoder.control_ids:
         return None
-    last = max((i for i, piece in enumerate(whole) if piece.msg == at), default=-1)
-    end = max(i for i, piece in enumerate(whole) if piece.msg == at and piece.sampled) if turns[1] else last
-    following = [piece._replace(msg=piece.msg - at - 1 if piece.msg > at else -1) for piece in whole[end + 1 :]]
+    last = max((i for i, piece in enumerate(history) if piece.msg == at), default=-1)
+    end = max(i for i, piece in enumerate(history) if piece.msg == at and piece.sampled) if turns[1] else last
+    # With one past message and its reply at 1, the new messages 2 3 become 0 1, and the reply's footer is of none.
+    following = [piece._replace(msg=piece.msg - at - 1 if piece.msg > at else -1) for piece in history[end + 1 :]]
     return stop, following
 
 
@@ -131,6 +126,7 @@ def _append(
 ) -> RenderedTokens | None:
     """The previous ids, the stop if the completion was cut off before it, and the added tokens."""
     if stop:
+        # The template would write this stop. A completion that was stopped by another one is not what it writes.
         stop_id = renderer.encoder.control_ids[stop]
         if not stopped:
             return append_rendering([*before, stop_id], added)

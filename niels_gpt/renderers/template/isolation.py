@@ -149,8 +149,9 @@ class _Child:
             stderr=subprocess.DEVNULL,
             env=environment,
             cwd="/",
-            bufsize=0,
+            bufsize=0,  # the pipes are served by `select`, which does not see what a buffer holds
         )
+        # Without a reference to `self`, so that the child ends with the renderer, and at the interpreter's exit.
         weakref.finalize(self, _stop, self.process, self.process_owner)
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -291,25 +292,26 @@ def _field_of(reply: dict[str, Any], field: str) -> Any:
 
 def _chunks(reply: dict[str, Any], messages: int) -> list[Chunk]:
     """The chunks of a reply, each checked; `messages` is how many messages there are."""
-    chunks = _field_of(reply, "chunks")
+    # The chunks are JSON: a text, its runs or null for an ordinary string, the message of the loop.
+    #     ["<u>Hi", [[3, -1], [2, 0]], 0]      lengths 3 and 2 add up to the text's 5
+    replied = _field_of(reply, "chunks")
     try:
-        return [_chunk(text, runs, message, messages) for text, runs, message in chunks]
+        chunks = []
+        for text, runs, message in replied:
+            if not isinstance(text, str) or type(message) is not int or not -1 <= message < messages:
+                raise ValueError
+            if runs is not None:
+                pairs = tuple((length, origin) for length, origin in runs)
+                for length, origin in pairs:  # `type`, since `True` is an `int` too
+                    if type(length) is not int or type(origin) is not int or length < 0 or origin >= messages:
+                        raise ValueError
+                if sum(length for length, _ in pairs) != len(text):
+                    raise ValueError
+                text = TrackedStr(text, pairs)
+            chunks.append(Chunk(text, message))
+        return chunks
     except (TypeError, ValueError) as error:
         raise _protocol_error() from error
-
-
-def _chunk(text: Any, runs: Any, message: Any, messages: int) -> Chunk:
-    if not isinstance(text, str) or type(message) is not int or not -1 <= message < messages:
-        raise ValueError
-    if runs is None:
-        return Chunk(text, message)
-    pairs = tuple((length, origin) for length, origin in runs)
-    for length, origin in pairs:
-        if type(length) is not int or type(origin) is not int or length < 0 or origin >= messages:
-            raise ValueError
-    if sum(length for length, _ in pairs) != len(text):
-        raise ValueError
-    return Chunk(TrackedStr(text, pairs), message)
 
 
 def _protocol_error() -> IsolationError:
@@ -363,7 +365,12 @@ def serve(memory: int, seconds: float) -> None:
                 assert template is not None
                 reads = Reads()
                 chunks = run_template(template, _variables(request["variables"]), reads)
-                reply = {"chunks": [_chunk_to_json(chunk) for chunk in chunks]}
+                reply = {
+                    "chunks": [
+                        [plain(text), text.runs if isinstance(text, TrackedStr) else None, message]
+                        for text, message in chunks
+                    ]
+                }
                 reply |= vars(reads)
         except NielsError as error:
             reply = {"error": _error_to_json(error)}
@@ -372,11 +379,6 @@ def serve(memory: int, seconds: float) -> None:
 
 def _variables(values: dict[str, Any]) -> dict[str, Any]:
     return {name: from_json_value(value) for name, value in values.items()}
-
-
-def _chunk_to_json(chunk: Chunk) -> list[Any]:
-    text = chunk.text
-    return [plain(text), text.runs if isinstance(text, TrackedStr) else None, chunk.message]
 
 
 def _send(stdout: BinaryIO, message: dict[str, Any]) -> None:

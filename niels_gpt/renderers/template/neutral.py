@@ -29,18 +29,17 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, shown
 from niels_gpt.forks import cached_property
-from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.messages import Message
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.template.attribution import UNKNOWN_ROLE, ControlTokens, Span
+from niels_gpt.renderers.template.attribution import CONTENT_FIELDS, UNKNOWN_ROLE, ControlTokens, Span
 from niels_gpt.renderers.template.execution.provenance import LABEL
 from niels_gpt.renderers.template.execution.reads import Reads
 from niels_gpt.renderers.template.proofs.substitution import COMPARED_KEYS, free_letters
 from niels_gpt.renderers.types import SCAFFOLD
 
-_CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
-_KEPT_FIELDS: Final = frozenset({"role", "train", "weight"})
+_RETAINED_FIELDS: Final = frozenset({"role", "train", "weight"})  # the roles are part of the shape
 _SWITCHING_ROLES: Final = ("system", "developer")
-_LENGTH: Final = 16  # of a neutral text
+_LENGTH: Final = 16  # of a neutral text, in characters
 _NUMBER: Final = 7  # instead of a number
 _WORD: Final = re.compile(r"[\w.:/-]{0,64}", re.ASCII)
 
@@ -65,14 +64,21 @@ def check_chosen_controls(
         MessageError: `content_chooses_control_tokens`.
     """
     (messages, tools), controls = inputs, neutral.controls
-    spelled = reads.words and _holds(_labels(messages, tools), lambda value: _spells(value, controls))
-    if not (reads.texts or spelled or (reads.numbers and _holds([messages, tools], _is_number))):
+    # Labels that were compared with the template's words matter only if one of them spells a control token, and
+    # repetitions only if the caller has numbers at all.
+    labels = [tools, *({key: value for key, value in m.items() if key not in _RETAINED_FIELDS} for m in messages)]
+    spells = reads.words and _holds(labels, lambda value: isinstance(value, str) and bool(controls.first(value)))
+    if not (reads.texts or spells or (reads.numbers and _holds([messages, tools], _is_number))):
         return
     try:
         spans = neutral_spans([neutral.message(message) for message in messages], neutral.label(tools))
     except MessageError as error:
         raise _refusal(f"it refuses the same conversation with other texts ({error})") from error
-    expected, found = _spelled(spans, controls), _written(out, controls)
+    # Here only the template's own constants become control tokens. The neutral contents spell none, so that everything
+    # but labels counts there, also text whose origin was lost.
+    found = _tokens_within(out.texts, [bool(facts & SCAFFOLD) for facts in out.facts], controls)
+    is_written = [span.origin not in (LABEL, UNKNOWN_ROLE) for span in spans]
+    expected = _tokens_within([span.text for span in spans], is_written, controls)
     if expected == found:
         return
     at = next((at for at, (one, other) in enumerate(zip(expected, found, strict=False)) if one != other), None)
@@ -89,27 +95,13 @@ def _refusal(what: str) -> MessageError:
     )
 
 
-def _written(out: Emitter, controls: ControlTokens) -> list[str]:
-    """The control tokens of a rendering that become ids."""
-    # One flag for each character, since a control token may begin in one piece and end in the next: of pieces of 2 and
-    # 3 characters, of which the second is scaffold, the flags are . . # # #.
-    own = np.repeat(np.array([bool(facts & SCAFFOLD) for facts in out.facts], np.bool_), list(map(len, out.texts)))
-    text = "".join(out.texts)
-    return [text[start:stop] for start, stop in controls.places(text) if own[start:stop].all()]
-
-
-def _spelled(spans: Sequence[Span], controls: ControlTokens) -> list[str]:
-    """The control tokens of the neutral rendering that are no label. Its contents spell none."""
-    own = np.repeat(
-        np.array([span.origin not in (LABEL, UNKNOWN_ROLE) for span in spans], np.bool_),
-        [len(span.text) for span in spans],
-    )
-    text = "".join(span.text for span in spans)
-    return [text[start:stop] for start, stop in controls.places(text) if own[start:stop].all()]
-
-
-def _labels(messages: Sequence[Message], tools: Any) -> list[Any]:
-    return [tools, *({k: v for k, v in message.items() if k not in _KEPT_FIELDS} for message in messages)]
+def _tokens_within(texts: list[str], is_written: list[bool], controls: ControlTokens) -> list[str]:
+    """The control tokens in the joined texts that are made of text that the template writes, and of nothing else."""
+    # One flag for each character, since a control token may begin in one text and end in the next: of texts of 2 and
+    # 3 characters, of which the second is the template's, the flags are . . # # #.
+    flags = np.repeat(np.array(is_written, np.bool_), [len(text) for text in texts])
+    text = "".join(texts)
+    return [text[start:stop] for start, stop in controls.places(text) if flags[start:stop].all()]
 
 
 def _holds(value: Any, is_such: Callable[[Any], bool]) -> bool:
@@ -119,10 +111,6 @@ def _holds(value: Any, is_such: Callable[[Any], bool]) -> bool:
     if isinstance(value, list | tuple):
         return any(_holds(item, is_such) for item in value)
     return is_such(value)
-
-
-def _spells(value: Any, controls: ControlTokens) -> bool:
-    return isinstance(value, str) and bool(controls.first(value))
 
 
 def _is_number(value: Any) -> bool:
@@ -144,7 +132,7 @@ class Neutral:
     def __init__(self, avoid: Sequence[object], tested: Sequence[str], controls: ControlTokens) -> None:
         self.controls = controls
         self._avoid, self._tested = avoid, tested
-        self._made = 0
+        self._count = 0
         self._names: dict[str, str] = {}
 
     @cached_property
@@ -154,14 +142,19 @@ class Neutral:
 
     def message(self, message: Message) -> Any:
         """The message with neutral contents and labels."""
-        made = {key: value for key, value in message.items() if key in _KEPT_FIELDS}
-        made |= self.label({key: value for key, value in message.items() if key not in _KEPT_FIELDS | _CONTENT_FIELDS})
-        made |= {key: self._content(value) for key, value in message.items() if key in _CONTENT_FIELDS}
+        neutral = {key: value for key, value in message.items() if key in _RETAINED_FIELDS}
+        neutral |= self.label(
+            {key: value for key, value in message.items() if key not in _RETAINED_FIELDS | CONTENT_FIELDS}
+        )
+        neutral |= {key: self._content(value) for key, value in message.items() if key in CONTENT_FIELDS}
         content = message.get("content")
         if message["role"] in _SWITCHING_ROLES and isinstance(content, str):
-            made["content"] = " ".join([self._text(content), *self._switches(content)])
-        names = {key: key if key in made else self._label(key) for key in message}
-        return {name: made[name] for name in names.values()}
+            # The words in it that the template looks for are switches, and stay.
+            switches = [word for word in self._tested if word in content and not self.controls.first(word)]
+            neutral["content"] = " ".join([self._text(content), *switches])
+        # In the order of the message's own fields: a template may write a whole message, as JSON.
+        names = {key: key if key in neutral else self._label(key) for key in message}
+        return {name: neutral[name] for name in names.values()}
 
     def label(self, value: Any) -> Any:
         """A value with its strings replaced that are not single words, and all names."""
@@ -194,10 +187,6 @@ class Neutral:
             return [self._content(item) for item in value]
         return type(value)(_NUMBER) if _is_number(value) else value
 
-    def _switches(self, text: str) -> list[str]:
-        """The words in a system message that the template looks for."""
-        return [word for word in self._tested if word in text and not self.controls.first(word)]
-
     def _name(self, text: str) -> str:
         # Templates compare names with each other, so equal names must stay equal.
         if text not in self._names:
@@ -209,8 +198,8 @@ class Neutral:
         if not text.strip():
             return text and " "
         # Neighbouring texts get different letters: a template may compare two of them, and finds them different.
-        self._made += 1
-        return chr(int(self._letters[self._made % len(self._letters)])) * _LENGTH
+        self._count += 1
+        return chr(int(self._letters[self._count % len(self._letters)])) * _LENGTH
 
 
 def _is_name(key: str, value: Any) -> bool:

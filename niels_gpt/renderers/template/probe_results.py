@@ -146,13 +146,15 @@ class TemplateReport:
 
     def kinds_by_variants(self, results: Sequence[ProbeResult]) -> dict[str, list[str]]:
         """Variants, such as "with tools, with both" -> the kinds with just these among the results; "" for all."""
-        whole = Counter(result.kind for result in self.results)
+        of_kind = Counter(result.kind for result in self.results)
+        # "a call" with two of its four variants and "two turns" with all four become
+        # {"": ["two turns"], "with tools, with both": ["a call"]}.
         variants: dict[str, list[str]] = {}
         for result in results:
             variants.setdefault(result.kind, []).append(result.variant)
         found: dict[str, list[str]] = {"": []}
         for kind, some in variants.items():
-            found.setdefault("" if len(some) == whole[kind] else ", ".join(some), []).append(kind)
+            found.setdefault("" if len(some) == of_kind[kind] else ", ".join(some), []).append(kind)
         return {names: kinds for names, kinds in found.items() if kinds}
 
     def reasons(self, status: Status) -> list[Reason]:

@@ -14,12 +14,13 @@ import jinja2
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import REASONING_FIELDS, Message, Messages, NoContent, normalise, reasoning_of
+from niels_gpt.messages import Message, Messages, NoContent, normalise, reasoning_of
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.template.attribution import (
+    CONTENT_FIELDS,
     KNOWN_ROLES,
     UNKNOWN_ROLE,
     ControlTokens,
@@ -58,9 +59,7 @@ from niels_gpt.sources.files.inputs import read_text
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
 
-# The fields that are a message's content. Templates write headers from the others (role, name, ids): labels.
-_CONTENT_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
-_MESSAGE_FIELDS = _CONTENT_FIELDS | {"role", "name", "tool_call_id", "train", "weight"}
+_MESSAGE_FIELDS = CONTENT_FIELDS | {"role", "name", "tool_call_id", "train", "weight"}
 
 _NO_IMAGES = (
     "a template says where an image is, and not how many tokens it takes. Name a family with images, or use text(), "
@@ -142,7 +141,11 @@ class TemplateRenderer(BaseRenderer):
             )
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
-        self._tracked_variables = {name: _tracked_variable(name, value) for name, value in self._variables.items()}
+        # Special tokens (`eos_token`) count as the template's own text, other variables are labels.
+        self._tracked_variables = {
+            name: track(value, LITERAL if isinstance(value, str) and name.endswith("_token") else LABEL)
+            for name, value in self._variables.items()
+        }
         self._roles = {role: tracked_text(role, LITERAL) for role in sorted(KNOWN_ROLES.union(roles))}
         self._isolate = isolate
         self._compiled = self._compile()
@@ -154,14 +157,11 @@ class TemplateRenderer(BaseRenderer):
         )
         self._only_prompt_needs_flag = self._fixed_prompt is not None and flag_adds_only_the_prompt(source)
         strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
-        self._retained, self._certificate, self._tested = (
-            strings.retained,
-            Certificate(strings.searched),
-            strings.tested,
-        )
-        own_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
+        self._retained, self._tested = strings.retained, strings.tested
+        self._certificate = Certificate(strings.searched)
+        argument_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
         # Completions end at the arguments `stops` and `final_stop`, at eos, and at the stops of the generation config.
-        self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
+        self._stop_ids = list(dict.fromkeys([*argument_stops, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
         self.stop_tokens = tuple(dict.fromkeys([*eos, *stops]))
         self.controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens, final_stop)
@@ -183,7 +183,7 @@ class TemplateRenderer(BaseRenderer):
 
     def text(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """The rendered text, without `final_stop` also of conversations with images, which `render` refuses."""
-        if self.final_stop:
+        if self.final_stop:  # where it is written is only known after the attribution
             return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
         chunks = self._chunks(normalise(messages), tools, add_generation_prompt)
         return "".join(chunk.text for chunk in chunks)
@@ -215,7 +215,7 @@ class TemplateRenderer(BaseRenderer):
         variables = {
             "messages": [self._tracked_message(message, index) for index, message in enumerate(messages)],
             "tools": track(tools, LABEL),
-            "documents": None,
+            "documents": None,  # which transformers passes, too
             "add_generation_prompt": gen,
             **self._tracked_variables,
         }
@@ -237,15 +237,15 @@ class TemplateRenderer(BaseRenderer):
         """
         fields: Mapping[str, Any] = message
         reasoning = reasoning_of(message)
-        if reasoning is not None:
+        if reasoning is not None:  # gpt-oss reads `thinking`, Qwen3 `reasoning_content`
             fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
         tracked: dict[str, Any] = {}
         for key, value in fields.items():
-            if key == "role":
+            if key == "role":  # a known role may become part of a control token: '<|' + message.role + '|>'
                 tracked[key] = self._roles.get(value) or tracked_text(value, UNKNOWN_ROLE)
             elif type(value) is not NoContent:
                 name = key if key in _MESSAGE_FIELDS else track(key, LABEL)
-                tracked[name] = track(value, index if key in _CONTENT_FIELDS else LABEL)
+                tracked[name] = track(value, index if key in CONTENT_FIELDS else LABEL)
         return MessageDict(tracked, index)
 
     # ---- attribution
@@ -265,6 +265,7 @@ class TemplateRenderer(BaseRenderer):
         # answer of which the template writes nothing, so that its header seems to be of the next message.
         if out is None or out.attribution != "full" or _is_unseen(out, messages):
             out, proof = self._emit_proven(messages, tools, gen, reads)
+        # Before `final_stop` is written: the template's own control tokens are compared.
         neutral = Neutral((self.source, messages, tools), self._tested, self.controls)
         check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
         return out if proof is None else with_final_stops(out, proof, self.final_stop)
@@ -294,14 +295,11 @@ class TemplateRenderer(BaseRenderer):
             Unproven: the origin of the contents cannot be proven. MessageError: the template refuses the messages.
         """
 
-        def text(messages: Sequence[Message], gen: bool) -> str:
-            return "".join(chunk.text for chunk in self._chunks(messages, tools, gen))
-
         def text_once(messages: Sequence[Message], gen: bool) -> str:
             # Pickled, since "" and a missing content are equal and have the same `repr`.
             key = pickle.dumps((messages, tools, gen))
             if (found := known.get(key)) is None:
-                found = known[key] = text(messages, gen)
+                found = known[key] = "".join(chunk.text for chunk in self._chunks(messages, tools, gen))
             return found
 
         known = {} if rendered is None else rendered
@@ -323,21 +321,20 @@ class TemplateRenderer(BaseRenderer):
             out = self._tracing(tools).emit(messages, gen, cautious=True)
             out.attribution = f"partial: {error}"
             return out, None
-        if not proof.problems and (traced := self._confirmed(proof, messages, tools, gen)) is not None:
-            return traced, proof
+        if not proof.problems:  # a kind of conversation that the probes do not cover, most often
+            # The facts of tracing, if they are the proven ones: it may also know whose the scaffold of empty turns is.
+            try:
+                traced = self.traced(messages, tools, gen)
+                if not disagreement(traced, proof, messages, self.controls):
+                    return traced, proof
+            except TemplateError:  # tracing loses the origin of a control token
+                pass
+        # Tracing is wrong here, and the template's own text may have lost its origin: the proof restores it.
         labels = labels_of(messages, tools, self._variables)
         labels |= compared_tokens(messages, self._retained, self.controls)
         spans = with_proven_literals(spans, proof, labels, self.controls)
         check_controls(spans, messages, (tools, self._variables), self.controls)
         return emit_proof(proof, spans, messages), proof
-
-    def _confirmed(self, proof: Proof, messages: list[Message], tools: Any, gen: bool) -> Emitter | None:
-        """The facts of tracing if they are the proven ones; it may also know whose the scaffold of empty turns is."""
-        try:
-            traced = self.traced(messages, tools, gen)
-        except TemplateError:  # tracing loses the origin of a control token
-            return None
-        return None if disagreement(traced, proof, messages, self.controls) else traced
 
     def _tracing(self, tools: Any, reads: Reads | None = None) -> Tracing:
         return Tracing(
@@ -381,11 +378,6 @@ def _is_unseen(out: Emitter, messages: Sequence[Message]) -> bool:
     return any(
         index not in seen and message["role"] not in ("system", "developer") for index, message in enumerate(messages)
     )
-
-
-def _tracked_variable(name: str, value: Any) -> Any:
-    """A variable with provenance: special tokens (`eos_token`) count as the template's own text, others are labels."""
-    return track(value, LITERAL if isinstance(value, str) and name.endswith("_token") else LABEL)
 
 
 class DefaultRendererConfig(BaseModel):
@@ -441,6 +433,7 @@ class DefaultRenderer(TemplateRenderer):
         **options: Any,
     ) -> None:
         config = DefaultRendererConfig() if config is None else config
+        # Checked again as a whole: an option may be a variable of the template.
         self.config = with_options(config, options) if options else config
         super().__init__(
             tokenizer,

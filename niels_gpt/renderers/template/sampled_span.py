@@ -38,7 +38,14 @@ def sampled_span(turn: Sequence[Span], text: str, prompt: str, controls: Control
         `(start, stop, found)`: `found` is whether the turn begins as the prompt does. If not, `start` is the first
         character of the message's content.
     """
-    first, last = _content_bounds(turn)
+    # The start of the first and the end of the last character of content. Of spans "<a>" "Hi" " " "you" "<e>", whose
+    # second and fourth are content: 3 and 9.
+    at, bounds = 0, list[int]()
+    for span in turn:
+        if span.origin >= 0 and span.text:
+            bounds += [at, at + len(span.text)]
+        at += len(span.text)
+    first, last = (bounds[0], bounds[-1]) if bounds else (0, 0)
     prefill = _prefill_length(text, prompt, controls)
     found = _matches_prompt(prompt, prefill)
     if not found:  # the white space between two turns may belong to either, so the prompt is tried without it
@@ -46,13 +53,16 @@ def sampled_span(turn: Sequence[Span], text: str, prompt: str, controls: Control
         after_lead = _prefill_length(text[lead:], prompt.lstrip(), controls)
         found = _matches_prompt(prompt.lstrip(), after_lead)
         prefill = lead + after_lead if found else first
-    # The stop is searched after the content, which may contain one. If there is no content, markup precedes the stop.
+    # The stop is searched after the content, which may contain one. If there is no content, markup precedes the stop:
+    #     <a>\nHi<e>                          content to 6    the first stop token, or else the first control token
+    #     <a>\n<tool_call>...</tool_call><e>  no content      the first stop token, or else the last control token
     stop = controls.stop_after(text, max(last, prefill), at_once=last > 0)
     return min(prefill, len(text)), len(text) if stop is None else stop, found
 
 
 def _matches_prompt(prompt: str, shared: int) -> bool:
     """Whether a turn begins as the prompt does: with all of it, or without a tag or white space at the prompt's end."""
+    # Prompt <a>\n<think>\n and history <a>\nYo<e>: the model reasons when it is served, and history drops it.
     rest = prompt[shared:].lstrip()
     return shared == len(prompt) or (shared > 0 and (not rest or rest.startswith("<")))
 
@@ -73,17 +83,6 @@ def before_open_tag(text: str, end: int) -> int:
     """`end`, moved back to the beginning of a tag that it cuts in two: 4 becomes 1 in `a<think>`."""
     opened = text.rfind("<", 0, end)
     return opened if opened > text.rfind(">", 0, end) else end
-
-
-def _content_bounds(turn: Sequence[Span]) -> tuple[int, int]:
-    """The start of the first and the end of the last character of message content; (0, 0) if there is none."""
-    at, first, last = 0, None, 0
-    for span in turn:
-        if span.origin >= 0 and span.text:
-            first = at if first is None else first
-            last = at + len(span.text)
-        at += len(span.text)
-    return first or 0, last
 
 
 # ---- texts that two renderings share
@@ -126,6 +125,7 @@ def end_of_same(expected: str, text: str) -> int | None:
         expected  "ASSISTANT:\\n"       text  "\\nASSISTANT:\\n Hi"       ends before " Hi"
     """
     at = 0
+    # White space of `text` is skipped wherever it is, so that texts which break lines elsewhere are the same.
     for character in "".join(expected.split()):
         while at < len(text) and text[at] != character and text[at].isspace():
             at += 1

@@ -59,13 +59,13 @@ class Tracing:
                 attribution partial.
             cautious: if data of another message is written inside a turn, only the part before it is sampled.
         """
-        spans = attribute_spans(
-            list(self.chunks(messages, gen=gen)), [message["role"] for message in messages], self.controls
-        )
+        roles = [message["role"] for message in messages]
+        spans = attribute_spans(list(self.chunks(messages, gen=gen)), roles, self.controls)
         check_controls(spans, messages, self.inputs, self.controls)
         problem = lost_content(messages, spans)
         out = Emitter(messages)
         sampled: set[int] = set()
+        # A message may have several turns, where another one is written in between; each of an assistant is sampled.
         for index, turn in self._turns(spans, messages, gen):
             if index >= 0 and messages[index]["role"] == "assistant" and not (cautious and index in sampled):
                 sampled.add(index)
@@ -92,10 +92,10 @@ class Tracing:
             without = self._text(messages, gen=False)
             if "".join(span.text for span in spans).startswith(without):
                 spans = detach_after(spans, len(without))
-        first = True
+        is_first = True  # no turn of a message has come yet: bos may be before it
         for index, turn in turns_of(spans):
-            default_turn = default_turn_length(turn, self.controls) if first and index >= 0 else 0
-            first = first and index < 0
+            default_turn = default_turn_length(turn, self.controls) if is_first and index >= 0 else 0
+            is_first = is_first and index < 0
             if default_turn:
                 yield NO_MESSAGE, [without_message(span) for span in turn[:default_turn]]
             yield index, turn[default_turn:]

@@ -139,14 +139,17 @@ class BoundedEnvironment(TrackingEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """As the sandbox does it, charged before it runs."""
         _charge_operator(context.budget, operator, left, right)
-        _note_operator(context.budget.reads, operator, left, right)
+        if operator == "%":  # a text as a format
+            context.budget.reads.note(left)
+        elif operator == "*" and any(isinstance(value, str) and not value.isspace() for value in (left, right)):
+            context.budget.reads.numbers = True  # a text as often as a number says, which may be the caller's
         return self.binop_table[operator](left, right)
 
     def sum_of(self, context: Any, terms: tuple[Any, ...]) -> Any:
         """`a + b + c`, charged before it runs; texts with origins are joined at once."""
         size, runs = 0, list[Run]()
         for term in terms:
-            if type(term) is not TrackedStr:
+            if type(term) is not TrackedStr:  # numbers, lists, or what cannot be added: one `+` after the other
                 return reduce(partial(self.call_binop, context, "+"), terms)
             size += len(term) if term.isascii() else 4 * len(term)  # `text_size` without a call for each term
             runs += term.runs
@@ -155,7 +158,7 @@ class BoundedEnvironment(TrackingEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """As the sandbox does it; a key that takes too long to hash is refused."""
-        if isinstance(argument, tuple):
+        if isinstance(argument, tuple):  # of a new budget, since Jinja passes no context here
             Budget().weigh(argument)
         return super().getitem(obj, argument)
 
@@ -174,7 +177,7 @@ class BoundedEnvironment(TrackingEnvironment):
         if kind in _JINJA_CALLABLES:
             budget.spend(CALL)  # a second Python frame; the body charges itself
             return super().call(context, obj, *args, **kwargs)
-        if isinstance(own, str) and obj.__name__ in _NOT_GROWING:
+        if isinstance(own, str) and obj.__name__ in _NOT_GROWING:  # the most frequent calls, such as `strip`
             budget.spend(len(own))
             result = super().call(context, obj, *args, **kwargs)
             budget.reads.called(own, obj.__name__, args, result)
@@ -190,6 +193,8 @@ class BoundedEnvironment(TrackingEnvironment):
 
 class _Format:
     """The method `format` or `format_map` of a text. Its fields are not visible to templates."""
+
+    # The sandbox refuses attributes that begin with an underscore.
 
     def __init__(self, text: str, function: Callable[..., str]) -> None:
         self._text, self._function = text, function
@@ -212,19 +217,11 @@ def _charge_operator(budget: Budget, operator: str, left: Any, right: Any) -> No
         budget.reserve(size_of(left) + size_of(right))
     elif operator == "%" and isinstance(left, str | bytes):
         budget.reserve(percent_size(budget, left, right))
-    elif operator == "*":
+    elif operator == "*":  # `"ab" * 3` or `3 * "ab"`
         for value, times in ((left, right), (right, left)):
             budget.reserve(size_of(value) * max(0, times) if isinstance(times, int) else 0)
     elif operator == "-":  # views of a mapping's keys are sets
         budget.weigh([left, right])
-
-
-def _note_operator(reads: Reads, operator: str, left: Any, right: Any) -> None:
-    """A text as a format, or a text as often as a number says, which may be the caller's."""
-    if operator == "%":
-        reads.note(left)
-    elif operator == "*" and any(isinstance(value, str) and not value.isspace() for value in (left, right)):
-        reads.numbers = True
 
 
 def _note_call(reads: Reads, obj: Any, own: Any, args: tuple[Any, ...], result: Any) -> None:
@@ -266,13 +263,13 @@ def _charged(budget: Budget, values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter with charges for what it reads and creates.
-
-    It takes the context for its budget; that also keeps Jinja's compiler from running it on constants, uncharged.
-    """
+    """A filter with charges for what it reads and creates."""
+    # The environment, a context or nothing: what the filter wants as its first argument (`jinja2.pass_context`).
     passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
-    reads_all = name not in FILTER_SIZES and name not in _SHALLOW | _SORTING
+    size = FILTER_SIZES.get(name)
+    reads_all = size is None and name not in _SHALLOW | _SORTING
 
+    # It takes the context for its budget; that also keeps Jinja's compiler from running it on constants, uncharged.
     @jinja2.pass_context
     def bounded(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         budget = context.budget
@@ -280,7 +277,15 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
             budget.spend(CALL + 4 * text_size(value))
         else:
             value = value if name in _SHALLOW else _listed(value)
-            _charge_filter(budget, name, value, args, kwargs)
+            budget.spend(CALL)
+            if size is not None:
+                budget.reserve(size(budget, value, args, kwargs))
+            elif name in _SHALLOW:
+                budget.spend(size_of(value) * (ASKED_ELEMENT // ELEMENT))
+            else:
+                weight = budget.weigh([value, args, *kwargs.values()])
+                # A sort compares n * log2(n) times; other filters read a value a few times.
+                budget.spend(weight * weight.bit_length() if name in _SORTING else 4 * weight)
         if passed is None:
             result = function(value, *args, **kwargs)
         else:
@@ -308,21 +313,10 @@ def _reading_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
             reads.note_all(given)
         if passed is None:
             return function(value, *args, **kwargs)
+        # `attr`, `first` and `last` take the environment, `random` the context.
         return function(context.environment if passed == "environment" else context, value, *args, **kwargs)
 
     return reading
-
-
-def _charge_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    budget.spend(CALL)
-    size = FILTER_SIZES.get(name)
-    if size is not None:
-        budget.reserve(size(budget, value, args, kwargs))
-    elif name in _SHALLOW:
-        budget.spend(size_of(value) * (ASKED_ELEMENT // ELEMENT))
-    else:
-        weight = budget.weigh([value, args, *kwargs.values()])
-        budget.spend(weight * weight.bit_length() if name in _SORTING else 4 * weight)  # n log n to sort
 
 
 def _bounded_test(function: Any, name: str) -> Callable[..., bool]:

@@ -133,7 +133,8 @@ class Budget:
         self.size = BASE_SIZE  # of one value
         self._inputs, self._messages = inputs, messages
         self._grown = False
-        self._depths: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # generator -> length of its chain
+        # Generator -> length of its chain. Weak, so that the budget keeps no generator alive.
+        self._depths: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def spend(self, units: int) -> bool:
         """Charge work. Returns `True`, so that compiled templates can use it in a condition.
@@ -209,7 +210,7 @@ class Budget:
         if self._grown:
             return
         self._grown = True
-        most = 1 << 40
+        most = 1 << 40  # as good as no limit: the inputs are in memory already
         weight, messages = weight_of(self._inputs, most), self._messages
         self.size += SIZE_PER_INPUT * weight
         self.left += weight * (WORK_PER_INPUT + WORK_PER_MESSAGE * messages) + WORK_PER_PAIR * messages * messages
@@ -267,7 +268,7 @@ class BoundedContext(TrackingContext):
         return value
 
     def charge_search(self, value: Any) -> Any:
-        """Charge the right side of `in`. Searching a text may read it more than once."""
+        """Charge the right side of `in`. Searching a text may read it more than once; a mapping looks up a hash."""
         if isinstance(value, str):
             self.budget.spend(4 * len(value))
         elif not isinstance(value, dict):
@@ -312,12 +313,13 @@ class ChargeInserter(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 (the library's names)
         """Every iteration is charged the loop's body, and every element the loop's condition."""
+        # Before the calls below are added, which are no work of the template's.
         cost = _cost(node.body)
         test_cost = 0 if node.test is None else _cost([node.test])
         self.generic_visit(node)
         node.iter = context_call("charge_loop", node.iter, lineno=node.lineno)
         node.body.insert(0, context_statement("charge", nodes.Const(cost), lineno=node.lineno))
-        if node.test is not None:
+        if node.test is not None:  # it runs for the elements that it leaves out, too
             node.test = nodes.And(context_call("charge", nodes.Const(test_cost)), node.test, lineno=node.lineno)
         return node
 
@@ -347,7 +349,7 @@ class ChargeInserter(NodeTransformer):
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         """A slice is a new value. Characters of a text are read, and so is a text by which something is looked up."""
         self.generic_visit(node)
-        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
+        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):  # message['content']
             return node
         node.node = _unless_constant("note", node.node)
         if isinstance(node.arg, nodes.Slice):
@@ -367,7 +369,7 @@ class ChargeInserter(NodeTransformer):
 
         What is read is recorded, except in comparisons with roles, which are in every template.
         """
-        if _asks_whether_empty(node):
+        if _asks_whether_empty(node):  # the filter `length` counts as reading, and whether a text is empty does not
             node.expr = context_call("length", cast(nodes.Filter, node.expr).node, lineno=node.lineno)
         self.generic_visit(node)
         sides: list[Any] = [node, *node.ops]
@@ -377,7 +379,15 @@ class ChargeInserter(NodeTransformer):
             for side in sides:
                 is_searched = isinstance(side, nodes.Operand) and side.op in ("in", "notin")
                 side.expr = _unless_constant("charge_search" if is_searched else "charge_comparison", side.expr)
-        return _recorded(node) if is_recorded else node
+        if not is_recorded:
+            return node
+        op = node.ops[0].op
+        if len(node.ops) > 1 or op not in _RECORDED:  # `a < b`, or a chain such as `a == b == c`
+            for side in sides:
+                side.expr = _unless_constant("note", side.expr)
+            return node
+        call = context_call("contains" if "in" in op else "equal", node.expr, node.ops[0].expr, lineno=node.lineno)
+        return nodes.Not(call, lineno=node.lineno) if op in ("ne", "notin") else call
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Dict:  # noqa: N802
         """The keys of a new mapping are hashed, and found again by what they are."""
@@ -386,19 +396,6 @@ class ChargeInserter(NodeTransformer):
             if not isinstance(pair.key, nodes.Const):
                 pair.key = context_call("note", context_call("charge_comparison", pair.key))
         return node
-
-
-def _recorded(node: nodes.Compare) -> nodes.Expr:
-    """The comparison, in which what is read is recorded."""
-    sides: list[Any] = [node, *node.ops]
-    op = node.ops[0].op
-    if len(node.ops) > 1 or op not in _RECORDED:
-        for side in sides:
-            side.expr = _unless_constant("note", side.expr)
-        return node
-    method = "contains" if "in" in op else "equal"
-    call = context_call(method, node.expr, node.ops[0].expr, lineno=node.lineno)
-    return nodes.Not(call, lineno=node.lineno) if op in ("ne", "notin") else call
 
 
 def _asks_whether_empty(node: nodes.Compare) -> bool:
@@ -446,6 +443,7 @@ def _statements(node: nodes.Node) -> list[nodes.Node]:
 
 def _cost(body: Iterable[nodes.Node]) -> int:
     """The charge for executing these nodes once, without the bodies of loops and macros, which charge themselves."""
+    # {{ a }}{% for x in y %}{{ b }}{% endfor %}: the output, a, the loop, x and y, but not b.
     count, waiting = 1, list(body)
     while waiting:
         node = waiting.pop()

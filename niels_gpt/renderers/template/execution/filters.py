@@ -37,7 +37,7 @@ def tracking_filters() -> dict[str, Callable[..., Any]]:
         "escape": escaped,
         "e": escaped,
         "replace": _replace,
-        "title": _title,
+        "title": lambda s: as_text(s)._changed(jinja2.filters.do_title),  # not `str.title`: "it's" stays "It's"
         "trim": lambda value, chars=None: as_text(value).strip(chars),
         "upper": lambda s: as_text(s).upper(),
         "lower": lambda s: as_text(s).lower(),
@@ -139,10 +139,6 @@ def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> Tracke
     )
 
 
-def _title(value: Any) -> TrackedStr:
-    return as_text(value)._changed(jinja2.filters.do_title)
-
-
 def _format(value: Any, *args: Any, **kwargs: Any) -> Any:
     if args and kwargs:
         raise jinja2.exceptions.FilterArgumentError("can't handle positional and keyword arguments at the same time")
@@ -166,6 +162,7 @@ def _indent(s: Any, width: int | str = 4, first: bool = False, blank: bool = Fal
         return jinja2.filters.do_indent(s, width, first, blank)
     text = as_text(s)
     indention = width if isinstance(width, str) else tracked_text(" " * width, LABEL)
+    # Jinja adds a newline and splits, so that a text that ends in one has an empty last line.
     lines = (text + _NEWLINE).splitlines()
     parts: list[str] = [indention] if first else []
     for number, line in enumerate(lines):
@@ -200,7 +197,7 @@ class TrackingFormatter(jinja2.sandbox.SandboxedFormatter):
 
     def _format_tracked(self, text: TrackedStr, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TrackedStr:
         """Inserted values keep their origins; the text around them gets the format's single origin, or LOST."""
-        whole = self.vformat(plain(text), args, kwargs)
+        expected = self.vformat(plain(text), args, kwargs)
         around = origin_of(text)
         parts: list[TrackedStr] = []
         number = 0
@@ -218,4 +215,4 @@ class TrackingFormatter(jinja2.sandbox.SandboxedFormatter):
             else:
                 parts.append(as_text(value))
         result = joined(parts)
-        return result if result == whole else TrackedStr(whole)
+        return result if result == expected else TrackedStr(expected)

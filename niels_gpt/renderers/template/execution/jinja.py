@@ -184,6 +184,8 @@ class TrackingCodeGenerator(CodeGenerator):
         super().visit_Getattr(node, frame)
         self.write(")")
 
+    # In place of Jinja's `str(...)`, and around its `escape(...)`: a plain string in the output would count as LITERAL.
+
     def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
         self.write("niels_text(")
         if frame.eval_ctx.volatile or frame.eval_ctx.autoescape:
@@ -241,7 +243,7 @@ class TrackingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
-        self.concat = _concat  # type: ignore[method-assign]
+        self.concat = _concat  # type: ignore[method-assign] # joins the output of macros and set blocks
         self.filters |= tracking_filters()
         self.globals |= {
             "raise_exception": _raise,
@@ -272,6 +274,7 @@ class TrackingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         `message.index` must be the message's key "index" or undefined, never our attribute `MessageDict.index`.
         """
         kind = type(obj)
+        # A field of a message, which is most of all look-ups. Names that `dict` has are methods first (`m.items`).
         if kind in _TRACKED_DICTS and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         open_names = _TEXT_METHODS if isinstance(obj, str) else _SAFE_ATTRIBUTES.get(kind, ())
@@ -319,7 +322,7 @@ class TrackingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
         _add_loop_calls(template, depth=0)
-        template.set_environment(self)
+        template.set_environment(self)  # again, for the nodes that were added
         return template
 
 
@@ -336,6 +339,8 @@ def _add_loop_calls(node: nodes.Node, depth: int) -> None:
     """
     if isinstance(node, nodes.Macro | nodes.CallBlock):
         return
+    # Not by `NodeTransformer`: the depth is that of the loops around a node, and `leave` comes after the loop, where a
+    # `break` arrives, too.
     for name in node.fields:
         value = getattr(node, name)
         if isinstance(value, nodes.Node):
@@ -346,7 +351,7 @@ def _add_loop_calls(node: nodes.Node, depth: int) -> None:
         for child in value:
             if isinstance(child, nodes.For):
                 _add_loop_calls(child, depth + 1)
-                if isinstance(child.target, nodes.Name):
+                if isinstance(child.target, nodes.Name):  # first in the body, before anything is written
                     item = nodes.Name(child.target.name, "load", lineno=child.lineno)
                     child.body.insert(0, context_statement("enter", nodes.Const(depth), item))
                 children += [child, context_statement("leave", nodes.Const(depth))]

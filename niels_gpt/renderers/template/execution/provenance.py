@@ -80,6 +80,7 @@ class TrackedStr(str):
             while first < len(runs) and base + runs[first][0] <= start:
                 base += runs[first][0]
                 first += 1
+            # Of runs 3 5 2, the span 2..4 touches the first two (1 and 1 characters), and the span 4..9 the last two.
             inside, number, at = [], first, base
             while number < len(runs) and at < stop:
                 end = at + runs[number][0]
@@ -111,7 +112,30 @@ class TrackedStr(str):
 
     def __mod__(self, values: Any) -> TrackedStr:
         """As `str.__mod__`: the format keeps its origins, each inserted value has its own."""
-        return _percent(self, values)
+        expected = str.__mod__(plain(self), values)
+        parts: list[str] = []
+        at = number = 0
+        for directive in _DIRECTIVE.finditer(plain(self)):
+            parts.append(self.cut(at, directive.start()))
+            at = directive.end()
+            key, form = directive["key"], directive["form"]
+            if form == "%":  # `%%` writes its second character
+                parts.append(self.cut(at - 1, at))
+                continue
+            if key is not None:
+                value = values[key]
+            elif isinstance(values, tuple):
+                value = values[number]
+                number += 1
+            else:
+                value = values
+            if form == "s":
+                parts.append(as_text(value))
+            else:
+                parts.append(tracked_text(str.__mod__("%" + form, (value,)), origin_of(value)))
+        result = joined([*parts, self.cut(at, len(self))])
+        # Other forms than these, such as `%*d`, take other values than were counted here: then nothing is certain.
+        return result if result == expected else TrackedStr(expected)
 
     # ---- cutting
 
@@ -120,27 +144,23 @@ class TrackedStr(str):
             start, stop, step = key.indices(len(self))
             if step == 1:
                 return self.cut(start, max(start, stop))
-            return TrackedStr(str.__getitem__(self, key), self._stepped(range(start, stop, step)))
+            # Runs of lengths 3 5, at 1 3 5 7, become 1 3. Computed run by run, not character by character: `text[::2]`
+            # of a long text has few runs.
+            positions = range(start, stop, step)
+            rising = positions if step > 0 else positions[::-1]
+            runs, before, end = list[Run](), 0, 0
+            for length, origin in self.runs:
+                end += length
+                until = len(range(rising.start, min(end, rising.stop), rising.step))  # positions before the run's end
+                if until > before:
+                    runs.append((until - before, origin))
+                before = until
+            return TrackedStr(str.__getitem__(self, key), tuple(runs if step > 0 else reversed(runs)))
         at = range(len(self))[operator.index(key)]  # handles negative indices; raises TypeError and IndexError as str
         return self.cut(at, at + 1)
 
     def __iter__(self) -> Any:
         return self.cuts((at, at + 1) for at in range(len(self)))
-
-    def _stepped(self, places: range) -> tuple[Run, ...]:
-        """The runs of the characters at these places: runs of lengths 3 5, at 1 3 5 7, become 1 3.
-
-        Computed run by run, not character by character: `text[::2]` of a long text has few runs.
-        """
-        rising = places if places.step > 0 else places[::-1]
-        runs, before, end = [], 0, 0
-        for length, origin in self.runs:
-            end += length
-            until = len(range(rising.start, min(end, rising.stop), rising.step))  # places that precede the run's end
-            if until > before:
-                runs.append((until - before, origin))
-            before = until
-        return tuple(runs if places.step > 0 else reversed(runs))
 
     def strip(self, characters: str | None = None) -> TrackedStr:
         """As `str.strip`."""
@@ -192,14 +212,11 @@ class TrackedStr(str):
         return self.cut(0, at), self.cut(at, end), self.cut(end, len(self))
 
     def _located(self, parts: list[str], sep: str | None) -> list[str]:
-        """The parts of a split with their origins.
-
-        With a separator, a part starts right after the separator that follows the part before it. Without one, parts
-        are separated by white space, and no part starts with white space (except the first of `rsplit`, which starts
-        with the text itself), so the next occurrence of a part is its place::
-
-            "xyxyx" split at "xyx"    parts "" "yx"    at 0 and 3 (searching would find "yx" at 1)
-        """
+        """The parts of a split with their origins."""
+        # With a separator, a part starts right after the separator that follows the part before it: "xyxyx" split at
+        # "xyx" has parts "" "yx" at 0 and 3, where searching would find "yx" at 1. Without one, parts are separated by
+        # white space, and no part starts with white space (except the first of `rsplit`, which starts with the text
+        # itself), so the next occurrence of a part is its position.
         spans: list[tuple[int, int]] = []
         at = 0
         for part in parts:
@@ -225,20 +242,19 @@ class TrackedStr(str):
         return joined(self.cuts([*spans, (at, len(self))]), new)
 
     def _changed(self, change: Callable[[str], str]) -> TrackedStr:
-        """Apply a change of case. Where it changes the length ("ß".upper() is "SS"), each run is changed on its own.
-
-        The result is LOST if that differs from the change of the whole text (capitalize, final sigma).
-        """
+        """Apply a change of case."""
         changed = change(plain(self))
         if len(changed) == len(self):
             return type(self)(changed, self.runs)
+        # "ß".upper() is "SS": each run is changed on its own. That may differ from the change of the whole text, as in
+        # `capitalize` of a second run, or with a sigma at the end of a run; then the result is LOST.
         text, parts, at = plain(self), [], 0
         for length, origin in self.runs:
             part = change(text[at : at + length])
             parts.append(TrackedStr(part, ((len(part), origin),)))
             at += length
-        whole = joined(parts)
-        return whole if whole == changed else TrackedStr(changed)
+        result = joined(parts)
+        return result if result == changed else TrackedStr(changed)
 
     def lower(self) -> TrackedStr:
         """As `str.lower`."""
@@ -372,30 +388,3 @@ def origins_of(value: Any) -> Iterator[int]:
             yield from origins_of(item)
     else:
         yield LABEL if value is None or isinstance(value, int | float) else LOST
-
-
-def _percent(text: TrackedStr, values: Any) -> TrackedStr:
-    """`text % values`, directive by directive; LOST if that differs from what `str` writes (`%*d`)."""
-    whole = str.__mod__(plain(text), values)
-    parts: list[str] = []
-    at = number = 0
-    for found in _DIRECTIVE.finditer(plain(text)):
-        parts.append(text.cut(at, found.start()))
-        at = found.end()
-        key, form = found["key"], found["form"]
-        if form == "%":
-            parts.append(text.cut(at - 1, at))
-            continue
-        if key is not None:
-            value = values[key]
-        elif isinstance(values, tuple):
-            value = values[number]
-            number += 1
-        else:
-            value = values
-        if form == "s":
-            parts.append(as_text(value))
-        else:
-            parts.append(tracked_text(str.__mod__("%" + form, (value,)), origin_of(value)))
-    result = joined([*parts, text.cut(at, len(text))])
-    return result if result == whole else TrackedStr(whole)

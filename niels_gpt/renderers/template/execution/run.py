@@ -58,8 +58,9 @@ def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Templat
     except (RecursionError, MemoryError) as error:
         raise TemplateError("the chat template is nested too deeply to be compiled; pass another one") from error
     except (SyntaxError, ValueError, OverflowError) as error:  # Python's compiler: nested loops, long integers
+        reason = shown(str(error.args[0] if error.args else error), 200)
         raise TemplateError(
-            f"the chat template cannot be compiled: {_one_line(error)}; repair the template, or pass another one"
+            f"the chat template cannot be compiled: {reason}; repair the template, or pass another one"
         ) from error
 
 
@@ -84,7 +85,7 @@ def run_template(
         # `root_render_func` is what `Template.generate` wraps; called directly, errors keep their type and the context
         # can hold the budget.
         for text in template.root_render_func(context):
-            total += len(text)
+            total += len(text)  # of all chunks: many small ones are as large as one large value
             budget.spend(CALL)
             if total > budget.size:
                 budget.check_size(total)
@@ -112,7 +113,3 @@ def _where(stack: MessageStack) -> str:
 def _plainly(error: Exception) -> str:
     """An error's text, with the plain classes in place of ours."""
     return _OUR_NAMES.sub(lambda found: _PLAIN_NAMES[found[1]], str(error)[:2000])
-
-
-def _one_line(error: Exception) -> str:
-    return shown(str(error.args[0] if error.args else error), 200)

@@ -137,6 +137,9 @@ def _largest(values: tuple[Any, ...]) -> int:
 # ---- methods of texts, bytes and integers
 
 
+# `own` is the value whose method is called. A character that fills it up has 4 bytes at most.
+
+
 def _padded(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
     return size_of(own) + 4 * _count(_argument(args, named, 0, "width", 0))
 
@@ -151,6 +154,7 @@ def _replaced(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[st
         return size_of(own) + _weigh_all(budget, args, named)
     old, new = args[:2]
     both_texts = isinstance(own, str) and isinstance(old, str)
+    # An empty text is found before each character and at the end: "ab" has three places for it.
     found: int = str.count(own, old) if both_texts and old else len(own) + 1
     count = _argument(args, named, 2, "count", None)
     times: int = min(found, count) if isinstance(count, int) and count >= 0 else found
@@ -176,7 +180,7 @@ def _parts(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, 
     if isinstance(sep, str) and isinstance(own, str):
         number = str.count(own, sep) + 1 if sep else 1
     else:
-        number = len(own) // 2 + 1
+        number = len(own) // 2 + 1  # "a b c": at white space, every second character at most begins a part
     if isinstance(most, int) and most >= 0:
         number = min(number, most + 1)
     budget.spend(_searching(own, sep))
@@ -191,6 +195,7 @@ def _lines(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, 
 def _translated(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
     table = args[0] if args else None
     if isinstance(table, dict):
+        # Each character becomes a text of the table, or a character of 4 bytes at most.
         sizes = [text_size(value) for value in table.values() if isinstance(value, str | bytes)]
         return size_of(own) + len(own) * max([4, *sizes])
     return size_of(own) * 4 + _weigh_all(budget, args, named)
@@ -212,6 +217,7 @@ def _bytes_of_int(budget: Budget, own: Any, args: tuple[Any, ...], named: Mappin
 
 
 def _tripled(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
+    # "ΐ".upper() has three characters, and no character has more.
     return 3 * size_of(own) + _weigh_all(budget, args, named)
 
 
@@ -300,6 +306,8 @@ def _json(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str,
 
 def _depth(value: Any) -> tuple[int, int]:
     """The depth of nesting of a value that has been weighed, and the number of its elements at all depths."""
+    # [[1], {"a": 2}] has three levels, of 1, 2 and 2 values: depth 3. Below them are 2, 2 and 0 elements, and one more
+    # is counted for each level: 7.
     level, depth, elements = [value], 0, 0
     while level:
         below: list[Any] = []

@@ -19,7 +19,7 @@ on other conversations with the same features as on the probes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal, Protocol
@@ -31,7 +31,7 @@ from niels_gpt.messages import Message, normalise, reasoning_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.isolation import IsolationError
-from niels_gpt.renderers.template.proofs.proof import Proof, may_hold
+from niels_gpt.renderers.template.proofs.proof import Ints, Proof, may_hold
 from niels_gpt.renderers.template.proofs.substitution import NONE, Unproven
 from niels_gpt.renderers.types import CONTENT, SAMPLED
 
@@ -148,6 +148,7 @@ class Certificate:
     def verdict(self, template: Template, probe: Probe, *, gen: bool = False) -> Verdict:
         """The verdict on one probe, or on the same with the generation prompt."""
         name = f"{probe.name}, prompt" if gen else probe.name
+        # Without a lock: two threads that judge the same probe at once store equal verdicts.
         found = self.verdicts.get(name)
         if found is None:
             if len(self._rendered) > MOST_RENDERED:
@@ -206,22 +207,41 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], con
     # message; a character of the template attributed as content.
     wrong = body & ((owner != proof.content) | ((facts & CONTENT) == 0))
     wrong |= expected & (owner != proof.owner)
-    wrong |= proof.own & ~expected & ((facts & CONTENT) > 0)
+    wrong |= proof.is_template & ~expected & ((facts & CONTENT) > 0)
     if wrong.any():
         at = int(np.argmax(wrong))
         if owner[at] == proof.owner[at]:
             what = "does not see" if body[at] else "takes more than"
             return f"tracing {what} the content of message {owner[at]} at {_shown(proof.text, at)}"
         return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
-    for at in _unheld(traced, proof, messages):
-        return f"tracing takes more than the content of message {owner[at]} at {_shown(proof.text, at)}"
+    # Each traced content that substitutes do not prove whole must be a text that its message holds.
+    at = 0
+    for text, fact in zip(traced.texts, traced.facts, strict=True):
+        is_content = (fact & CONTENT) and not (fact & SAMPLED)
+        if is_content and (proof.content[at : at + len(text)] < 0).any() and not may_hold(messages[fact >> 3], text):
+            return f"tracing takes more than the content of message {owner[at]} at {_shown(proof.text, at)}"
+        at += len(text)
+    return _turn_disagreement(owner, proof, controls)
+
+
+def _turn_disagreement(owner: Ints, proof: Proof, controls: ControlTokens) -> str:
+    """The same of the template's own text: the headers and the ends of turns, and a prompt, which is of no message.
+
+    Args:
+        owner: the message of each character by tracing.
+    """
     if proof.added and owner[proof.added - 1] >= 0:
         return f"tracing gives {_shown(proof.text, 0)}, which the template adds, to message {owner[proof.added - 1]}"
     unseen = {*proof.owner.tolist()} - {*owner.tolist(), NONE}
     if unseen:  # messages without data, in loops that tracing does not see
         return f"tracing does not see message {min(unseen)}"
-    for at in _headers(proof):
-        if owner[at] != proof.owner[at] >= 0:
+    # Headers are compared at their last visible character, right before a content or a sampled span, because the white
+    # space and the text between turns may count to either turn.
+    starts = np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, prepend=-1) != 0)).tolist()
+    starts += [span.start for span in proof.sampled]
+    for start in starts:
+        at = len(proof.text[:start].rstrip()) - 1
+        if at >= 0 and proof.content[at] < 0 and owner[at] != proof.owner[at] >= 0:
             return (
                 f"tracing gives the header that ends in {_shown(proof.text, max(0, at - 8))} to message {owner[at]}; "
                 f"it is of message {proof.owner[at]}"
@@ -230,7 +250,12 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], con
     # end of a turn.
     is_end = np.zeros(len(proof.text), np.bool_)
     is_end[_footers(proof, controls)] = True
-    for turn in _turns_without_content(proof, controls):
+    # The turns of messages without content, each to its first stop: a template may close the conversation after it. Of
+    # <|user|>\n<|end|>\n<|endoftext|> the turn of the message "" is <|user|>\n<|end|>.
+    for message in np.setdiff1d(proof.owner[proof.owner >= 0], proof.content):
+        start, last = np.flatnonzero(proof.owner == message)[[0, -1]].tolist()
+        length = controls.first_stop(proof.text[start : last + 1])
+        turn = slice(start, start + length if length else last + 1)
         is_end[turn] |= np.maximum.accumulate(owner)[turn] >= 0
     wrong = (proof.content < 0) & (proof.owner >= 0) & (owner != proof.owner) & (is_end | (owner >= 0))
     owned = np.flatnonzero(proof.owner >= 0)
@@ -241,27 +266,6 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], con
         at = int(np.argmax(wrong))
         return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
     return ""
-
-
-def _unheld(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> Iterator[int]:
-    """The first character of each traced content that no substitutes prove whole and that its message does not hold."""
-    at = 0
-    for text, fact in zip(traced.texts, traced.facts, strict=True):
-        is_content = (fact & CONTENT) and not (fact & SAMPLED)
-        if is_content and (proof.content[at : at + len(text)] < 0).any() and not may_hold(messages[fact >> 3], text):
-            yield at
-        at += len(text)
-
-
-def _headers(proof: Proof) -> list[int]:
-    """The position of the last visible character before each content and sampled span, if that is scaffold.
-
-    Headers are compared there, because the white space and the text between turns may count to either turn.
-    """
-    starts = np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, prepend=-1) != 0)).tolist()
-    starts += [span.start for span in proof.sampled]
-    before = [len(proof.text[:start].rstrip()) - 1 for start in starts]
-    return [at for at in before if at >= 0 and proof.content[at] < 0]
 
 
 def _footers(proof: Proof, controls: ControlTokens) -> list[int]:
@@ -280,19 +284,6 @@ def _footers(proof: Proof, controls: ControlTokens) -> list[int]:
     return [*starts, *(stop - 1 for stop, at in zip(stops, starts, strict=True) if stop > at)]
 
 
-def _turns_without_content(proof: Proof, controls: ControlTokens) -> Iterator[slice]:
-    """The turns of messages without content, each to its first stop: a template may close the conversation after it.
-
-    ::
-
-        text     <|user|>\n<|end|>\n<|endoftext|>      the turn of the message ""   <|user|>\n<|end|>
-    """
-    for message in np.setdiff1d(proof.owner[proof.owner >= 0], proof.content):
-        start, last = np.flatnonzero(proof.owner == message)[[0, -1]].tolist()
-        length = controls.first_stop(proof.text[start : last + 1])
-        yield slice(start, start + length if length else last + 1)
-
-
 def _shown(text: str, at: int) -> str:
     return repr(text[at : at + 24])
 
@@ -308,27 +299,22 @@ def features(messages: Sequence[Message], tools: Any) -> Features:
         role, content = message["role"], message["content"]
         found.add(f"{role} after {before}" if before else f"{role} first")
         before = role
-        if not isinstance(content, str):
+        if not isinstance(content, str):  # a list of parts, which templates write in a loop of its own
             found.add(f"parts of {role}")
         elif not content.strip():
             found.add(f"empty {role}" if "tool_calls" not in message else "calls alone")
-        if len(message) > 2:
-            found |= _fields(message)
-    return frozenset(found)
-
-
-def _fields(message: Message) -> set[str]:
-    found = set()
-    if reasoning_of(message) is not None:
-        found.add("reasoning")
-    calls = message.get("tool_calls")
-    if calls:
-        found.add("calls")
+        if len(message) <= 2:  # a role and a content, as most messages
+            continue
+        if reasoning_of(message) is not None:
+            found.add("reasoning")
+        calls = message.get("tool_calls") or []
+        if calls:
+            found.add("calls")
         if len(calls) > 1:
             found.add("many calls")
         if any(isinstance(call["function"].get("arguments"), str) for call in calls):
             found.add("arguments as text")
-    return found
+    return frozenset(found)
 
 
 def _texts(message: Message) -> list[str]:
@@ -367,11 +353,11 @@ def _assistant(number: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def _call(number: int = 0, **arguments: Any) -> dict[str, Any]:
-    given = arguments or {"place": "Oxbow Mill", "near": True}
+    arguments = arguments or {"place": "Oxbow Mill", "near": True}
     return {
         "type": "function",
         "id": f"call0000{number}",
-        "function": {"name": "look_up", "arguments": given},
+        "function": {"name": "look_up", "arguments": arguments},
     }
 
 
@@ -386,9 +372,9 @@ def _tool(number: int = 0, content: str = _RESULT) -> dict[str, Any]:
 
 def _conversations() -> Mapping[str, list[dict[str, Any]]]:
     """Name -> a conversation without a system message; the name says what it tests."""
-    alone: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call()]}
-    two: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call(), _call(1, place="Weir")]}
-    thought: dict[str, Any] = {"reasoning_content": "Consider the map first."}
+    a_call: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call()]}
+    two_calls: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call(), _call(1, place="Weir")]}
+    reasoning: dict[str, Any] = {"reasoning_content": "Consider the map first."}
     one_turn, two_turns = [_user(), _assistant()], [_user(), _assistant(), _user(1), _assistant(1)]
     return {
         "one turn": one_turn,
@@ -396,25 +382,25 @@ def _conversations() -> Mapping[str, list[dict[str, Any]]]:
         "three turns": [*two_turns, _user(2), _assistant(2)],
         "ends with a user": [*one_turn, _user(1)],
         "only a user": [_user()],
-        "reasoning": [_user(), _assistant(**thought)],
-        "reasoning twice": [_user(), _assistant(**thought), _user(1), _assistant(1, **thought)],
-        "a call": [_user(), alone, _tool(), _assistant(1)],
+        "reasoning": [_user(), _assistant(**reasoning)],
+        "reasoning twice": [_user(), _assistant(**reasoning), _user(1), _assistant(1, **reasoning)],
+        "a call": [_user(), a_call, _tool(), _assistant(1)],
         "a call and a text": [_user(), _assistant(tool_calls=[_call()]), _tool(), _assistant(1)],
-        "a call, then a user": [_user(), alone, _tool(), _assistant(1), _user(2), _assistant(2)],
-        "a call after a turn": [*one_turn, _user(1), alone, _tool(), _assistant(2)],
-        "ends with a call": [_user(), alone],
-        "ends with a result": [_user(), alone, _tool()],
-        "two calls": [_user(), two, _tool(), _tool(1, "a weir"), _assistant(1)],
-        "call after call": [_user(), alone, _tool(), {**alone, "tool_calls": [_call(1)]}, _tool(1), _assistant(1)],
-        "reasoning and a call": [_user(), {**alone, **thought}, _tool(), _assistant(1, **thought)],
-        "arguments as text": [_user(), {**alone, "tool_calls": [_text_call()]}, _tool(), _assistant(1)],
+        "a call, then a user": [_user(), a_call, _tool(), _assistant(1), _user(2), _assistant(2)],
+        "a call after a turn": [*one_turn, _user(1), a_call, _tool(), _assistant(2)],
+        "ends with a call": [_user(), a_call],
+        "ends with a result": [_user(), a_call, _tool()],
+        "two calls": [_user(), two_calls, _tool(), _tool(1, "a weir"), _assistant(1)],
+        "call after call": [_user(), a_call, _tool(), {**a_call, "tool_calls": [_call(1)]}, _tool(1), _assistant(1)],
+        "reasoning and a call": [_user(), {**a_call, **reasoning}, _tool(), _assistant(1, **reasoning)],
+        "arguments as text": [_user(), {**a_call, "tool_calls": [_text_call()]}, _tool(), _assistant(1)],
         "a text and arguments as text": [_user(), _assistant(tool_calls=[_text_call()]), _tool(), _assistant(1)],
-        "a text and two calls": [_user(), {**two, "content": _WORDS[3]}, _tool(), _tool(1), _assistant(1)],
-        "a result, then a user": [_user(), alone, _tool(), _user(1), _assistant(1)],
+        "a text and two calls": [_user(), {**two_calls, "content": _WORDS[3]}, _tool(), _tool(1), _assistant(1)],
+        "a result, then a user": [_user(), a_call, _tool(), _user(1), _assistant(1)],
         "an empty answer": [_user(), {"role": "assistant", "content": ""}],
         "a system message later": [*one_turn, {"role": "system", "content": "Now be brief."}, _user(1), _assistant(1)],
         "a system message last": [_user(), {"role": "system", "content": "Now be brief."}, _assistant(1)],
-        "an empty result": [_user(), alone, _tool(0, ""), _assistant(1)],
+        "an empty result": [_user(), a_call, _tool(0, ""), _assistant(1)],
         "an empty system message": [{"role": "system", "content": ""}, *one_turn],
         "an empty question": [{"role": "user", "content": ""}, _assistant(), _user(1), _assistant(1)],
         "white space around": [
@@ -444,8 +430,8 @@ def probes() -> list[tuple[Probe, Features]]:
         for system in ([], [{"role": "system", "content": "Answer in few words."}]):
             for tools in (None, _TOOLS):
                 title = name + (", system" if system else "") + (", tools" if tools else "")
-                whole = (*system, *messages)
-                found.append((Probe(title, whole, tools), features(normalise(list(whole)), tools)))
+                conversation = (*system, *messages)
+                found.append((Probe(title, conversation, tools), features(normalise(list(conversation)), tools)))
     return found
 
 

@@ -74,7 +74,7 @@ class Oracle:
     Args:
         render: runs the template.
         controls: the control tokens of the tokenizer, and which end a turn.
-        retained: what the template compares with contents (`substitution.retained_pattern`).
+        retained: what the template compares with contents (`TemplateStrings.retained`).
         source: the template's text.
     """
 
@@ -90,49 +90,46 @@ class Oracle:
             Unproven: the output does not show where contents are. MessageError: the template refuses the messages.
         """
         gen = add_generation_prompt
-        real = self.render(messages, gen)
-        made, output = self._substituted(messages, real, gen)
-        return _Turns(self, messages, real, made, output, gen=gen).proof()
-
-    def _substituted(self, messages: list[Message], real: str, gen: bool) -> tuple[Substituted, str]:
-        """The messages with substitutes, and their output, which is the real one but for the substitutes."""
-        for retained, (letters_only, everywhere, escaped) in product(self._retained_by(messages), _MANNERS):
-            made = substitute(
+        output = self.render(messages, gen)
+        # What is not replaced in contents: first without control tokens, where a content spells one. Templates also
+        # write the strings that they seem to compare with, such as values of a mapping. A control token that stays in a
+        # content could not be distinguished from the template's own:
+        #     {{ {'user': '<|USER|>', 'assistant': '<|BOT|>'}[m.role] }}      an answer that ends in <|BOT|>
+        patterns = [self.retained]
+        if compared_tokens(messages, self.retained, self.controls):
+            patterns.insert(0, self.controls.excluded_from(self.retained))
+        for retained, (letters_only, everywhere, escaped) in product(patterns, _MANNERS):
+            substituted = substitute(
                 messages, retained, self.source, letters_only=letters_only, everywhere=everywhere, escaped=escaped
             )
             try:
-                output = made.unescaped(self.render(made.messages, gen))
+                substituted_output = substituted.unescaped(self.render(substituted.messages, gen))
             except MessageError:  # the template tests some of the replaced characters: replace fewer of them
                 continue
-            if is_same_but_case(made.restored(output, made.find(output)), real):
-                return made, output
+            # `lower` and `title` may change letters, which have no case in the substitutes.
+            if is_same_but_case(substituted.restored(substituted_output, substituted.find(substituted_output)), output):
+                return _Turns(self, messages, output, substituted, substituted_output, gen=gen).proof()
         raise Unproven("the template changes the contents: with other letters it writes another text")
-
-    def _retained_by(self, messages: list[Message]) -> list[re.Pattern[str]]:
-        """What is not replaced in contents: first without control tokens, where a content spells one.
-
-        Templates also write the strings that they seem to compare with, such as values of a mapping. A control token
-        that stays in a content could not be distinguished from the template's own::
-
-            {{ {'user': '<|USER|>', 'assistant': '<|BOT|>'}[m.role] }}      an answer that ends in <|BOT|>
-        """
-        if not compared_tokens(messages, self.retained, self.controls):
-            return [self.retained]
-        return [self.controls.excluded_from(self.retained), self.retained]
 
 
 class _Turns(TurnEnds):
     """One conversation: whose each character is, and what the model emits of its turns."""
 
     def __init__(
-        self, oracle: Oracle, messages: list[Message], real: str, made: Substituted, output: str, *, gen: bool
+        self,
+        oracle: Oracle,
+        messages: list[Message],
+        output: str,
+        substituted: Substituted,
+        substituted_output: str,
+        *,
+        gen: bool,
     ) -> None:
-        super().__init__(oracle.render, oracle.controls, messages, real, made, output, gen=gen)
-        self.retained = made.retained
+        super().__init__(oracle.render, oracle.controls, messages, output, substituted, substituted_output, gen=gen)
         self.added_stops = {}
         self.problems = [
             f"the output does not show where the text of message {index} is"
-            for index in self.unplaced
+            for index in self.unlocated
             if messages[index]["role"] != "assistant"
         ]
 
@@ -145,10 +142,11 @@ class _Turns(TurnEnds):
             Unproven: turns are not written in the order of the messages.
         """
         ends = self.ends()
-        owner = np.full(len(self.real), NONE, np.int64)
+        owner = np.full(len(self.output), NONE, np.int64)
         start = self._first_turn(ends[0])
-        alone = self.real[start : ends[0]].strip()
-        if alone and alone == self.controls.first(alone) and not (self.own == 0).any() and not self._lead():
+        first_turn = self.output[start : ends[0]].strip()
+        is_one_token = first_turn and first_turn == self.controls.first(first_turn)
+        if is_one_token and not (self.substitute_message == 0).any() and not self._lead():
             start = ends[0]  # bos alone: the template leaves the message out
         for index, end in enumerate(ends):
             owner[start:end] = index
@@ -157,71 +155,71 @@ class _Turns(TurnEnds):
         for index, message in enumerate(self.messages):
             if message["role"] == "assistant":
                 sampled.append(self.sampled_span(index, ends, sampled[-1].stop if sampled else 0))
-        roles = [message["role"] for message in self.messages]
         for span in sampled:
             stop = span.stop
             # The template may write the stop as part of the next turn. Then the newline after it is moved as well.
             if stop > ends[span.message]:
-                stop += len(self.real[stop:]) - len(self.real[stop:].lstrip())
+                stop += len(self.output[stop:]) - len(self.output[stop:].lstrip())
             owner[max(ends[span.message], span.start) : stop] = span.message
-        self._give_contents(owner, roles, sampled)
+        self._give_contents(owner, sampled)
         self._check_moved(ends)
         self._settle_spaces(owner, sampled)
-        letters = self.whole.substitutes >= 0
-        own, added = self._own_characters(), self._added(owner)
-        return Proof(self.real, self.content, letters, own, owner, sampled, added, self.problems, self.added_stops)
+        letters = self.full.substitutes >= 0
+        is_template, added = self._template_characters(), self._added_end(owner)
+        return Proof(
+            self.output, self.content, letters, is_template, owner, sampled, added, self.problems, self.added_stops
+        )
 
-    def _added(self, owner: Ints) -> int:
+    def _added_end(self, owner: Ints) -> int:
         """Where the words of a turn end that the template adds before all messages; 0 if it adds none, or just bos."""
         start = int(np.argmax(owner >= 0)) if (owner >= 0).any() else 0
         at, end = 0, 0
-        for begin, stop in [*self.controls.places(self.real[:start]), (start, start)]:
-            words = self.real[at:begin]
+        for begin, stop in [*self.controls.places(self.output[:start]), (start, start)]:
+            words = self.output[at:begin]
             end = at + len(words.rstrip()) if words.strip() else end
             at = stop
         return end
 
-    def _own_characters(self) -> npt.NDArray[np.bool_]:
-        """bool of shape (characters,): the template's own characters, which cannot be content.
+    def _template_characters(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (characters,): the template's own characters, which cannot be content."""
+        # A character of a content would have been replaced.
+        is_template = np.zeros(len(self.output), np.bool_)
+        is_template[replaced_places(self.output, self.substituted.letters_only)] = True
+        is_template &= (self.content < 0) & (self.full.substitutes < 0)
+        # Strings that were retained, and escapes of JSON (`\n`, whose "n" is a letter), may be content.
+        for pattern in (self.substituted.retained, _ESCAPES):
+            for found in pattern.finditer(self.output):
+                is_template[found.start() : found.end()] = False
+        return is_template
 
-        A character of a content would have been replaced. Escapes of JSON (`\\n`) are left out: they may be content.
-        """
-        own = np.zeros(len(self.real), np.bool_)
-        own[replaced_places(self.real, self.made.letters_only)] = True
-        own &= (self.content < 0) & (self.whole.substitutes < 0)
-        for pattern in (self.retained, _ESCAPES):
-            for found in pattern.finditer(self.real):
-                own[found.start() : found.end()] = False
-        return own
-
-    def _give_contents(self, owner: Ints, roles: list[str], sampled: list[SampledSpan]) -> None:
-        """Set the owner of each content's characters to its message, wherever the template writes them.
-
-        The exception is an assistant's content in another message's turn, such as the name of a call in the header of
-        its result: that is a quotation, and no content.
-        """
-        is_assistant = np.array([*(role == "assistant" for role in roles), False])
-        foreign = (self.content >= 0) & (owner != self.content)
-        quoted = foreign & is_assistant[self.content] & ~is_assistant[owner]
-        self.content[quoted] = NONE
-        given = foreign & ~quoted
+    def _give_contents(self, owner: Ints, sampled: list[SampledSpan]) -> None:
+        """Set the owner of each content's characters to its message, wherever the template writes them."""
+        # The last entry is for characters of no content, whose index is -1.
+        is_assistant = np.array([*(message["role"] == "assistant" for message in self.messages), False])
+        is_foreign = (self.content >= 0) & (owner != self.content)
+        # An assistant's content in another message's turn, such as the name of a call in the header of its result, is a
+        # quotation, and no content.
+        is_quoted = is_foreign & is_assistant[self.content] & ~is_assistant[owner]
+        self.content[is_quoted] = NONE
+        is_moved = is_foreign & ~is_quoted
         for span in sampled:
-            given[span.start : span.stop] = False
-        owner[given] = self.content[given]
+            is_moved[span.start : span.stop] = False
+        owner[is_moved] = self.content[is_moved]
 
     def _settle_spaces(self, owner: Ints, sampled: list[SampledSpan]) -> None:
         """Give white space after the end of a turn to that turn, as `proof.settle_spaces` does in pieces."""
         is_open = self.content < 0
         for span in sampled:
             is_open[span.start : span.stop] = False
-        for place in np.flatnonzero(np.diff(owner, prepend=owner[:1])).tolist():
-            stop = place
+        # Owners 0 0 0 1 1 1 change at 3. If white space is at 3 and 4, and a control token before 3: 0 0 0 0 0 1.
+        for start in np.flatnonzero(np.diff(owner, prepend=owner[:1])).tolist():
+            stop = start
             while (
-                stop < len(owner) and owner[stop] == owner[place] >= 0 and is_open[stop] and self.real[stop].isspace()
+                stop < len(owner) and owner[stop] == owner[start] >= 0 and is_open[stop] and self.output[stop].isspace()
             ):
                 stop += 1
-            if stop > place and self.controls.at_end(self.whole.text[:place].rstrip()):
-                owner[place:stop] = owner[place - 1]
+            if stop > start and self.controls.at_end(self.full.text[:start].rstrip()):
+                owner[start:stop] = owner[start - 1]
 
     def _check_moved(self, ends: list[int]) -> None:
         """Add a problem for each system message that the template writes before an earlier message, with markup.
@@ -231,21 +229,22 @@ class _Turns(TurnEnds):
             written     <s>Be brief.<e><u>Hi<e>       of user "Hi", system "Be brief."
             without it  <u>Hi<e>                      so that <s> and <e> are of the system message
         """
-        for index, message in enumerate(self.messages):
-            places = np.flatnonzero(self.own == index)
-            if not index or message["role"] not in ("system", "developer") or not len(places):
-                continue
-            if places[0] >= ends[index - 1]:
+        for index in range(1, len(self.messages)):
+            letters = np.flatnonzero(self.substitute_message == index)
+            if not self._instructs(index) or not len(letters) or letters[0] >= ends[index - 1]:
                 continue
             try:
-                without = self.render([*self.made.messages[:index], *self.made.messages[index + 1 :]], self.gen)
+                without = self.render(
+                    [*self.substituted.messages[:index], *self.substituted.messages[index + 1 :]], self.gen
+                )
             except MessageError:
                 without = ""
-            removed = len("".join(self.real.split())) - len("".join(without.split()))
-            visible = sum(not self.real[at].isspace() for at in np.flatnonzero(self.content == index).tolist())
-            seen = {*self.made.message_of(self.made.find(without)).tolist()}
-            takes_a_place = bool(seen - {*self.own.tolist()})  # of an earlier one, whose markup it has
-            if removed != visible and not takes_a_place:
+            removed = len("".join(self.output.split())) - len("".join(without.split()))
+            visible = sum(not self.output[at].isspace() for at in np.flatnonzero(self.content == index).tolist())
+            seen = {*self.substituted.message_of(self.substituted.find(without)).tolist()}
+            # If another message is written only without it, the system message replaces that one, and has its markup.
+            replaces_another = bool(seen - {*self.substitute_message.tolist()})
+            if removed != visible and not replaces_another:
                 self.problems.append(f"message {index} is written before an earlier one, with markup of its own")
 
     # ---- sampled spans
@@ -259,28 +258,31 @@ class _Turns(TurnEnds):
             least: where the sampled span before it ends, which may be after the end of that turn.
         """
         begin, end = ends[index - 1] if index else 0, ends[index]
-        own = begin + np.flatnonzero(self.own[begin:end] == index)  # within its turn: later turns may quote it
+        # Within its turn: later turns may quote it.
+        letters = begin + np.flatnonzero(self.substitute_message[begin:end] == index)
         contents = begin + np.flatnonzero(self.content[begin:end] == index)
-        last = self._after_content(int(own[-1]) + 1) if len(own) else begin
-        if len(contents) and not len(own):  # white space alone
+        last = self._after_content(int(letters[-1]) + 1) if len(letters) else begin
+        if len(contents) and not len(letters):  # white space alone
             last = int(contents[-1]) + 1
         first = int(contents[0]) if len(contents) else end
-        if not len(own) and (place := self._place_of_nothing(index, begin, end)) is not None:
-            last = place
-            first = place if self.controls.final_stop else first
+        if not len(letters) and (at := self._empty_content_position(index, begin, end)) is not None:
+            last = at
+            first = at if self.controls.final_stop else first
         start, rule = self._start(index, begin, first, end, least)
-        if index == 0 and rule and len(own) and not self._is_emitted_after_a_question(start, int(own[0])):
+        if index == 0 and rule and len(letters) and not self._is_emitted_after_a_question(start, int(letters[0])):
             self.problems.append(f"message {index} does not begin as the generation prompt")
             start, rule = first, ""
         if start < least:
             self.problems.append(f"message {index} begins before the answer before it ends")
+        # Data of other messages, such as results that are written into the answer: what follows the last of it is
+        # sampled. With others at 3 4 8, a turn of 2..10 and its own content up to 7, the span starts at 5.
         others = np.flatnonzero((self.content >= 0) & (self.content != index))
         inside = others[(others >= start) & (others < end)]
         if len(inside):
             self.problems.append(f"message {index} holds data of message {int(self.content[inside[-1]])}")
             start = max([start, *(inside[inside < last] + 1).tolist()])
         after = others[others >= max(start, last)]
-        limit = int(after[0]) if len(after) else len(self.real)
+        limit = int(after[0]) if len(after) else len(self.output)
         stop = self._stop(index, max(start, last), end, limit)
         if not rule and index in self.added_stops:  # the start is not known, and a problem already
             del self.added_stops[index]
@@ -288,7 +290,9 @@ class _Turns(TurnEnds):
             stop = start
             if index not in self.added_stops:
                 self.problems.append(f"nothing of message {index} is sampled, so that its stop is not known")
-        ending = self.controls.final_stop if index in self.added_stops else self.controls.at_end(self.real[start:stop])
+        ending = (
+            self.controls.final_stop if index in self.added_stops else self.controls.at_end(self.output[start:stop])
+        )
         return SampledSpan(index, start, stop, rule, ending)
 
     def _start(self, index: int, begin: int, first: int, end: int, least: int) -> tuple[int, str]:
@@ -300,30 +304,37 @@ class _Turns(TurnEnds):
             end: where the turn ends.
             least: where the answer before ends; its stop may be in this turn, and the prompt may hold it or not.
         """
+        # Of user "Hi", assistant "Yo", served with the prompt <a>\n<think>\n:
+        #     <u>Hi<e><a>\n<think>\nHm.</think>Yo<e>   PREFIX    the reply begins after all of the prompt
+        #     <u>Hi<e>  <a>\n<think>\nHm.</think>Yo    SPACES    apart from white space
+        #     <u>Hi<e><a>\nYo<e>                       SHORTER   <a>\n: history lacks the last tag
+        # and with a prompt that ends in words, [BOT] Sure:
+        #     [USER] Hi [BOT] Yo                       HEADER    at the content: the prompt has more than the header
         before_all = self.rendering(0, False) if index == 0 else None
-        if before_all is not None and self.real.startswith(before_all.text):  # bos is no part of the turn
+        if before_all is not None and self.output.startswith(before_all.text):  # bos is no part of the turn
             begin = max(begin, min(len(before_all.text), first))
         later = self._prompts(index, least) if least > begin else ()
         # White space before the first letter of a content is not certainly the content's.
-        letters = first + np.flatnonzero(self.own[first:end] == index)
-        letter = int(letters[0]) if len(letters) and self.real[first : int(letters[0])].isspace() else first
-        for place, prompt, rule in chain(self._prompts(index, begin), later):
-            if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= end:
-                return place + len(prompt), rule
-            stop = end_of_same(prompt, self.real[place:letter]) if prompt.strip() else None
-            if stop is not None:
-                return place + stop, SPACES
-            shared = self._shared(prompt, self.real[place:end])
+        letters = first + np.flatnonzero(self.substitute_message[first:end] == index)
+        has_spaces = len(letters) and self.output[first : int(letters[0])].isspace()
+        letter = int(letters[0]) if has_spaces else first
+        for at, prompt, rule in chain(self._prompts(index, begin), later):
+            if prompt and self.output.startswith(prompt, at) and at + len(prompt) <= end:
+                return at + len(prompt), rule
+            length = end_of_same(prompt, self.output[at:letter]) if prompt.strip() else None
+            if length is not None:
+                return at + length, SPACES
+            shared = self._shared(prompt, self.output[at:end])
             rest = prompt[shared:].lstrip()
-            only_tag = rule == PREFIX and rest.startswith("<") and not self.controls.first(prompt)
-            begins_so = prompt[:shared].strip() and place + shared > begin
-            if only_tag or (begins_so and (not rest or rest.startswith("<"))):
-                return place + shared, SHORTER
-            if begin < first <= place + shared and (prompt[:shared].strip() or not prompt.strip()):
+            is_only_tag = rule == PREFIX and rest.startswith("<") and not self.controls.first(prompt)
+            begins_alike = prompt[:shared].strip() and at + shared > begin
+            if is_only_tag or (begins_alike and (not rest or rest.startswith("<"))):
+                return at + shared, SHORTER
+            if begin < first <= at + shared and (prompt[:shared].strip() or not prompt.strip()):
                 return first, HEADER
-            if not prompt and (place == first or (rule == PREFIX and self.real[place:first].isspace())):
-                return place, rule
-        if first < end and self._served_place(index) == first:
+            if not prompt and (at == first or (rule == PREFIX and self.output[at:first].isspace())):
+                return at, rule
+        if first < end and self._served_end(index) == first:
             return first, WITHOUT
         self.problems.append(f"message {index} does not begin as the generation prompt")
         return first, ""
@@ -336,43 +347,43 @@ class _Turns(TurnEnds):
             messages[:0], prompt    <s>
             all messages            <s>[INST] Be kind. [/INST] Hello.</s>     the block is no part of the answer
         """
-        markup = self.real[start:letter].strip()
+        markup = self.output[start:letter].strip()
         probe: Any = {"role": "user", "content": PROBE}
         for following in ([], [probe]):
             try:
                 served = self.render([probe], True)
-                asked = self.render([probe, self.made.messages[0], *following], False)
+                history = self.render([probe, self.substituted.messages[0], *following], False)
             except MessageError:
                 return True
             # Where history begins otherwise than the prompt, it is compared from the question on.
-            after = asked[len(served) :] if asked.startswith(served) else asked.partition(PROBE)[2]
-            places = np.flatnonzero(self.made.find(after) == self.whole.substitutes[letter])
-            if len(places) and after[: int(places[0])].rstrip().endswith(markup):
+            after = history[len(served) :] if history.startswith(served) else history.partition(PROBE)[2]
+            copies = np.flatnonzero(self.substituted.find(after) == self.full.substitutes[letter])
+            if len(copies) and after[: int(copies[0])].rstrip().endswith(markup):
                 return True
         return False
 
     def _prompts(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
         """Candidates `(where the generation prompt should begin, the prompt, the rule it would prove)`, best first."""
-        part = self.rendering(index, True)
-        if part is not None:
+        served = self.rendering(index, True)
+        if served is not None:
             yield from self._unwritten_prompt(index, begin)
-            served, exact = begin, self.whole.text.startswith(part.text)  # `served`: where the served text ends
-            aligned = self._aligned(part)
+            served_end, is_prefix = begin, self.full.text.startswith(served.text)
+            aligned = self._aligned(served)
             if aligned is not None:
-                at, place = aligned
-                served = place + len(part.text) - at
-                yield place, part.text[at:], PREFIX if exact else TURN
+                at, full_at = aligned
+                served_end = full_at + len(served.text) - at
+                yield full_at, served.text[at:], PREFIX if is_prefix else TURN
             without = self.rendering(index, False)
             if without is not None:
-                added = added_prompt(part.text, without.text, self.controls)
+                added = added_prompt(served.text, without.text, self.controls)
                 # Where the template writes less with a prompt, no prompt is added, and the model writes the header.
-                if added or not self.real[served:begin].strip():
+                if added or not self.output[served_end:begin].strip():
                     yield begin, added, TURN
                 # White space between two turns may be written by either of them.
-                gap = len(self.real[begin:]) - len(self.real[begin:].lstrip())
+                gap = len(self.output[begin:]) - len(self.output[begin:].lstrip())
                 if gap and added.strip():
                     yield begin + gap, added.lstrip(), TURN
-        if part is None or index == 0:  # before any message, templates refuse, or write another prompt or none
+        if served is None or index == 0:  # before any message, templates refuse, or write another prompt or none
             usual = self._usual_prompt()
             if index == 0 and usual.strip():  # it may follow a turn that the template adds
                 begin = max(begin, self._lead().rfind(usual.split()[0]))
@@ -387,30 +398,30 @@ class _Turns(TurnEnds):
         When such a template is served after an assistant message, the model continues that message. In a conversation,
         the next assistant message still has the header that it has elsewhere.
         """
-        part, without = self.rendering(index, True), self.rendering(index, False)
-        if (index and self.messages[index - 1]["role"] != "assistant") or part is None or without is None:
+        served, without = self.rendering(index, True), self.rendering(index, False)
+        if (index and self.messages[index - 1]["role"] != "assistant") or served is None or without is None:
             return
-        usual, last = self._usual_prompt(), self.controls.at_end(part.text.rstrip())
-        if not index and self.real.startswith(without.text):
+        usual, last = self._usual_prompt(), self.controls.at_end(served.text.rstrip())
+        if not index and self.output.startswith(without.text):
             begin = max(begin, len(without.text))
-        if usual.strip() and (part.text == without.text or (index and self.controls.is_stop(last))):
-            gap = len(self.real[begin:]) - len(self.real[begin:].lstrip())
+        if usual.strip() and (served.text == without.text or (index and self.controls.is_stop(last))):
+            gap = len(self.output[begin:]) - len(self.output[begin:].lstrip())
             yield begin, usual, USUAL
             if gap:
                 yield begin + gap, usual.lstrip(), USUAL
 
-    def _served_place(self, index: int) -> int | None:
-        """Where in the whole rendering the generation prompt would begin: after the turns of the earlier messages.
+    def _served_end(self, index: int) -> int | None:
+        """Where in the full rendering the generation prompt would begin: after the turns of the earlier messages.
 
         `None` if the renderings do not show it. Some formats write no header between a tool result and the next reply,
         but serving adds a tag or a header there.
         """
-        part, without = self.rendering(index, True), self.rendering(index, False)
-        if part is None or without is None or not part.text.startswith(without.text):
+        served, without = self.rendering(index, True), self.rendering(index, False)
+        if served is None or without is None or not served.text.startswith(without.text):
             return None
         aligned = self._aligned(without)
         if aligned is None:
             return None
-        at, place = aligned
+        at, full_at = aligned
         tail = without.text[at:]
-        return place + len(tail) if self.real.startswith(tail, place) else None
+        return full_at + len(tail) if self.output.startswith(tail, full_at) else None

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.template.attribution import ControlTokens, Span
+from niels_gpt.renderers.template.attribution import CONTENT_FIELDS, ControlTokens, Span
 from niels_gpt.renderers.template.execution.provenance import LITERAL, LOST, NO_MESSAGE
 from niels_gpt.renderers.template.proofs.substitution import COMPARED_KEYS
 from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
@@ -35,9 +35,8 @@ SHORTER: Final = "the turn begins as the generation prompt does, without its las
 HEADER: Final = "the turn begins as the generation prompt does, without the words that it ends in"
 WITHOUT: Final = "the content follows at once, where the generation prompt would begin"
 
-_WITHOUT_LABELS = frozenset({"content", "role", "tool_calls", "train", "weight", *REASONING_FIELDS})
+_WITHOUT_LABELS = CONTENT_FIELDS | {"role", "train", "weight"}  # fields of messages
 _LONGEST_CONTROL: Final = 64  # characters in which the end of a control token is searched for
-_CONTENT_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 # The words of the chat format itself. They are in every conversation and spell no control token, so that they must not
 # keep a template from writing tokens such as <|text|>.
 _STANDARD_WORDS = frozenset(
@@ -74,7 +73,7 @@ class Proof:
         content: the message whose content each character is, -1 for the template's own, int64.
         letters: bool, the characters that had a substitute, so that their content is certain; `content` of others is
             inferred from their neighbours.
-        own: bool, the characters that are certainly the template's own: as content they would have been replaced.
+        is_template: bool, the characters that are certainly the template's: as content they would have been replaced.
         owner: the message that each character belongs to, -1 for none, int64.
         sampled: the spans that the model emits, ascending.
         added: where the words of a turn end that the template adds before all messages, 0 without one.
@@ -86,7 +85,7 @@ class Proof:
     text: str
     content: Ints
     letters: npt.NDArray[np.bool_]
-    own: npt.NDArray[np.bool_]
+    is_template: npt.NDArray[np.bool_]
     owner: Ints
     sampled: list[SampledSpan]
     added: int
@@ -100,31 +99,37 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     Args:
         spans: the same text with origins, as tracing has them.
     """
-    literal = _per_character(spans, LITERAL)
-    content = _contents(proof, spans, messages)
+    lengths = [len(span.text) for span in spans]
+    origin = np.repeat(np.array([span.origin for span in spans], np.int64), lengths)
+    traced_message = np.repeat(np.array([span.message for span in spans], np.int64), lengths)
+    # The message whose content each character is: as proven, and for what has no substitutes (`"`) as traced. A traced
+    # span is not used if it contains text of the template, as in `{'output': m.content} | tojson`.
+    content, at = proof.content.copy(), 0
+    for span in spans:
+        stop = at + len(span.text)
+        if span.origin >= 0 and not proof.is_template[at:stop].any() and may_hold(messages[span.origin], span.text):
+            content[at + np.flatnonzero(content[at:stop] < 0)] = span.origin
+        at = stop
     # A template may write a string of its own where a content had the same (`split('x') | join('x')`): it is content.
-    literal &= content < 0
+    is_literal = (origin == LITERAL) & (content < 0)
     # Text before all loops over messages, such as bos, belongs to no message. What follows the loops has its proven
-    # owner: a stop that the template writes there once is of the last message.
-    outside = np.repeat(
-        np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
-    )
-    outside &= ~np.isin(proof.owner, _without_data(proof, spans))
-    inside = np.flatnonzero(~outside)
+    # owner: a stop that the template writes there once is of the last message. So has the turn of a message of which
+    # tracing has seen nothing, because it is empty and no loop writes it.
+    unseen = {int(owner) for owner in np.unique(proof.owner)} - {span.message for span in spans} - {NO_MESSAGE}
+    inside = np.flatnonzero((traced_message != NO_MESSAGE) | np.isin(proof.owner, sorted(unseen)))
     # Content that only tracing found belongs to its message. Everything else has its proven owner.
     owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
     if len(inside):
-        owner[: inside[0]] = NO_MESSAGE  # all of it is outside
-    for span in proof.sampled:
-        owner[span.start : span.stop] = span.message
+        owner[: inside[0]] = NO_MESSAGE
+    sampled = np.zeros(len(proof.text), np.bool_)
+    for sampled_span in proof.sampled:
+        owner[sampled_span.start : sampled_span.stop] = sampled_span.message
+        sampled[sampled_span.start : sampled_span.stop] = True
     # The last entry is for characters without content, whose index is -1.
     is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
-    sampled = np.zeros(len(proof.text), np.bool_)
-    for span in proof.sampled:
-        sampled[span.start : span.stop] = True
     bits = np.where(sampled, SAMPLED | CONTENT, np.where((content >= 0) & ~is_assistant[content], CONTENT, 0))
     # The message is above three bits, as in every emitter; -1 << 3 is -8, and -8 >> 3 is -1 again.
-    facts = owner << 3 | bits | np.where(literal, SCAFFOLD, 0)
+    facts = owner << 3 | bits | np.where(is_literal, SCAFFOLD, 0)
     out = Emitter(messages)
     # 0 0 5 5 5 1 has runs that start at 0 2 5
     starts = np.flatnonzero(np.diff(facts, prepend=facts[:1] - 1)).tolist()
@@ -143,7 +148,7 @@ def settle_spaces(out: Emitter, controls: ControlTokens) -> None:
     texts: list[str] = []
     facts: list[int] = []
     for text, fact in zip(out.texts, out.facts, strict=True):
-        before = facts[-1] >> 3 if facts else fact >> 3
+        before = facts[-1] >> 3 if facts else fact >> 3  # the message is above three bits
         is_scaffold = not fact & (SAMPLED | CONTENT)
         if before != fact >> 3 >= 0 and text[:1].isspace() and is_scaffold and _ends_in_control(texts, facts, controls):
             rest = text.lstrip()
@@ -182,12 +187,13 @@ def with_final_stops(out: Emitter, proof: Proof, final_stop: str) -> Emitter:
     added.attribution = out.attribution
     for text, fact in zip(out.texts, out.facts, strict=True):
         start, end = at, at + len(text)
+        # A piece of 10..20 that holds ends at 12 and 15 becomes 10..12, stop, 12..15, stop, 15..20.
         while waiting and waiting[0][0] < end:
-            place, message = waiting.pop(0)
-            if place > start:
-                added.texts.append(text[start - at : place - at])
+            position, message = waiting.pop(0)
+            if position > start:
+                added.texts.append(text[start - at : position - at])
                 added.facts.append(fact)
-                start = place
+                start = position
             added.model_markup(final_stop, message)
         added.texts.append(text[start - at :])
         added.facts.append(fact)
@@ -197,32 +203,12 @@ def with_final_stops(out: Emitter, proof: Proof, final_stop: str) -> Emitter:
     return added
 
 
-def _without_data(proof: Proof, spans: Sequence[Span]) -> list[int]:
-    """The messages of which tracing has seen nothing, because they are empty and no loop writes their turns."""
-    return sorted({int(owner) for owner in np.unique(proof.owner)} - {span.message for span in spans} - {NO_MESSAGE})
-
-
 def may_hold(message: Message, text: str) -> bool:
     """Whether a text is in a message's contents, as it is or as JSON writes it; of answers that does not matter."""
     if message["role"] == "assistant":
         return True
-    texts = list(_strings([value for field, value in message.items() if field in _CONTENT_FIELDS]))
+    texts = list(_strings([value for field, value in message.items() if field in CONTENT_FIELDS]))
     return any(text.strip() in form for one in texts for form in (one, json.dumps(one, ensure_ascii=False)))
-
-
-def _contents(proof: Proof, spans: Sequence[Span], messages: Sequence[Message]) -> npt.NDArray[np.int64]:
-    """The message whose content each character is: as proven, and for what has no substitutes (`"`) as traced.
-
-    A traced span is not used if it contains text of the template, as in `{'output': m.content} | tojson`.
-    """
-    content, at = proof.content.copy(), 0
-    for span in spans:
-        stop = at + len(span.text)
-        if span.origin >= 0 and not proof.own[at:stop].any() and may_hold(messages[span.origin], span.text):
-            missing = at + np.flatnonzero(content[at:stop] < 0)
-            content[missing] = span.origin
-        at = stop
-    return content
 
 
 def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], controls: ControlTokens) -> list[Span]:
@@ -236,9 +222,10 @@ def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], cont
     """
     if all(span.origin != LOST for span in spans):
         return spans
-    lost = _per_character(spans, LOST)
-    written = lost & (proof.content < 0)
+    is_lost = np.array([span.origin == LOST for span in spans], np.bool_)
+    written = np.repeat(is_lost, [len(span.text) for span in spans]) & (proof.content < 0)
     tokens = {proof.text[start:stop] for start, stop in controls.places(proof.text) if written[start:stop].any()}
+    # Also a part: a name "user" may be the middle of <|user|>, and a name "<|user|> says" holds all of it.
     if any(label in token or token in label for token in tokens for label in labels):
         return spans
     found, at = [], 0
@@ -247,22 +234,13 @@ def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], cont
         if span.origin != LOST:
             found.append(span)
         else:
-            for start, end in _runs(written[at:stop]):
+            # Flags 0 0 1 1 1 0 have runs that start at 0 2 5.
+            starts = np.flatnonzero(np.diff(written[at:stop].astype(np.int8), prepend=-1)).tolist()
+            for start, end in pairwise([*starts, len(span.text)]):
                 origin = LITERAL if written[at + start] else LOST
                 found.append(Span(span.text[start:end], span.message, origin))
         at = stop
     return found
-
-
-def _runs(values: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Start and end of each run of equal values."""
-    starts = np.flatnonzero(np.diff(values.astype(np.int8), prepend=-1)).tolist()
-    return zip(starts, [*starts[1:], len(values)], strict=True)
-
-
-def _per_character(spans: Sequence[Span], origin: int) -> npt.NDArray[np.bool_]:
-    """Which characters have this origin."""
-    return np.repeat(np.array([span.origin == origin for span in spans], np.bool_), [len(span.text) for span in spans])
 
 
 def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, Any]) -> set[str]:
@@ -271,8 +249,7 @@ def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, A
     Roles are left out, because `attribution.check_controls` knows them, and so are variables named `..._token`, which
     are the tokenizer's.
     """
-    own = {name: value for name, value in variables.items() if not name.endswith("_token")}
-    found = set(_strings([tools, list(own.values())]))
+    found = set(_strings([tools, [value for name, value in variables.items() if not name.endswith("_token")]]))
     for message in messages:
         found |= set(_strings([value for key, value in message.items() if key not in _WITHOUT_LABELS]))
         found |= set(_without_substitutes([message.get("content"), message.get("tool_calls")]))
@@ -288,7 +265,7 @@ def compared_tokens(messages: Sequence[Message], retained: re.Pattern[str], cont
     Args:
         retained: matches the strings that the template compares with.
     """
-    contents = [value for message in messages for field, value in message.items() if field in _CONTENT_FIELDS]
+    contents = [value for message in messages for field, value in message.items() if field in CONTENT_FIELDS]
     texts = [text for text in _strings(contents) if retained.sub("", text).strip()]
     pieces = {found[0] for text in texts for found in retained.finditer(text)}
     return {piece for piece in pieces if any(True for _ in controls.places(piece))}

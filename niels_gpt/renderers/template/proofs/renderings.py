@@ -47,12 +47,12 @@ class Rendering:
 class Renderings:
     """The rendering of one conversation, and those of its beginnings.
 
-    Positions are in characters of the whole rendering, which is as long with substitutes as without.
+    Positions are in characters of the full rendering, which is as long with substitutes as without.
 
     Args:
         render: runs the template.
-        messages, real: the conversation as it is, and its output.
-        made, output: the same with substitutes.
+        messages, output: the conversation as it is, and its output.
+        substituted, substituted_output: the same with substitutes.
         gen: whether both outputs end in the generation prompt.
     """
 
@@ -61,165 +61,167 @@ class Renderings:
         render: Render,
         controls: ControlTokens,
         messages: list[Message],
-        real: str,
-        made: Substituted,
         output: str,
+        substituted: Substituted,
+        substituted_output: str,
         *,
         gen: bool,
     ) -> None:
-        self.controls, self.messages, self.real, self.made, self.gen = controls, messages, real, made, gen
-        self.render: Render = lambda messages, gen: made.unescaped(render(messages, gen))
-        self.whole = whole = Rendering(output, made.find(output))
-        self._renderings: dict[tuple[int, bool], Rendering | None] = {(len(messages), gen): whole}
-        self.own = made.message_of(whole.substitutes)  # for each character, the message of its substitute, or -1
+        self.controls, self.messages, self.output, self.gen = controls, messages, output, gen
+        self.substituted = substituted
+        self.render: Render = lambda messages, gen: substituted.unescaped(render(messages, gen))
+        self.full = full = Rendering(substituted_output, substituted.find(substituted_output))
+        self._renderings: dict[tuple[int, bool], Rendering | None] = {(len(messages), gen): full}
+        # For each character the message of its substitute, or -1: what is certain. `content` adds what neighbours show.
+        self.substitute_message = substituted.message_of(full.substitutes)
         # Control tokens in the output are the template's, even between two characters of one content.
-        fixed = np.zeros(len(real), np.bool_)
-        for start, stop in controls.places(output):
-            fixed[start:stop] = True
-        leaf = leaves_of(made, whole.substitutes, real, fixed, edges=self._with_edges(gen))
-        self.content = np.array([*(leaf.message for leaf in made.leaves), NONE], np.int64)[leaf]
-        self.unplaced: list[int] = []  # messages whose text has no substitutes and is not found either
-        self._add_blanks()
+        is_control = np.zeros(len(output), np.bool_)
+        for start, stop in controls.places(substituted_output):
+            is_control[start:stop] = True
+        leaf = leaves_of(substituted, full.substitutes, output, is_control, edges=self._edges_in_output())
+        self.content = np.array([*(leaf.message for leaf in substituted.leaves), NONE], np.int64)[leaf]
+        # Texts without any substitute (white space alone, a quote) are found by a letter in the place of each.
+        self.unlocated: list[int] = []  # messages with such a text that is in the output, and nothing shows where
+        for index, (message, copy) in enumerate(zip(messages, substituted.messages, strict=True)):
+            for key in ("content", "reasoning_content"):
+                for number, (text, same) in enumerate(zip(_texts(message, key), _texts(copy, key), strict=True)):
+                    if text and text == same and not self._locate_text(index, key, number, text):
+                        self.unlocated.append(index)
 
     def rendering(self, count: int, gen: bool) -> Rendering | None:
         """The output on the first `count` substituted messages; `None` if the template refuses them."""
         if (count, gen) not in self._renderings:
             try:
-                text = self.render(self.made.messages[:count], gen)
+                text = self.render(self.substituted.messages[:count], gen)
             except MessageError:
                 self._renderings[count, gen] = None
             else:
-                self._renderings[count, gen] = Rendering(text, self.made.find(text))
+                self._renderings[count, gen] = Rendering(text, self.substituted.find(text))
         return self._renderings[count, gen]
 
-    def _with_edges(self, gen: bool) -> Edges:
-        """The ends of contents whose white space is in the output: without it, the output differs.
-
-        Asked end by end where it is so of any: a template may strip users' texts and not results of tools, or write the
-        parts of a content one after another and strip the whole.
-        """
+    def _edges_in_output(self) -> Edges:
+        """The ends of contents whose white space is in the output: without it, the output differs."""
         ends = [
             Edge(leaf.message, leaf.text, at_end)
-            for leaf in self.made.leaves
+            for leaf in self.substituted.leaves
             for at_end, stripped in ((False, leaf.text.lstrip()), (True, leaf.text.rstrip()))
             if stripped not in (leaf.text, "")
         ]
-        if not ends or not self._needs_edges(ends, gen):
+        # All at once first: of a template that strips everything, one rendering is enough. Then end by end: a template
+        # may strip users' texts and not results of tools, or join the parts of a content and strip the result.
+        if not ends or not self._changes_output(ends):
             return frozenset()
-        return frozenset(one for one in ends if len(ends) == 1 or self._needs_edges([one], gen))
+        return frozenset(one for one in ends if len(ends) == 1 or self._changes_output([one]))
 
-    def _needs_edges(self, edges: Sequence[Edge], gen: bool) -> bool:
-        # The template itself decides: white space that it strips anyway changes nothing when it is left out.
+    def _changes_output(self, edges: Sequence[Edge]) -> bool:
+        """Whether the output is another one without the white space at these ends, so that the template keeps it."""
         stripped = [without_edges(one, [e for e in edges if e.message == at]) for at, one in enumerate(self.messages)]
         if len(edges) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
             return True
         try:
-            return self.render(stripped, gen) != self.real
+            return self.render(stripped, self.gen) != self.output
         except MessageError:
             return True
 
-    def _add_blanks(self) -> None:
-        """Find the texts without any substitute (white space alone, a quote), by a letter in the place of each."""
-        for index, (message, made) in enumerate(zip(self.messages, self.made.messages, strict=True)):
-            for key in ("content", "reasoning_content"):
-                for number, (text, same) in enumerate(zip(_texts(message, key), _texts(made, key), strict=True)):
-                    if text and text == same and not self._add_blank(index, key, number, text):
-                        self.unplaced.append(index)
-
-    def _add_blank(self, index: int, key: str, number: int, text: str) -> bool:
-        """Find one such text, or one part of a content; false if it may be in the output and its place is not found."""
-        spare, whole = self.made.spare, self.whole.text
+    def _locate_text(self, index: int, key: str, number: int, text: str) -> bool:
+        """Find one such text, or one part of a content; false if it may be in the output and nothing shows where."""
+        spare, full = self.substituted.spare, self.full.text
         around = self._with_text(index, key, number, spare).split(spare)
         # A template writes a text as it is, or as JSON, whose escapes depend on the option of `tojson`.
         for form in (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))):
-            if len(around) > 1 and form.join(around) == whole:
+            if len(around) > 1 and form.join(around) == full:
                 # "a", "bc", "d" around a text of two characters: the text is at 1 and at 5
                 starts = np.cumsum([len(part) for part in around[:-1]]) + np.arange(len(around) - 1) * len(form)
                 for start in starts.tolist():
                     self.content[start : start + len(form)] = index
                 return True
         # Or the template strips it, or does as if it were empty.
-        return "".join(around) == whole or self._with_text(index, key, number, "") == whole
+        return "".join(around) == full or self._with_text(index, key, number, "") == full
 
-    def _place_of_nothing(self, index: int, begin: int, end: int) -> int | None:
-        """Where a message without content would have it, by a letter in its place; `None` if that shows no place.
+    def _empty_content_position(self, index: int, begin: int, end: int) -> int | None:
+        """Where a message without content would have it, by a letter in its place; `None` if that shows no position.
 
         Args:
             begin, end: the message's turn.
         """
-        around = self._with_text(index, "content", 0, self.made.spare).split(self.made.spare)
-        place = len(around[0])
-        return place if "".join(around) == self.whole.text and begin <= place <= end and len(around) == 2 else None
+        around = self._with_text(index, "content", 0, self.substituted.spare).split(self.substituted.spare)
+        at = len(around[0])
+        # Only if the letter changes nothing else: an empty content may be tested (`{% if content %}`).
+        return at if "".join(around) == self.full.text and begin <= at <= end and len(around) == 2 else None
 
     def _with_text(self, index: int, key: str, number: int, text: str) -> str:
         """The output with this text in the place of another, or of one part; "" if the template refuses."""
-        content: Any = cast(dict[str, Any], self.made.messages[index])[key]
-        if not isinstance(content, str):
+        content: Any = cast(dict[str, Any], self.substituted.messages[index])[key]
+        if isinstance(content, str):
+            content = text
+        else:
             content = [{**part, "text": text} if at == number else part for at, part in enumerate(content)]
-        made = [*self.made.messages]
-        made[index] = cast(Message, {**made[index], key: text if isinstance(content, str) else content})
+        messages = [*self.substituted.messages]
+        messages[index] = cast(Message, {**messages[index], key: content})
         try:
-            return self.render(made, self.gen)
+            return self.render(messages, self.gen)
         except MessageError:
             return ""
 
     def _data_end(self, index: int) -> int:
         """The position after all content of the messages up to `index`."""
-        own = np.flatnonzero((self.own <= index) & (self.own >= 0))
-        return self._after_content(int(own[-1]) + 1) if len(own) else 0
+        letters = np.flatnonzero((self.substitute_message <= index) & (self.substitute_message >= 0))
+        return self._after_content(int(letters[-1]) + 1) if len(letters) else 0
 
-    def _aligned(self, part: Rendering) -> tuple[int, int] | None:
-        """Two positions that correspond, `(in part, in the whole)`: after the content of the last substitute of `part`.
+    def _aligned(self, beginning: Rendering) -> tuple[int, int] | None:
+        """Two positions that correspond, `(in beginning, in full)`: after the content of its last substitute.
 
-        `None` if the whole lacks this substitute, because the template drops that text when messages follow.
+        `None` if the full rendering lacks this substitute, because the template drops that text when messages follow.
         """
-        if not len(part.known):
+        if not len(beginning.known):
             return 0, 0
-        # A template may write a text twice: with copies of the last substitute at 3 7 in the part and 3 7 9 in the
-        # whole, the second copy (7) corresponds to the second.
-        last = int(part.known[-1])
-        number = int(part.substitutes[last])
-        count = int((part.substitutes == number).sum())
-        places = np.flatnonzero(self.whole.substitutes == number)
-        if not len(places):
+        # A template may write a text twice: with copies of the last substitute at 3 7 in the beginning and 3 7 9 in the
+        # full rendering, the second copy (7) corresponds to the second.
+        last = int(beginning.known[-1])
+        number = int(beginning.substitutes[last])
+        count = int((beginning.substitutes == number).sum())
+        copies = np.flatnonzero(self.full.substitutes == number)
+        if not len(copies):
             return None
-        at, place = last + 1, int(places[min(count, len(places)) - 1]) + 1
-        rest = self.real[place : self._after_content(place)]  # signs without a substitute, which both have
-        return (at + len(rest), place + len(rest)) if part.text.startswith(rest, at) else (at, place)
+        at, full_at = last + 1, int(copies[min(count, len(copies)) - 1]) + 1
+        rest = self.output[full_at : self._after_content(full_at)]  # signs without a substitute, which both have
+        return (at + len(rest), full_at + len(rest)) if beginning.text.startswith(rest, at) else (at, full_at)
 
-    def _next_data(self, place: int) -> int:
-        """The start of the next content at or after `place`, also where it begins with signs that have no substitute.
+    def _next_data(self, position: int) -> int:
+        """The start of the next content at or after `position`, also if it begins with signs that have no substitute.
 
         The end of the output if there is none.
         """
-        at = int(np.searchsorted(self.whole.known, place))
-        if at == len(self.whole.known):
-            return len(self.real)
-        start = int(self.whole.known[at])
-        while start > place and self.content[start - 1] == self.content[start] >= 0:
+        number = int(np.searchsorted(self.full.known, position))
+        if number == len(self.full.known):
+            return len(self.output)
+        start = int(self.full.known[number])
+        while start > position and self.content[start - 1] == self.content[start] >= 0:
             start -= 1
         return start
 
-    def _after_content(self, place: int) -> int:
-        """The end of the content that the character before `place` belongs to; `place` itself if it belongs to none."""
-        while 0 < place < len(self.content) and self.content[place] == self.content[place - 1] >= 0:
-            place += 1
-        return place
+    def _after_content(self, position: int) -> int:
+        """The end of the content that the character before `position` belongs to; `position` if it belongs to none."""
+        while 0 < position < len(self.content) and self.content[position] == self.content[position - 1] >= 0:
+            position += 1
+        return position
 
-    def _after(self, part: Rendering, place: int) -> str | None:
-        """The text of another rendering from where it corresponds to `place` in the whole.
+    def _text_from(self, other: Rendering, position: int) -> str | None:
+        """The text of another rendering from where it corresponds to `position` in the full one.
 
-        `None` if the two differ between the last substitute before `place` and `place`.
+        `None` if the two differ between the last substitute before `position` and `position`.
         """
-        before = self.whole.known[: int(np.searchsorted(self.whole.known, place))]
+        before = self.full.known[: int(np.searchsorted(self.full.known, position))]
         if not len(before):
-            return part.text[place:] if part.text[:place] == self.whole.text[:place] else None
+            return other.text[position:] if other.text[:position] == self.full.text[:position] else None
         last = int(before[-1])
-        places = np.flatnonzero(part.substitutes == self.whole.substitutes[last])
-        if not len(places):
+        copies = np.flatnonzero(other.substitutes == self.full.substitutes[last])
+        if not len(copies):
             return None
-        at = int(places[-1]) - last + place
-        return part.text[at:] if part.text[at - (place - last) : at] == self.whole.text[last:place] else None
+        # The last substitute is at 7 here and at 9 there, so position 10 here is 12 there.
+        at = int(copies[-1]) - last + position
+        is_same = other.text[at - (position - last) : at] == self.full.text[last:position]
+        return other.text[at:] if is_same else None
 
 
 def _texts(message: Message, key: str) -> list[str]:

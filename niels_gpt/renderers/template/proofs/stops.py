@@ -1,7 +1,15 @@
 """Finds what ends an answer: a stop in its own turn, or one that the next turn writes; where there is none, a problem.
 
 Probe messages of each role are rendered after the answer. A control token that depends on the next role opens the next
-turn (GLM's `<|user|>`); one that is the same for all roles is the stop, wherever the template writes it.
+turn (GLM's `<|user|>`); one that is the same for all roles is the stop, wherever the template writes it. Of user "Hi",
+assistant "Yo" and a probe::
+
+    next           the turn's own stop      the next turn's stop      openers (GLM)
+    user           <a>Yo<e> <u>probe        <a>Yo <e><u>probe         <a>Yo<|user|>probe
+    tool           <a>Yo<e> <t>probe        <a>Yo <e><t>probe         <a>Yo<|observation|>probe
+    nothing        <a>Yo<e>                 <a>Yo                     <a>Yo
+    found by       `stop_after`             `_same_next`              `opener` differs by role
+    the stop is    <e>                      <e>, in the next turn     "", serving stops at the opener
 """
 
 from __future__ import annotations
@@ -34,22 +42,26 @@ class Stops(Renderings):
             limit: where the data of the next message begins.
         """
         message = self.messages[index]
+        # After a plain text the first control token is the end; after calls, or reasoning alone, markup comes first.
         plain = bool("".join(texts_of(message["content"])).strip()) and "tool_calls" not in message
         end = min(end, limit)
-        stop = self.controls.stop_after(self.real[:end], last, at_once=plain) if last <= end else None
+        stop = self.controls.stop_after(self.output[:end], last, at_once=plain) if last <= end else None
         if stop is not None:
-            token = self.controls.at_end(self.real[last:stop])
+            token = self.controls.at_end(self.output[last:stop])
             if plain or self.controls.is_stop(token) or token == self._usual_end():
                 return stop
             # Without content the header's last token was found (gpt-oss: `<|message|>`); the stop may follow it.
             following = self._next_texts(index, stop)
             token = self._same_next({role: self.controls.first_at_start(text) for role, text in following.items()})
-            spaces = len(self.real[stop:limit]) - len(self.real[stop:limit].lstrip())  # a content of white space alone
-            found = token and self.real.startswith(token, stop + spaces, limit)
+            between = self.output[stop:limit]
+            spaces = len(between) - len(between.lstrip())  # a content of white space alone
+            found = token and self.output.startswith(token, stop + spaces, limit)
+            # Ordinary text follows in every case, so that the token was within the turn and not at its end.
             goes_on = following and all(
                 text.strip() and not self.controls.first_at_start(text) for text in following.values()
             )
-            if (goes_on or not found) and not (self.own == index).any():  # no letter shows what markup is the end
+            has_letters = (self.substitute_message == index).any()  # without them nothing shows what markup is the end
+            if (goes_on or not found) and not has_letters:
                 self.problems.append(f"{NO_STOP} {index}")
             return stop + spaces + len(token) if found else stop
         return self._stop_in_next_turn(index, last, max(last, end), limit)
@@ -67,20 +79,27 @@ class Stops(Renderings):
         """
         following = self._next_texts(index, end)
         tokens = {role: self.controls.first_at_start(text) for role, text in following.items()}
-        part = self.rendering(index + 1, False)
-        last = self.controls.first_at_start((part and self._after(part, end)) or "")  # if this message is the last
-        stop = self._same_next(tokens) or self._before_header(following.get("user", ""))
+        beginning = self.rendering(index + 1, False)
+        if_last = self.controls.first_at_start((beginning and self._text_from(beginning, end)) or "")
+        stop = self._same_next(tokens)
+        if not stop:
+            # A stop token is a stop and no opener if a header follows it: <e><u>probe, and not GLM's <|user|>probe.
+            question = following.get("user", "")
+            token = self.controls.first_at_start(question)
+            header = question.partition(PROBE)[0].partition(token)[2] if token else ""
+            stop = token if self.controls.is_stop(token) and self.controls.first(header) else ""
         if not following:  # whatever follows, the template writes this turn otherwise: nothing shows its stop
             stop = self._usual_stop()
-        text = self.real[end:limit]
+        text = self.output[end:limit]
         if stop and self.controls.first_at_start(text) == stop:
             return end + len(text) - len(text.lstrip()) + len(stop)
-        if stop or last:
-            return self._without_stop(index, end, f"message {index} ends without its stop {stop or last!r}")
-        footer = self.real[begin:end].rstrip()
+        if stop or if_last:
+            return self._without_stop(index, end, f"message {index} ends without its stop {stop or if_last!r}")
+        footer = self.output[begin:end].rstrip()
         is_footer = not footer or self._is_footer(index, begin, footer)
         opener = tokens.get("tool" if "tool_calls" in self.messages[index] else "user", "") or tokens.get("user", "")
-        opener = opener if "user" in following else opener or self._usual_opener()  # reasoning is dropped before a user
+        # Where a question drops this turn's reasoning, no text after it corresponds: then the opener of other turns.
+        opener = opener if "user" in following else opener or self._usual_opener()
         if self.controls.is_stop(opener) and is_footer:
             # White space before the opener is emitted, too: the model stops at the opener.
             before = len(text) - len(text.lstrip()) if self.controls.first_at_start(text) == opener else 0
@@ -108,7 +127,7 @@ class Stops(Renderings):
                 serving stops at that header (GLM's `<|user|>`), no other stop is needed.
         """
         is_ended = not problem and self.controls.is_stop(
-            self.controls.first_at_start(self.real[end : self._next_data(end)])
+            self.controls.first_at_start(self.output[end : self._next_data(end)])
         )
         if self.controls.final_stop and not is_ended:
             self.added_stops[index] = problem or f"{NO_STOP} {index}"
@@ -126,15 +145,16 @@ class Stops(Renderings):
             last: where the content ends.
             footer: the text from there on.
         """
-        part = self.rendering(index + 1, False)
-        alone = None if part is None else self._after(part, last)
+        beginning = self.rendering(index + 1, False)
+        if_last = None if beginning is None else self._text_from(beginning, last)
         following = self._next_texts(index, last)
-        asked = [following["user"]] if "user" in following else following.values()
-        return (alone is None or alone.rstrip() == footer) and all(text.startswith(footer) for text in asked)
+        questions = [following["user"]] if "user" in following else following.values()
+        return (if_last is None or if_last.rstrip() == footer) and all(text.startswith(footer) for text in questions)
 
     def _same_next(self, tokens: dict[str, str]) -> str:
         """The control token that follows whatever the next role is; "" if there is none or it opens model turns."""
         same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
+        # ChatML's <|im_start|> is the same for all roles, too: it opens the prompt and the first header.
         opens = not self.controls.is_stop(same) and same == (self.controls.first(self._usual_prompt()) or same)
         return "" if opens and same in self._first_header() else same
 
@@ -146,13 +166,7 @@ class Stops(Renderings):
                 return self.render(probe, False).partition(PROBE)[0]
             except MessageError:
                 continue
-        return self.real
-
-    def _before_header(self, text: str) -> str:
-        """The stop token at the start of the next turn, if a header follows it; "" for an opener (GLM)."""
-        token = self.controls.first_at_start(text)
-        header = text.partition(PROBE)[0].partition(token)[2] if token else ""
-        return token if self.controls.is_stop(token) and self.controls.first(header) else ""
+        return self.output
 
     def _next_texts(self, index: int, end: int) -> dict[str, str]:
         """Role of a next message -> the text from `end` on, when a probe message of that role follows `index`."""
@@ -162,11 +176,11 @@ class Stops(Renderings):
             probe: Any = {"role": role, "content": PROBE}
             for following in ([probe], [probe, user]):  # some templates refuse messages without a user message
                 try:
-                    text = self.render([*self.made.messages[: index + 1], *following], False)
+                    text = self.render([*self.substituted.messages[: index + 1], *following], False)
                 except MessageError:
                     continue
-                after = self._after(Rendering(text, self.made.find(text)), end)
-                if after is not None:
+                after = self._text_from(Rendering(text, self.substituted.find(text)), end)
+                if after is not None:  # else the probe changes what is written before it
                     texts[role] = after
                     break
         return texts
@@ -201,10 +215,9 @@ class Stops(Renderings):
             text = self.render(probe, False)
         except MessageError:
             return "", False
-        opening = text.partition(f"{PROBE} user")[0]
-        after = text.partition(f"{PROBE} {role}")[2]
-        token = self.controls.first_at_start(after)
-        return token, token == self.controls.at_end(opening.rstrip())
+        lead = text.partition(f"{PROBE} user")[0]
+        token = self.controls.first_at_start(text.partition(f"{PROBE} {role}")[2])
+        return token, token == self.controls.at_end(lead.rstrip())
 
 
 def check_final_stop(final_stop: str, encoder: PieceEncoder) -> None:

@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.renderers.template.attribution import CONTENT_FIELDS
 from niels_gpt.renderers.template.sampled_span import common_prefix
 
 NONE: Final = -1  # no substitute, no leaf
 # Letters without case, of which no two become one when text is normalised: Han and Hangul.
 _RANGES: Final = ((0x3400, 0x4DC0), (0x4E00, 0x9FFD), (0xAC00, 0xD7A4), (0x20000, 0x2A6DE), (0x2A700, 0x2EBE1))
-_CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 # Keys in contents whose values templates compare or look up: the kind of a part or a call, and the ids of calls.
 COMPARED_KEYS: Final = frozenset({"type", "id"})
 _ESCAPED: Final = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|[0-9a-f]{4})", re.IGNORECASE)  # by JSON
@@ -75,7 +75,7 @@ class Substituted:
         leaves: the strings that were changed.
         codes: the code points of the substitutes, ascending, uint32.
         leaf: the index of each substitute's leaf, int32.
-        place: the index of the character in the leaf's text that it replaces, int32.
+        position: the index of the character in the leaf's text that it replaces, int32.
         letters_only: only letters and digits have substitutes.
         retained: matches the strings that were not replaced.
         spare: one more such letter, which is in none of the messages.
@@ -85,7 +85,7 @@ class Substituted:
     leaves: list[Leaf]
     codes: npt.NDArray[np.uint32]
     leaf: npt.NDArray[np.int32]
-    place: npt.NDArray[np.int32]
+    position: npt.NDArray[np.int32]
     letters_only: bool
     retained: re.Pattern[str]
     spare: str
@@ -95,6 +95,7 @@ class Substituted:
         codes = code_points(output)
         if not len(self.codes):
             return np.full(len(codes), NONE, np.int64)
+        # Substitutes 50 60 70 and characters 60 65 80 are at 1 2 3, of which only 60 is equal: 1 -1 -1.
         at = np.searchsorted(self.codes, codes)
         # A character above all substitutes gets an index outside of the array. Any other index will do, because the
         # next line compares the codes.
@@ -122,7 +123,7 @@ class Substituted:
         """An output in which each substitute is replaced by the character that it was substituted for."""
         codes = code_points(output).copy()
         known = np.flatnonzero(substitutes >= 0)
-        originals = [self.leaves[self.leaf[number]].text[self.place[number]] for number in substitutes[known]]
+        originals = [self.leaves[self.leaf[number]].text[self.position[number]] for number in substitutes[known]]
         codes[known] = code_points("".join(originals))
         return _text_of(codes)
 
@@ -150,13 +151,13 @@ def substitute(
     """
     stays = "" if escaped else '"\\'
     maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only, everywhere, stays)
-    made: list[Any] = [
-        {key: maker.value(value, index) if key in _CONTENT_FIELDS else value for key, value in message.items()}
+    substituted: list[Any] = [
+        {key: maker.value(value, index) if key in CONTENT_FIELDS else value for key, value in message.items()}
         for index, message in enumerate(messages)
     ]
     codes = maker.letters[: len(maker.leaf)]
-    leaf, place = np.array(maker.leaf, np.int32), np.array(maker.place, np.int32)
-    return Substituted(made, maker.leaves, codes, leaf, place, letters_only, retained, chr(maker.letters[-1]))
+    leaf, position = np.array(maker.leaf, np.int32), np.array(maker.position, np.int32)
+    return Substituted(substituted, maker.leaves, codes, leaf, position, letters_only, retained, chr(maker.letters[-1]))
 
 
 class _Substitution:
@@ -174,16 +175,17 @@ class _Substitution:
         self.letters_only, self.everywhere, self.stays = letters_only, everywhere, stays
         self.leaves: list[Leaf] = []
         self.leaf: list[int] = []
-        self.place: list[int] = []
+        self.position: list[int] = []
 
     def value(self, value: Any, message: int, *, keys: bool = False) -> Any:
         """A copy of a value with substitutes at any depth; `keys`: also in the keys, as in a call's arguments."""
         if isinstance(value, str):
             return self._text(value, message)
         if isinstance(value, Mapping):
-            names = self._keys(value, message) if keys else {key: key for key in value}
+            # Substitutes ascend in the order in which Jinja's `dictsort` writes the keys.
+            names = {key: self._text(key, message) for key in sorted(value, key=str.lower)} if keys else {}
             return {
-                names[key]: item
+                names.get(key, key): item
                 if key in COMPARED_KEYS and not keys
                 else self.value(item, message, keys=keys or key == "arguments")
                 for key, item in value.items()
@@ -192,25 +194,22 @@ class _Substitution:
             return [self.value(item, message, keys=keys) for item in value]
         return value
 
-    def _keys(self, mapping: Mapping[str, Any], message: int) -> dict[str, str]:
-        """The keys with substitutes. Substitutes ascend in the order of Jinja's `dictsort`."""
-        return {key: self._text(key, message) for key in sorted(mapping, key=str.lower)}
-
     def _text(self, text: str, message: int) -> str:
         if not text:
             return text  # unchanged, since it may be the object `NO_CONTENT`, which is recognised by its type
+        # "Hi /no_think" with the retained "/no_think": 0 and 1 are replaced, and the space and 3..12 stay.
         stays = {at for found in self.retained.finditer(text) for at in range(*found.span())}
-        places = [at for at in replaced_places(text, self.letters_only) if at not in stays]
-        if not places and self.everywhere:
-            places = [at for at, one in enumerate(text) if not one.isspace() and one not in self.stays]
+        positions = [at for at in replaced_places(text, self.letters_only) if at not in stays]
+        if not positions and self.everywhere:  # else nothing would show where a content such as "<" is
+            positions = [at for at, one in enumerate(text) if not one.isspace() and one not in self.stays]
         first, leaf = len(self.leaf), len(self.leaves)
-        if first + len(places) >= len(self.letters):
+        if first + len(positions) >= len(self.letters):
             raise Unproven(f"the messages have {len(self.letters):,} characters or more")
         codes = code_points(text).copy()
-        codes[places] = self.letters[first : first + len(places)]
+        codes[positions] = self.letters[first : first + len(positions)]
         self.leaves.append(Leaf(message, text))
-        self.leaf += [leaf] * len(places)
-        self.place += places
+        self.leaf += [leaf] * len(positions)
+        self.position += positions
         return _text_of(codes)
 
 
@@ -220,10 +219,10 @@ def replaced_places(text: str, letters_only: bool) -> list[int]:
 
 
 def leaves_of(
-    made: Substituted,
+    substituted: Substituted,
     substitutes: npt.NDArray[np.int64],
-    real: str,
-    own: npt.NDArray[np.bool_],
+    output: str,
+    is_control: npt.NDArray[np.bool_],
     *,
     edges: Edges,
 ) -> npt.NDArray[np.int64]:
@@ -237,11 +236,12 @@ def leaves_of(
                               leaf    -1 0  0  0  0  0 -1
 
     Args:
-        real: the output on the real messages.
-        own: the characters that are the template's own for certain: its control tokens.
+        output: the output on the messages as they are.
+        is_control: the characters that are the template's for certain: its control tokens.
         edges: the ends of leaves whose white space may be in the output.
     """
-    found = np.append(made.leaf, np.int32(NONE))[substitutes].astype(np.int64)
+    leaf = substituted.leaf
+    found = np.append(leaf, np.int32(NONE))[substitutes].astype(np.int64)
     known = np.flatnonzero(substitutes >= 0)
     # Substitutes at 0 1 5 6 9 make runs from 0 to 2, 5 to 7 and 9 to 10. Only the gaps between runs are examined.
     borders = np.flatnonzero(np.diff(known, prepend=-2) > 1)  # known characters that do not follow a known one
@@ -249,18 +249,18 @@ def leaves_of(
     for index, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
         first, last = int(substitutes[start]), int(substitutes[stop - 1])
         before = int(stops[index - 1]) if index else 0
-        after = int(starts[index + 1]) if index + 1 < len(starts) else len(real)
-        preceding = _text_before(made, first, edges)
-        same = _until(own[before:start][::-1], _shared(preceding, real[before:start][::-1], backwards=True))
-        found[start - same : start] = made.leaf[first]
-        if after < len(real) and int(substitutes[after]) == last + 1 and made.leaf[last] == made.leaf[last + 1]:
-            between = made.leaves[made.leaf[last]].text[made.place[last] + 1 : made.place[last + 1]]
-            if real[stop:after] == between or not any(map(str.isalnum, between)):
-                found[stop:after] = made.leaf[last]
-                continue
-        following = _text_after(made, last, edges)
-        same = _until(own[stop:after], _shared(following, real[stop:after]))
-        found[stop : stop + same] = made.leaf[last]
+        after = int(starts[index + 1]) if index + 1 < len(starts) else len(output)
+        preceding, following = _text_before(substituted, first, edges), _text_after(substituted, last, edges)
+        same = _until(is_control[before:start][::-1], _shared(preceding, output[before:start][::-1], backwards=True))
+        found[start - same : start] = leaf[first]
+        # The next run goes on with the next character of the same leaf. What is between them is the leaf's, also where
+        # the template writes signs otherwise (as an escape).
+        goes_on = after < len(output) and int(substitutes[after]) == last + 1 and leaf[last] == leaf[last + 1]
+        if goes_on and (output[stop:after] == following or not any(map(str.isalnum, following))):
+            found[stop:after] = leaf[last]
+            continue
+        same = _until(is_control[stop:after], _shared(following, output[stop:after]))
+        found[stop : stop + same] = leaf[last]
     return found
 
 
@@ -270,27 +270,27 @@ def _shared(text: str, output: str, *, backwards: bool = False) -> int:
     return max(common_prefix(form[::-1] if backwards else form, output) for form in written)
 
 
-def _until(own: npt.NDArray[np.bool_], count: int) -> int:
+def _until(is_control: npt.NDArray[np.bool_], count: int) -> int:
     """`count`, or the index of the first character of the template's own if that is smaller."""
-    return int(np.argmax(own[:count])) if own[:count].any() else count
+    return int(np.argmax(is_control[:count])) if is_control[:count].any() else count
 
 
-def _text_after(made: Substituted, number: int, edges: Edges) -> str:
+def _text_after(substituted: Substituted, number: int, edges: Edges) -> str:
     """The characters of a leaf from a substitute to the next one, or to the leaf's end."""
-    text, next_one = made.leaves[made.leaf[number]].text, number + 1
-    same = next_one < len(made.leaf) and int(made.leaf[next_one]) == int(made.leaf[number])
-    following: str = text[int(made.place[number]) + 1 : int(made.place[next_one]) if same else None]
-    leaf = made.leaves[made.leaf[number]]
-    return following if same or Edge(leaf.message, leaf.text, True) in edges else following.rstrip()
+    leaf: Leaf = substituted.leaves[substituted.leaf[number]]
+    text, next_one = leaf.text[int(substituted.position[number]) + 1 :], number + 1
+    if next_one < len(substituted.leaf) and substituted.leaf[next_one] == substituted.leaf[number]:
+        return text[: int(substituted.position[next_one] - substituted.position[number]) - 1]
+    return text if Edge(leaf.message, leaf.text, True) in edges else text.rstrip()
 
 
-def _text_before(made: Substituted, number: int, edges: Edges) -> str:
+def _text_before(substituted: Substituted, number: int, edges: Edges) -> str:
     """The characters of a leaf from the substitute before, or from the leaf's start, to a substitute."""
-    text = made.leaves[made.leaf[number]].text
-    same = number > 0 and int(made.leaf[number - 1]) == int(made.leaf[number])
-    preceding: str = text[int(made.place[number - 1]) + 1 if same else 0 : int(made.place[number])]
-    leaf = made.leaves[made.leaf[number]]
-    return preceding if same or Edge(leaf.message, leaf.text, False) in edges else preceding.lstrip()
+    leaf: Leaf = substituted.leaves[substituted.leaf[number]]
+    text = leaf.text[: int(substituted.position[number])]
+    if number and substituted.leaf[number - 1] == substituted.leaf[number]:
+        return text[int(substituted.position[number - 1]) + 1 :]
+    return text if Edge(leaf.message, leaf.text, False) in edges else text.lstrip()
 
 
 def without_edges(message: Message, edges: Sequence[Edge]) -> Message:
