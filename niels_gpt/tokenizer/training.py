@@ -263,10 +263,12 @@ def _train_sentencepiece(lines: list[str], options: TrainingOptions) -> bytes:
 def _explained(message: str, options: TrainingOptions) -> TokenizerError:
     """A SentencePiece error as one of ours, with the number to use instead for its two usual ones."""
     size = options.vocab_size
+    # "Vocabulary size too high (16000). Please set it to a value <= 523."
     if "too high" in message:
         most = message.rpartition("<=")[2].strip(" .\n")
         smaller = f" or at most --vocab-size {most}" if most.isdigit() and int(most) >= ranges.PIECES.least else ""
         return TokenizerError(f"the text is too small for {size:,} pieces; give more text{smaller}")
+    # "Vocabulary size is smaller than required_chars. 300 vs 512. Increase vocab_size or ..."
     if "smaller than required_chars" in message:
         needed = message.partition("required_chars. ")[2].partition("vs ")[2].partition(".")[0]
         return TokenizerError(
