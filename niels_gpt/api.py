@@ -89,14 +89,21 @@ def render(
     return rendered
 
 
-def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any]) -> AnyRenderer:
+def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any], *, with_images: bool = False) -> AnyRenderer:
     """The renderer itself if `tokenizer` is one, else the renderer called `name` for this tokenizer.
+
+    Args:
+        with_images: a renderer that is made here gets the image processor in the tokenizer's directory.
 
     Raises:
         UsageError: a renderer, and the name or options of another.
     """
     # Tokenizers of transformers have no `render`; every renderer has.
     if not hasattr(tokenizer, "render"):
+        if with_images:
+            from niels_gpt.renderers.images.processors import load_processor
+
+            options = {**options, "processor": load_processor(str(tokenizer))}
         return renderer(tokenizer, name, **options)
     if options or name != "auto":
         found = [*options, *([] if name == "auto" else [f"name {name!r}"])]
@@ -270,12 +277,7 @@ def build(
     check_names(options, {*signature(write).parameters, *BuildFields.__annotations__} - _SET_BY_BUILD, "ng.build")
     policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
     config = source.config(progress)
-    options_of_renderer = dict(renderer_options or {})
-    if images is not None and not hasattr(tokenizer, "render"):  # a renderer has its own processor
-        from niels_gpt.renderers.images.processors import load_processor
-
-        options_of_renderer["processor"] = load_processor(str(tokenizer))
-    chosen = _renderer_of(tokenizer, renderer_name, options_of_renderer)
+    chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {}, with_images=images is not None)
     # In units also with one worker, so that a killed build continues.
     write(
         source,
