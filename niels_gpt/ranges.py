@@ -109,7 +109,7 @@ WORKERS: Final = Range("workers", 1, 4096)
 UNIT_BYTES: Final = Range("slice_bytes", 1, LARGE)
 UNIT_TIMEOUT: Final = Range("timeout", 0.001, 1e9)
 
-VAL_FRAC: Final = Range("val_frac", 0.0, 0.999999)
+VAL_FRAC: Final = Range("val_frac", 0.0, 0.999999)  # below 1, which would leave nothing to train on
 MAX_TRAIN_TOKENS: Final = Range("max_train_tokens", 0, LARGE)
 MAX_VAL_TOKENS: Final = Range("max_val_tokens", 0, LARGE)
 CACHE_SHARD_BYTES: Final = Range("shard_bytes", 2, LARGE)  # room for one token of uint16
@@ -122,10 +122,10 @@ MAX_BAD_ROWS: Final = Range("max_bad_rows", 0, LARGE)
 MAX_MESSAGE_BYTES: Final = Range("max_message_bytes", 1, LARGE)
 
 PIECES: Final = Range("vocab_size", 300, (1 << 31) - 1)  # 256 bytes, 4 sentinels, letters
-CHARACTER_COVERAGE: Final = Range("character_coverage", 0.98, 1.0)
+CHARACTER_COVERAGE: Final = Range("character_coverage", 0.98, 1.0)  # SentencePiece refuses anything else
 MAX_LINES: Final = Range("max_lines", 1, LARGE)
 
-TOKEN_ID: Final = Range("token id", 0, (1 << 32) - 1)
+TOKEN_ID: Final = Range("token id", 0, (1 << 32) - 1)  # files hold ids as uint16 or uint32
 VOCAB_SIZE: Final = Range("vocab_size", 1, 1 << 32)
 ROW: Final = Range("number", 0, LARGE)
 BATCH_SIZE: Final = Range("B", 1, (1 << 31) - 1)
