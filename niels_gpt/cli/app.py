@@ -26,6 +26,7 @@ from niels_gpt.errors import NielsError, UsageError, did_you_mean, nearest, show
 # typer contains click in its newest versions and imports it in others; `BadParameter` comes from the one that is used.
 _Refused: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
+# Words in the message of what converts a value -> what was expected.
 _NUMBERS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
 _CHOICES = re.compile(r"is not one of (.+?)\.?$")
 
@@ -71,6 +72,7 @@ def refuse_empty(args: Sequence[str]) -> None:
     It is what a shell makes of a variable that is not set: `--out "$OUT"` is `--out ""`.
     """
     for before, arg in zip(["", *args], args, strict=False):
+        # `--out=` too, but not `--set=a=`, whose value is `a=`.
         if arg == "" or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1):
             name = arg[:-1] or (before if before.startswith("-") else "an argument")
             raise UsageError(f"{name} is empty; expected a value (is a shell variable unset?)")
@@ -121,6 +123,7 @@ class App(typer.Typer):
     """
 
     def __init__(self, **options: Any) -> None:
+        # A default, because `main` passes its own group of commands.
         options.setdefault("cls", CommandGroup)
         super().__init__(pretty_exceptions_enable=False, rich_markup_mode="rich", **options)
 
@@ -163,28 +166,30 @@ def closed_pipe_is_no_failure() -> Iterator[None]:
 
 
 def _message(error: Any, ctx: Any) -> str:
+    """What typer refuses, in one line."""
+    # Errors are told apart by the names of their classes, because typer contains click or imports it.
     help_page = f"(see {ctx.command_path} --help)"
     message = str(error.message)
     param = getattr(error, "param", None)
-    if getattr(error, "option_name", None) is not None:
-        return _option_message(error, ctx, help_page)
+    name = getattr(error, "option_name", None)
+    if name is not None and type(error).__name__ == "NoSuchOption":
+        known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
+        return f"no option {name}{did_you_mean(name, [each for each in known if each.startswith('--')])} {help_page}"
+    if name is not None:
+        return f"{name} has no value; expected one after it {help_page}"
     if type(error).__name__ == "MissingParameter" and param is not None:
-        return f"{_name(param)} is missing; expected {_about(param)} {help_page}"
+        # The first sentence of its help, but not up to a point inside a name such as `.jsonl`.
+        about = re.split(r"[.;:](?:\s|$)", getattr(param, "help", None) or "a value", maxsplit=1)[0]
+        return f"{_name(param)} is missing; expected {about[:1].lower()}{about[1:]} {help_page}"
     if param is not None:
         return f"{_value_message(error, param, message)} {help_page}"
+    # typer writes "unexpected extra argument(s) (x y)"; click, in other versions, "argument (x)" or "arguments (x y)".
     extra = re.search(r"extra arguments? ?(?:\(s\))? ?\((.*)\)", message)
     if extra:
-        return _extra_message(extra[1], ctx, help_page)
+        taken = [_name(param) for param in ctx.command.get_params(ctx) if param.param_type_name == "argument"]
+        takes = f"only {' '.join(taken)}" if taken else "options only"
+        return f"found the extra argument {extra[1]!r}; {ctx.command_path} takes {takes} {help_page}"
     return f"{message} {help_page}"
-
-
-def _option_message(error: Any, ctx: Any, help_page: str) -> str:
-    """An option that does not exist, or one without its value."""
-    name = error.option_name
-    if type(error).__name__ != "NoSuchOption":
-        return f"{name} has no value; expected one after it {help_page}"
-    known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
-    return f"no option {name}{did_you_mean(name, [each for each in known if each.startswith('--')])} {help_page}"
 
 
 def _causes(error: Any) -> list[dict[str, Any]]:
@@ -210,12 +215,6 @@ def _value_message(error: Any, param: Any, message: str) -> str:
     return f"{_name(param)}{found}; {message.removeprefix('Value error, ')}"
 
 
-def _extra_message(extra: str, ctx: Any, help_page: str) -> str:
-    taken = [_name(param) for param in ctx.command.get_params(ctx) if param.param_type_name == "argument"]
-    takes = f"only {' '.join(taken)}" if taken else "options only"
-    return f"found the extra argument {extra!r}; {ctx.command_path} takes {takes} {help_page}"
-
-
 def unknown_command(name: str, known: Sequence[str], ctx: Any) -> UsageError:
     """The error for a command that does not exist."""
     near = "" if nearest(name, known) else f"; expected one of {', '.join(known)}"
@@ -227,10 +226,3 @@ def _name(param: Any) -> str:
     if param.param_type_name == "option":
         return str(param.opts[0])
     return str(getattr(param, "metavar", None) or param.name).strip("[]{}")
-
-
-def _about(param: Any) -> str:
-    """The first sentence of a parameter's help, as the end of "expected ..."."""
-    # Not at a point inside a name such as `.jsonl`.
-    text = re.split(r"[.;:](?:\s|$)", getattr(param, "help", None) or "a value", maxsplit=1)[0]
-    return text[:1].lower() + text[1:]

@@ -191,7 +191,7 @@ def build_sft(
     from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
 
     with ShownProgress() as progress:
-        config = source.config(progress)
+        config = source.config(progress)  # reads every file once: its checksums, and the shape of its rows
         progress.note(describe_dialects(source, config))
         build_sft_cache(
             source,
@@ -245,7 +245,7 @@ def build_pretrain(
 
     encoder = document_encoder(str(documents.tokenizer), documents.separator)
     with ShownProgress() as progress:
-        how = source_options(source, source.config(progress), runner, max_bad_rows, progress, overwrite=overwrite)
+        options = source_options(source, source.config(progress), runner, max_bad_rows, progress, overwrite=overwrite)
         build_pretrain_cache(
             source,
             str(directory),
@@ -258,7 +258,7 @@ def build_pretrain(
             seed=seed,
             token_dtype=limits.token_dtype,
             num_threads=executor.threads,
-            options=how,
+            options=options,
         )
     _report(directory, as_json, documents.tokenizer)
 
@@ -297,6 +297,7 @@ def build_all_command(
             settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(outcome_line(outcome))
         )
     print_outcomes(outcomes, settings.cache_dir / REPORT_NAME, as_json=as_json)
+    # As for data that cannot be read: the others are built, and running it again continues with the failed ones.
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(3)
 
@@ -308,13 +309,18 @@ def _settings(
     from niels_gpt.cache.build_all import Settings
 
     # Left as a path where there is one: a spm.model is copied from there. Anything else is a hub name.
-    chosen = texts.tokenizer if texts.tokenizer.exists() else str(texts.tokenizer)
-    # The vocabulary decides how many bytes a token has. Loading it takes seconds, so only --shard-size does.
-    most_bytes = limits.most_bytes(_vocab_size(chosen) if limits.shard_size and not limits.token_dtype else 0)
+    tokenizer = texts.tokenizer if texts.tokenizer.exists() else str(texts.tokenizer)
+    vocab_size = 0
+    if limits.shard_size and not limits.token_dtype:
+        # --shard-size is in tokens, and the vocabulary decides how many bytes a token has. Only then is the tokenizer
+        # loaded here, because that takes seconds.
+        from niels_gpt.builds.documents import document_encoder
+
+        vocab_size = document_encoder(tokenizer).vocab_size
     return Settings(
         cache_dir=texts.directory,
         seed=texts.seed,
-        tokenizer=chosen,
+        tokenizer=tokenizer,
         separator=texts.separator,
         roam_dir=corpora.roam_dir,
         datasets=corpora.datasets,
@@ -322,7 +328,7 @@ def _settings(
         max_val_tokens=limits.max_val_tokens,
         shuffle_buffer=corpora.shuffle_buffer,
         order=corpora.order,
-        shard_bytes=most_bytes,
+        shard_bytes=limits.most_bytes(vocab_size),
         val_frac=texts.val_frac,
         token_dtype=limits.token_dtype,
         english_only=corpora.english_only,
@@ -336,12 +342,6 @@ def _settings(
     )
 
 
-def _vocab_size(tokenizer: Path | str) -> int:
-    from niels_gpt.builds.documents import document_encoder
-
-    return document_encoder(tokenizer).vocab_size
-
-
 @app.command()
 def info(cache: CacheDir, as_json: Json = False) -> None:
     """Print what a cache was built from, and its counts. Reads no tokens.
@@ -352,23 +352,19 @@ def info(cache: CacheDir, as_json: Json = False) -> None:
     if as_json:
         print_json(meta)
         return
-    out().print(_origin(cache, meta))
-    out().print(_counts(meta))
-
-
-def _origin(cache: Path, meta: Meta) -> Table:
-    """A table of what a cache was built from and how."""
     special = ", ".join(f"{name} {token}" for name, token in meta["special_token_ids"].items())
     size = sum(record["bytes"] for record in meta["files"].values())
     rows: list[tuple[str, Any]] = [
         ("kind", meta["kind"]),
         ("dataset", meta["dataset_name"] or "(rows passed by a program)"),
         ("tokenizer", f"{meta['tokenizer_sha256'][:12]}, {meta['vocab_size']:,} ids ({special})"),
+        # Of pretraining caches only.
         *([("documents", f"separated by {meta['separator']}")] if "separator" in meta else []),
         ("tokens on disk", f"{meta['token_dtype']}, {len(meta['files'])} files, {size:,} bytes"),
         ("split", f"{meta['split_rule']}, seed {meta['seed']}"),
     ]
-    return key_values(str(cache), rows)
+    out().print(key_values(str(cache), rows))
+    out().print(_counts(meta))
 
 
 def _counts(meta: Meta) -> Table:
@@ -389,8 +385,8 @@ def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
     meta = open_meta(cache)
     # `show` finds a spm.model beside the cache; the tokenizer of a renderer, or another one of texts, must be named.
     elsewhere = "mask_dtype" in meta or "separator_ids" in meta
-    named = {"cache": str(cache), **meta["totals"]}
-    print_built(cache, meta, named, _counts(meta), tokenizer=tokenizer if elsewhere else None, as_json=as_json)
+    keys = {"cache": str(cache), **meta["totals"]}
+    print_built(cache, meta, keys, _counts(meta), tokenizer=tokenizer if elsewhere else None, as_json=as_json)
 
 
 @app.command()
@@ -404,13 +400,11 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
     meta = open_meta(cache)
     files = meta["files"]
     size = sum(record["bytes"] for record in files.values())
-    whole = f"{cache}: {len(files)} files, {size:,} bytes, "
-    whole += "all as they were written" if has_checksums(meta) else "whole"
-    named = {"cache": str(cache), "ok": not findings, "files": len(files)}
-    raise typer.Exit(print_verified(named, findings, _not_checked(meta), whole=whole, as_json=as_json))
-
-
-def _not_checked(meta: Meta) -> list[str]:
-    """What `verify` cannot check, because the cache is of an earlier version."""
-    found = [] if has_checksums(meta) else [f"{META_NAME} records no checksums: tokens and index are checked alone"]
-    return found if HASH_KEY in meta else [*found, f"{META_NAME} itself: {NO_HASH}"]
+    # Caches of earlier versions, and of other programs, have no checksums of files, or none of the meta itself.
+    checked = has_checksums(meta)
+    not_checked = [] if checked else [f"{META_NAME} records no checksums: tokens and index are checked alone"]
+    if HASH_KEY not in meta:
+        not_checked.append(f"{META_NAME} itself: {NO_HASH}")
+    success = f"{cache}: {len(files)} files, {size:,} bytes, {'all as they were written' if checked else 'whole'}"
+    keys = {"cache": str(cache), "ok": not findings, "files": len(files)}
+    raise typer.Exit(print_verified(keys, findings, not_checked, success=success, as_json=as_json))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from niels_gpt import ranges
@@ -109,6 +108,7 @@ class CorporaFlags:
         Raises:
             InputError: the folder does not exist.
         """
+        # Only where it is named: the default folder is one that most users do not have.
         wanted = "roam" not in (self.skip or ()) and (not self.only or "roam" in self.only)
         if wanted and self.roam_dir != ROAM_DIR and not self.roam_dir.exists():
             raise InputError(
@@ -133,7 +133,15 @@ def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> N
     if as_json:
         print_json([outcome.to_json() for outcome in outcomes])
         return
-    out().print(_outcomes(outcomes))
+    table = table_of("source", "status", right=("train tokens", "val tokens", "left out", "seconds"))
+    colours = {"built": "green", "already built": "green", "pinned": "yellow", "stub": "yellow", "failed": "red"}
+    for outcome in outcomes:
+        splits = outcome.counts.get("splits", {})  # empty for a stub, and for what failed
+        tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
+        dropped = f"{sum(outcome.counts.get('dropped', {}).values()):,}" if splits else ""
+        status = Text(outcome.status, style=colours[outcome.status])
+        table.add_row(outcome.name, status, *tokens, dropped, f"{outcome.seconds:.1f}")
+    out().print(table)
     print_line(f"report: {report}", "dim")
     for outcome in outcomes:
         print_bad_rows(outcome.name, outcome.counts)
@@ -142,15 +150,3 @@ def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> N
 def outcome_line(outcome: Outcome) -> str:
     """The result of one corpus, in a line."""
     return f"{outcome.name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}".rstrip()
-
-
-def _outcomes(outcomes: list[Outcome]) -> Table:
-    table = table_of("source", "status", right=("train tokens", "val tokens", "left out", "seconds"))
-    colours = {"built": "green", "already built": "green", "pinned": "yellow", "stub": "yellow", "failed": "red"}
-    for outcome in outcomes:
-        splits = outcome.counts.get("splits", {})
-        tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
-        dropped = f"{sum(outcome.counts.get('dropped', {}).values()):,}" if splits else ""
-        status = Text(outcome.status, style=colours[outcome.status])
-        table.add_row(outcome.name, status, *tokens, dropped, f"{outcome.seconds:.1f}")
-    return table

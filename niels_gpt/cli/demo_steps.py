@@ -30,7 +30,7 @@ from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 
-VOCAB_SIZE = 2000
+VOCAB_SIZE = 2000  # small, because SentencePiece refuses more pieces than a text gives
 T, B = 128, 8
 SHOWN_TOKENS = 80
 
@@ -117,7 +117,11 @@ def _batches(out: Path, seed: int, console: Console) -> None:
     # The demo asserts what it prints below, so that a printed claim is never false.
     assert torch.equal(x[:, 1:], y[:, :-1])
     console.print(f"pretrain  x {tuple(x.shape)}  y {tuple(y.shape)}  {x.dtype}; y[:, :-1] == x[:, 1:]")
-    x, y, y_masked = _sft(out).get_batch(B=B, generator=generator)
+    folder = out / "sft/chats"
+    tokens, index = folder / tokens_name("train"), folder / index_name("train")
+    eot = open_meta(folder)["special_token_ids"]["eot"]
+    examples = SFTExampleDataset(str(tokens), str(index), T=T, device="cpu", eot_id=eot)
+    x, y, y_masked = examples.get_batch(B=B, generator=generator)
     trained = int((y_masked != IGNORE_INDEX).sum())
     console.print(
         f"sft       x {tuple(x.shape)}  y {tuple(y.shape)}  y_masked {tuple(y_masked.shape)}; "
@@ -126,29 +130,15 @@ def _batches(out: Path, seed: int, console: Console) -> None:
     )
 
 
-def _sft(out: Path) -> SFTExampleDataset:
-    folder = out / "sft/chats"
-    eot = open_meta(folder)["special_token_ids"]["eot"]
-    return SFTExampleDataset(
-        str(folder / tokens_name("train")), str(folder / index_name("train")), T=T, device="cpu", eot_id=eot
-    )
-
-
 def _one_example(out: Path, console: Console) -> None:
     console.print(Rule("4. one example, token by token", align="left"))
-    # Four tokens fewer than fit, so that the picture also shows padding.
-    number = _fitting_example(out, SHOWN_TOKENS - 4)
+    # The longest example that leaves room for four tokens, so that the picture also shows padding. The index holds
+    # where each example starts, and the end: starts 0 5 9 are lengths 5 4.
+    lengths = np.diff(np.load(out / "sft/chats" / index_name("train")))
+    # Longer ones count as 0, so that they are never the longest.
+    number = int(np.argmax(np.where(lengths <= SHOWN_TOKENS - 4, lengths, 0)))
     view = view_example(out / "sft/chats", number, T=SHOWN_TOKENS)
     show_view(console, view, with_table=True)
-
-
-def _fitting_example(out: Path, most: int) -> int:
-    """The number of the longest example of at most `most` tokens."""
-    starts = np.load(out / "sft/chats" / index_name("train"))
-    # The index holds where each example starts, and the end: starts 0 5 9 are lengths 5 4.
-    lengths = np.diff(starts)
-    # Longer ones count as 0, so that they are never the longest.
-    return int(np.argmax(np.where(lengths <= most, lengths, 0)))
 
 
 def _counts(out: Path, console: Console) -> None:
@@ -156,7 +146,7 @@ def _counts(out: Path, console: Console) -> None:
     table = table_of("cache", "split", right=("documents / examples", "tokens", "trained tokens", "loss share"))
     for cache, rows in (("pretrain/notes", "documents"), ("sft/chats", "examples")):
         for split, counts in open_meta(out / cache)["splits"].items():
-            trained = counts.get("trained_tokens", counts["tokens"])
+            trained = counts.get("trained_tokens", counts["tokens"])  # pretraining trains everything
             share = f"{trained / max(1, counts['tokens']):.1%}"
             table.add_row(cache, split, f"{counts[rows]:,}", f"{counts['tokens']:,}", f"{trained:,}", share)
     console.print(table)

@@ -95,10 +95,10 @@ class ReportFlags:
             UsageError: more than one of them is given.
         """
         forms = {"json": self.as_json, "sarif": self.as_sarif, "markdown": self.as_markdown}
-        given = [name for name, on in forms.items() if on]
-        if len(given) > 1:
-            raise UsageError(f"--{' and --'.join(given)}: one form of report at a time; leave out the others")
-        return given[0] if given else "text"
+        chosen = [name for name, is_set in forms.items() if is_set]
+        if len(chosen) > 1:
+            raise UsageError(f"--{' and --'.join(chosen)}: one form of report at a time; leave out the others")
+        return chosen[0] if chosen else "text"
 
     @property
     def silenced(self) -> dict[str, str]:
@@ -206,7 +206,7 @@ class InputFlags:
         if self.source is not None and script is not None:
             raise UsageError(f"{self.source} and --script: one thing at a time; leave out one of them")
         # --chats without a second tokenizer is a mistake that `diagnose` explains, so its path is not checked here.
-        for place in (self.source, None if self.other is None else self.chats, validation):
+        for place in (self.source, None if self.other is None else self.chats, validation):  # data, also of the hub
             if place is not None:
                 existing_or_hub(place)
         for place in (self.other, self.tokenizer):
@@ -215,12 +215,12 @@ class InputFlags:
 
     def keywords(self) -> dict[str, Any]:
         """The tokenizer, template, renderer and date as keyword arguments of `diagnose` and `judge_script`."""
-        chosen = self.chosen()
+        options = self.options()
         # Without either option `diagnose` takes the template, so that findings are about the file that is served.
-        renderer = chosen if self.renderer is not None or chosen.options else None
+        renderer = options if self.renderer is not None or options.options else None
         return {"tokenizer": self.tokenizer, "template": self.template, "renderer": renderer, "date": self.date}
 
-    def chosen(self) -> RendererOptions:
+    def options(self) -> RendererOptions:
         """The options about renderers as one value; see `renderer_options` for errors."""
         return renderer_options(self.renderer, self.renderer_option, self.template, self.date)
 
@@ -230,7 +230,7 @@ def doctor(
     report: ReportFlags,
     rows: RowFlags,
     loss: LossFlags,
-    what: InputFlags,
+    inputs: InputFlags,
     script: Annotated[
         str | None,
         typer.Option(
@@ -270,32 +270,33 @@ def doctor(
         print_rules(explain, report.as_json)
         return
     # Read first: these properties refuse options that exclude each other.
-    shape, loss_on, silence = report.form, loss.loss_on, report.silenced
-    what.check(script, rows.validation)
+    report_form, loss_on, silence = report.form, loss.loss_on, report.silenced
+    inputs.check(script, rows.validation)
     for file in (rows.fix, report.file):
         must_be_writable(file)
     if rows.fix is not None and report.file is not None and rows.fix.resolve() == report.file.resolve():
         raise UsageError(
             f"--fix and --out both write {report.file}; name two files, one for the rows, one for the report"
         )
-    command, by = _words(script), what.keywords()
+    command, renderer = _words(script), inputs.keywords()
     judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
     if script is not None:
         from niels_gpt.doctor.scripts import judge_script
 
-        found = judge_script(command, options=rows.options(**judged), **by)
+        found = judge_script(command, options=rows.options(**judged), **renderer)
     else:
         from niels_gpt.doctor.run import diagnose
 
-        with ShownProgress(quiet=shape != "text" and report.file is None) as progress:
-            how = rows.options(**judged, progress=progress)
-            found = diagnose(what.source, what.other, chats=what.chats, options=how, **by)
+        # Lines of progress would be between those of a report that a program reads from a terminal.
+        with ShownProgress(quiet=report_form != "text" and report.file is None) as progress:
+            options = rows.options(**judged, progress=progress)
+            found = diagnose(inputs.source, inputs.other, chats=inputs.chats, options=options, **renderer)
         # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
-        rendered = what.other is None and found.source.get("kind") == "chats"
-        if shape == "text" and what.tokenizer is not None and rendered:
-            note_automatic(what.chosen(), what.tokenizer)
-    _write(found, shape, report.file)
-    if script is None and found.repaired is not None and shape != "json":
+        rendered = inputs.other is None and found.source.get("kind") == "chats"
+        if report_form == "text" and inputs.tokenizer is not None and rendered:
+            note_automatic(inputs.options(), inputs.tokenizer)
+    _write(found, report_form, report.file)
+    if script is None and found.repaired is not None and report_form != "json":  # JSON has it in the report
         note(repairs(found.repaired))
     code = _exit_code(found, report.fail_on, strict=report.strict)
     if script is not None:
@@ -309,6 +310,7 @@ def _end_with_threads(code: int) -> None:
 
     if left := threads_left():
         note(f"the script's threads {', '.join(left)} still run; they end with this command")
+        # `os._exit` skips what Python does at its end, the flushing of streams included.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -331,6 +333,7 @@ def _words(script: str | None) -> list[str]:
 
 def repairs(done: Mapping[str, Any]) -> str:
     """The result of --fix in one paragraph: the file, what was repaired, and what was not."""
+    # A tokenizer's generation_config.json has no rows.
     written = f"{done['path']}: {done['rows']:,} rows" if done["rows"] else str(done["path"])
 
     def named(rule: str, rows: int) -> str:
@@ -360,21 +363,21 @@ def _exit_code(report: Report, fail_on: Level, *, strict: bool) -> int:
     return NOT_JUDGED if report.skipped and (strict or fail_on == "not-judged") else 0
 
 
-def _write(report: Report, shape: str, file: Path | None) -> None:
+def _write(report: Report, form: str, file: Path | None) -> None:
     """Print the report, or write it to a file, which then exists as a whole or not at all."""
     from niels_gpt.doctor.sarif import to_sarif
     from niels_gpt.doctor.show import markdown, not_judged, render
 
-    if shape == "text" and file is None:
+    if form == "text" and file is None:
         out().print(render(report))
         return
-    if shape in ("json", "sarif"):
-        value = report.to_json() if shape == "json" else to_sarif(report)
+    if form in ("json", "sarif"):
+        value = report.to_json() if form == "json" else to_sarif(report)
         text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     else:  # text in a file is markdown
         text = markdown(report)
     if file is None:
-        print(text, end="")
+        print(text, end="")  # not by rich, which would break long lines
         return
     write_atomic(file, text.encode())
     skipped = f"; {not_judged(report)}" if report.skipped else ""

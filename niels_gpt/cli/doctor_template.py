@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,9 +10,6 @@ from niels_gpt.cli.options import Date, Json, RendererOption, Template, renderer
 from niels_gpt.cli.paths import existing_tokenizer
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from niels_gpt.renderers.template.probe_results import ProbeResult, TemplateReport
 
 PARTIAL = 1  # the exit code if something is not proven
 _DAY = "2026-01-31"  # for templates that write the date; the result does not depend on which
@@ -58,6 +55,7 @@ def doctor_template(
 
     With variables of the template: --renderer-option enable_thinking=false
     """
+    # `niels-gpt doctor` takes such files, so they are tried here too; probes need a tokenizer.
     if place.endswith((".jinja", ".jinja2", ".j2")):
         raise UsageError(
             f"{place}: a template without a tokenizer; name the tokenizer's directory, and --template {place}"
@@ -71,25 +69,16 @@ def doctor_template(
     assert isinstance(renderer, TemplateRenderer)  # "template" opens no family
     with ShownProgress(quiet=as_json) as progress:
         report = report_on(renderer, place if template is None else f"{template} with {place}", progress)
-    named = _named(report, probe or [])
+    results = {result.probe.name: result for result in report.results}
+    for name in probe or ():
+        if name not in results:
+            raise UsageError(f"--probe is {name!r}, and no probe has this name{did_you_mean(name, list(results))}")
     if as_json:
         print_json(report.to_json())
     else:
         from niels_gpt.doctor.template import shown, to_show
 
+        named = [results[name] for name in probe or ()]
         for line in shown(report, renderer, report.results if every else named or to_show(report)):
             out().print(line, soft_wrap=True)
     raise typer.Exit(0 if report.passed else PARTIAL)
-
-
-def _named(report: TemplateReport, names: list[str]) -> list[ProbeResult]:
-    """The probes with these names.
-
-    Raises:
-        UsageError: no probe has one of the names.
-    """
-    known = {result.probe.name: result for result in report.results}
-    for name in names:
-        if name not in known:
-            raise UsageError(f"--probe is {name!r}, and no probe has this name{did_you_mean(name, list(known))}")
-    return [known[name] for name in names]

@@ -119,7 +119,7 @@ def build(
     renderer: RendererFlags,
     loss: LossFlags,
     executor: ExecutorFlags,
-    how: EpisodeFlags,
+    encoding: EpisodeFlags,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -134,11 +134,18 @@ def build(
     Other columns and roles: --columns messages=data.turns --roles bot=assistant
     """
     # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
-    mapping = rows.mapping(sentinels=not uses_renderer(how.tokenizer, renderer, loss))
+    mapping = rows.mapping(sentinels=not uses_renderer(encoding.tokenizer, renderer, loss))
     source, runner = chat_files(files, rows.form, mapping), executor.open()
-    most_bytes = shard_bytes(how.shard_size, how.shard_size_bytes)
+    most_bytes = shard_bytes(encoding.shard_size, encoding.shard_size_bytes)
     encoder = conversation_encoder(
-        how.tokenizer, renderer, loss, rows, executor.threads, samples=how.samples, images=how.images, quiet=as_json
+        encoding.tokenizer,
+        renderer,
+        loss,
+        rows,
+        executor.threads,
+        samples=encoding.samples,
+        images=encoding.images,
+        quiet=as_json,
     )
     from niels_gpt.episodes.build import build_episodes
 
@@ -149,16 +156,16 @@ def build(
             source,
             directory,
             encoder=encoder,
-            val_frac=how.val_frac,
-            seed=how.seed,
-            mask_dtype=None if how.mask == "none" else how.mask,
+            val_frac=encoding.val_frac,
+            seed=encoding.seed,
+            mask_dtype=None if encoding.mask == "none" else encoding.mask,
             shard_bytes=most_bytes,
-            metadata=how.metadata,
+            metadata=encoding.metadata,
             options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     manifest = open_manifest(directory) or {}
-    named = {"dataset": str(directory)}
-    print_built(directory, manifest, named, _counts(manifest), tokenizer=how.tokenizer, as_json=as_json)
+    keys = {"dataset": str(directory)}
+    print_built(directory, manifest, keys, _counts(manifest), tokenizer=encoding.tokenizer, as_json=as_json)
 
 
 def conversation_encoder(
@@ -183,9 +190,9 @@ def conversation_encoder(
 
     loss_on = loss.loss_on
     if uses_renderer(tokenizer, renderer, loss):
-        choices = RenderingPolicy(rows.allow_partial, rows.on_unsupported)
+        policy = RenderingPolicy(rows.allow_partial, rows.on_unsupported)
         opened = renderer.open(tokenizer, images=images is not None, quiet=quiet)
-        return as_encoder(opened, loss_on, choices, samples, images)
+        return as_encoder(opened, loss_on, policy, samples, images)
     if images is not None:
         raise UsageError("--images is for renderers; our own sentinels have no place for images. Add --renderer")
     if samples == "per-turn":
@@ -238,7 +245,7 @@ def _counts(manifest: dict[str, Any]) -> Table:
     """A table of the episodes and tokens of each split, and of rows that were left out or changed."""
     table = table_of("split", right=("episodes", "tokens", "trained tokens", "loss share"))
     for split in SPLITS:
-        row = manifest["splits"][split]
+        row = manifest["splits"][split]  # a split without episodes is recorded too
         share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
         table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
     add_left_out(table, manifest)
@@ -270,23 +277,21 @@ def info(
         lengths = {"sequence_length": length, "block_size": length}  # the second is the name in `TrainingConfig`
         print_json({"manifest": manifest, **lengths, "splits": {s.split: s.to_json() for s in splits}})
         return
-    out().print(key_values(str(dataset), _origin(manifest)))
-    out().print(_lengths(splits, length))
-
-
-def _origin(manifest: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """The source of a dataset, as rows `(name, value)` of a table."""
     if manifest is None:
-        return [("manifest", "none: written by another program, so its tokenizer is unknown")]
-    size = sum(record["bytes"] for record in manifest["files"].values())
-    vocabulary = "unknown" if manifest["vocab_size"] is None else f"{manifest['vocab_size']:,} ids"
-    return [
-        ("dataset", str(manifest.get("dataset_name") or "(rows passed by a program)")),
-        ("tokenizer", f"{str(manifest.get('tokenizer_sha256'))[:12]}, {vocabulary}"),
-        ("template", str(manifest.get("template_sha256") or manifest.get("encoder"))[:12]),
-        ("mask", str(manifest["mask_dtype"])),
-        ("on disk", f"{len(manifest['files'])} files, {size:,} bytes"),
-    ]
+        origin = [("manifest", "none: written by another program, so its tokenizer is unknown")]
+    else:
+        size = sum(record["bytes"] for record in manifest["files"].values())
+        vocabulary = "unknown" if manifest["vocab_size"] is None else f"{manifest['vocab_size']:,} ids"
+        origin = [
+            ("dataset", str(manifest.get("dataset_name") or "(rows passed by a program)")),
+            ("tokenizer", f"{str(manifest.get('tokenizer_sha256'))[:12]}, {vocabulary}"),
+            # Sentinels have no template; their encoder has a name.
+            ("template", str(manifest.get("template_sha256") or manifest.get("encoder"))[:12]),
+            ("mask", str(manifest["mask_dtype"])),
+            ("on disk", f"{len(manifest['files'])} files, {size:,} bytes"),
+        ]
+    out().print(key_values(str(dataset), origin))
+    out().print(_lengths(splits, length))
 
 
 def _lengths(splits: list[SplitSummary], length: int) -> Table:
@@ -300,6 +305,7 @@ def _lengths(splits: list[SplitSummary], length: int) -> Table:
         ("median", [f"{s.median:,}" for s in splits]),
         ("95 of 100 up to", [f"{s.percentile_95:,}" for s in splits]),
         ("longest", [f"{s.longest:,}" for s in splits]),
+        # A row holds one token more than inputs, the last target.
         (f"longer than {length + 1:,}", [f"{s.too_long:,}" for s in splits]),
         ("one a row: rows", [f"{s.episodes:,}" for s in splits]),
         ("one a row: filled", [f"{s.filled:.1%}" for s in splits]),
@@ -332,9 +338,9 @@ def verify(
     manifest = open_manifest(dataset)
     # Manifests of earlier versions have no checksum of themselves.
     not_checked = [] if manifest is None or HASH_KEY in manifest else [f"{MANIFEST_NAME} itself: {NO_HASH}"]
-    whole = f"{dataset}: " + ("all as they were written" if manifest else "whole; no manifest to compare them with")
-    named = {"dataset": str(dataset), "ok": not findings}
-    raise typer.Exit(print_verified(named, findings, not_checked, whole=whole, as_json=as_json))
+    success = f"{dataset}: " + ("all as they were written" if manifest else "whole; no manifest to compare them with")
+    keys = {"dataset": str(dataset), "ok": not findings}
+    raise typer.Exit(print_verified(keys, findings, not_checked, success=success, as_json=as_json))
 
 
 # The earlier name of `niels-gpt show`, which documents and scripts still use.

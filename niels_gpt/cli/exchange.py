@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from rich.table import Table
 
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
@@ -115,9 +114,9 @@ class FormatFlags:
         expected = f"NAME=VALUE; options of {to}: {names}" if names else f"none, because {to} has no options of its own"
         named = (name_and_value("--option", text, expected) for text in self.option or ())
         # Options of the Megatron format alone, which also have flags because its users look for them in --help.
-        padding = {"pad_multiple": self.pad_multiple, "pad_id": self.pad_id}
-        given = {name: value for name, value in padding.items() if value is not None}
-        return {name: option_value(text) for name, text in named} | given
+        flags = {"pad_multiple": self.pad_multiple, "pad_id": self.pad_id}
+        padding = {name: value for name, value in flags.items() if value is not None}
+        return {name: option_value(text) for name, text in named} | padding
 
 
 ExportFormat = Annotated[
@@ -179,17 +178,13 @@ def export_command(
     if as_json:
         print_json({"out": str(directory)} | manifest)
         return
-    out().print(_counts(manifest["splits"]))
+    table = table_of("split", right=("rows", "texts", "tokens", "trained"))
+    for split, counts in manifest["splits"].items():
+        table.add_row(split, *(f"{counts[name]:,}" for name in ("rows", "texts", "tokens", "trained_tokens")))
+    out().print(table)
     for line in manifest["use"]:
         print_line(f"* {line}", "")
     print_line(f"{directory} is complete; its README.md repeats this, with more")
-
-
-def _counts(splits: dict[str, dict[str, int]]) -> Table:
-    table = table_of("split", right=("rows", "texts", "tokens", "trained"))
-    for split, counts in splits.items():
-        table.add_row(split, *(f"{counts[name]:,}" for name in ("rows", "texts", "tokens", "trained_tokens")))
-    return table
 
 
 def import_command(
@@ -259,14 +254,15 @@ def publish(
     Example: niels-gpt publish episodes/chats s3://bucket/episodes/chats
     """
     with ShownProgress() as progress:
-        done = publish_dataset(folder, url, overwrite=overwrite, break_lock=break_lock, progress=progress)
-    url = without_passwords(url)
+        result = publish_dataset(folder, url, overwrite=overwrite, break_lock=break_lock, progress=progress)
+    url = without_passwords(url)  # before it is printed: a URL may hold the key of a store
     if as_json:
-        print_json({"url": url, **asdict(done)})
+        print_json({"url": url, **asdict(result)})
         return
-    line = f"{url}: {done.files} files, {done.uploaded} sent ({done.uploaded_bytes:,} bytes), {done.skipped} were there"
-    if done.resumed_bytes:
-        line += f"; {done.resumed_bytes:,} bytes had been sent before"
+    sent = f"{result.uploaded} sent ({result.uploaded_bytes:,} bytes)"
+    line = f"{url}: {result.files} files, {sent}, {result.skipped} were there"
+    if result.resumed_bytes:
+        line += f"; {result.resumed_bytes:,} bytes had been sent before"
     print_line(line)
 
 
@@ -288,4 +284,5 @@ def fetch(
     Example: niels-gpt episodes info $(niels-gpt fetch s3://bucket/episodes/chats)
     """
     with ShownProgress() as progress:
+        # Nothing else on stdout: the path is used by `$(niels-gpt fetch ...)`.
         print(ReadCache(directory, max_bytes=max_bytes, progress=progress).open(url))

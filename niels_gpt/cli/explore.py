@@ -64,22 +64,24 @@ def explore(
 
     Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
+    # Paths, renderer and report are checked before the server starts, so that an error is in the terminal.
     if path is not None:
         existing_or_hub(path)
-    chosen = renderer_options(renderer, renderer_option, template, date)
+    options = renderer_options(renderer, renderer_option, template, date)
     from niels_gpt.explorer.api import Explorer, open_dataset
     from niels_gpt.explorer.findings import read_findings
     from niels_gpt.explorer.renderer_list import RendererList
 
-    listed = RendererList(tokenizer or (), chosen)
+    listed = RendererList(tokenizer or (), options)
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # here, because it needs the extra
 
     explorer = Explorer(listed, open_dataset(path, listed, form), report)
     if listed.tokenizers:
-        note_automatic(chosen, next(iter(listed.tokenizers.values())))
-    serve(explorer, port=port, browser=browser, announce=_announce)
+        # Rows are shown with the first tokenizer unless the page chooses another.
+        note_automatic(options, next(iter(listed.tokenizers.values())))
 
+    def announce(address: str) -> None:
+        out().print(Text.assemble("explorer at ", (address, "bold"), "  (Ctrl-C ends it)"), soft_wrap=True)
 
-def _announce(address: str) -> None:
-    out().print(Text.assemble("explorer at ", (address, "bold"), "  (Ctrl-C ends it)"), soft_wrap=True)
+    serve(explorer, port=port, browser=browser, announce=announce)

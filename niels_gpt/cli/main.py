@@ -189,7 +189,14 @@ class _Commands(CommandGroup):
         if len(args) > 1 and two in COMMANDS:
             return two, loaded(two), args[2:]
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            _refuse_without_its_group(args[0], ctx)
+            # `niels-gpt build-all` is told of `niels-gpt cache build-all`. Groups are imported for it, so only names
+            # that no command has come here.
+            groups = {group: loaded(group) for group in GROUPS}
+            meant = [f"{group} {args[0]}" for group, found in groups.items() if args[0] in found.list_commands(ctx)]
+            if meant:
+                meant_text = " or ".join(map(repr, meant))
+                help_page = f"(see {ctx.command_path} --help)"
+                raise UsageError(f"no command {args[0]!r}; did you mean {meant_text}? {help_page}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else loaded(name), rest
 
@@ -204,28 +211,10 @@ def loaded(name: str) -> Any:
         holder.add_typer(defined, name=name)
     else:
         holder.command(name, context_settings=dict(entry.settings))(defined)
-    holder.callback()(_keep_the_group)
+    # Without any callback, typer turns an app with a single command into the command itself, and `niels-gpt demo`
+    # would not be found by its name.
+    holder.callback()(lambda: None)
     return typer.main.get_group(holder).commands[name]
-
-
-def _refuse_without_its_group(name: str, ctx: Any) -> None:
-    """Raise `UsageError` for `niels-gpt build-all`, naming `niels-gpt cache build-all`.
-
-    Groups are imported for it, so it is called only for names that no command has.
-    """
-    groups = {group: loaded(group) for group in GROUPS}
-    commands = [f"{group} {name}" for group, commands in groups.items() if name in commands.list_commands(ctx)]
-    if commands:
-        meant = " or ".join(map(repr, commands))
-        raise UsageError(f"no command {name!r}; did you mean {meant}? (see {ctx.command_path} --help)")
-
-
-def _keep_the_group() -> None:
-    """An empty callback for an app with a single command.
-
-    Without any callback, typer turns such an app into the command itself, and `niels-gpt demo` would not be found by
-    its name.
-    """
 
 
 def _print_version(wanted: bool) -> None:

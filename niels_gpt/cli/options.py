@@ -73,7 +73,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """
     # The modules of commands have postponed annotations, so groups are recognised by their resolved types.
     hints = get_type_hints(command, include_extras=True)
-    parameters: list[inspect.Parameter] = []
+    parameters: list[inspect.Parameter] = []  # of the returned function; typer lists options in this order
     groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
@@ -256,6 +256,7 @@ def shard_bytes(tokens: int | None, size: int | None, token_dtype: str = "") -> 
         raise UsageError("found --shard-size and --shard-bytes; expected one of them: they are one limit in two units")
     if tokens is None:
         return size
+    # 1 000 tokens are 4 000 bytes of episodes, and 2 000 or 4 000 of a cache.
     return tokens * {"": _EPISODE_TOKEN_BYTES, "uint16": 2, "uint32": 4}[token_dtype]
 
 
@@ -351,27 +352,27 @@ def renderer_options(
     from niels_gpt.renderers.choice import RendererOptions
 
     # Values remain text: which options are texts is known to the renderer's config, see `typed_options`.
-    expected = _expected_option(name) if any("=" not in text for text in options or ()) else "NAME=VALUE"
+    expected = "NAME=VALUE"
+    if any("=" not in text for text in options or ()):
+        # Only for the message, because it imports the families.
+        from niels_gpt.renderers.registry import FAMILIES, config_from_name
+
+        if name in FAMILIES:
+            known = ", ".join(option for option in type(config_from_name(name)).model_fields if option != "name")
+            expected += f", with one of {known} as NAME; `niels-gpt renderers {name}` says what they mean"
+        else:
+            expected += ", such as enable_thinking=false; `niels-gpt renderers NAME` lists the options of a family"
     values = dict(name_and_value("--renderer-option", text, expected) for text in options or ())
-    chosen = RendererOptions(name or "auto", template, date, values, isolate)
-    chosen.check()
-    return chosen
-
-
-def _expected_option(renderer: str | None) -> str:
-    """The expected form of --renderer-option, for the message about a text without "="."""
-    from niels_gpt.renderers.registry import FAMILIES, config_from_name
-
-    if renderer not in FAMILIES:
-        return "NAME=VALUE, such as enable_thinking=false; `niels-gpt renderers NAME` lists the options of a family"
-    options = [option for option in type(config_from_name(renderer)).model_fields if option != "name"]
-    return f"NAME=VALUE, with one of {', '.join(options)} as NAME; `niels-gpt renderers {renderer}` says what they mean"
+    renderer = RendererOptions(name or "auto", template, date, values, isolate)
+    renderer.check()
+    return renderer
 
 
 def note_automatic(options: RendererOptions, tokenizer: str | Path) -> None:
     """One line on stderr: which renderer "auto" took for a tokenizer, and on what evidence."""
     from niels_gpt.renderers.registry import automatic_renderer
 
+    # With --template or --isolate it is the template, whatever the tokenizer is.
     if options.name == "auto" and options.template is None and not options.isolate:
         automatic = automatic_renderer(tokenizer)
         note(f"renderer {automatic.renderer}: {automatic.reason} (override with --renderer)")

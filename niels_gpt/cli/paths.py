@@ -30,15 +30,24 @@ def existing(expected: str = "", what: str = "file or directory") -> dict[str, A
         what: "file", "directory" or both, for the message.
     """
 
-    def there(value: Any) -> Any:
+    def checked(value: Any) -> Any:
+        # typer calls it with a list for several values, and with None where an option is not used.
         for text in map(str, value if isinstance(value, list) else [] if value is None else [value]):
             if "://" not in text and not any(sign in text for sign in "*?[") and not _is_there(text):
                 remedy = f"expected {expected}. Check the path" if expected else "check the path"
                 raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
-            _check_library_of(text)
+            libraries = [
+                library
+                for beginnings, ends, library in _LIBRARIES
+                if text.startswith(beginnings) or text.endswith(ends)
+            ]
+            for library in [*libraries, *(["fsspec"] if "://" in text else [])]:
+                # Found, but not imported, which may take seconds.
+                if find_spec(library) is None:
+                    raise MissingExtra(library)
         return value
 
-    return {"callback": there}
+    return {"callback": checked}
 
 
 # What reads a path or URL, by its beginning or end. The readers check this too, but a tokenizer may be loaded by then.
@@ -47,21 +56,6 @@ _LIBRARIES: Final = (
     (("hf://",), (), "huggingface_hub"),
     ((), (".parquet", ".arrow", ".zst"), "pyarrow"),
 )
-
-
-def _check_library_of(text: str) -> None:
-    """Raise `MissingExtra` if the library that reads a path or URL is not installed; it is not imported."""
-    for beginnings, ends, library in _LIBRARIES:
-        if text.startswith(beginnings) or text.endswith(ends):
-            _require(library)
-    if "://" in text:
-        _require("fsspec")
-
-
-def _require(library: str) -> None:
-    """Raise `MissingExtra` if a library is not installed; it is not imported, which may take seconds."""
-    if find_spec(library) is None:
-        raise MissingExtra(library)
 
 
 def _is_there(text: str) -> bool:
@@ -78,6 +72,7 @@ def existing_tokenizer(text: str | Path) -> Path:
         InputError: the path does not exist.
     """
     shown = str(text)
+    # A name on the hub is NAME or OWNER/NAME. `mistral/tokenizer.model` looks like one, and is a file.
     is_path = shown.startswith((".", "/", "~")) or shown.count("/") > 1 or shown.endswith((".model", ".json", ".jinja"))
     if is_path and "://" not in shown and not _is_there(shown):
         raise InputError(

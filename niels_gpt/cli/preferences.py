@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cli.app import App
@@ -113,18 +112,14 @@ def build(
             options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     manifest = open_manifest(directory) or {}
-    named = {"dataset": str(directory), "form": manifest["form"]}
-    print_built(directory, manifest, named, _counts(manifest), tokenizer=tokenizer, as_json=as_json)
-
-
-def _counts(manifest: dict[str, Any]) -> Table:
-    """A table of the groups, completions and tokens of each split, and of rows that were left out or changed."""
+    keys = {"dataset": str(directory), "form": manifest["form"]}
     table = table_of("split", right=("groups", "completions", "tokens", "trained tokens"))
     for split in SPLITS:
         row = manifest["splits"][split]
+        # Each completion is stored as an episode.
         table.add_row(split, *(f"{row[name]:,}" for name in ("groups", "episodes", "tokens", "trained_tokens")))
     add_left_out(table, manifest)
-    return table
+    print_built(directory, manifest, keys, table, tokenizer=tokenizer, as_json=as_json)
 
 
 @app.command()
@@ -143,6 +138,7 @@ def info(
     if as_json:
         print_json({"dataset": str(dataset), "sequence_length": length, "splits": summaries})
         return
+    # Splits may have different facts, so a row of the table is a fact that any split has.
     names = list(dict.fromkeys(name for summary in summaries.values() for name in summary))
     table = table_of("", right=list(summaries))
     for name in names:

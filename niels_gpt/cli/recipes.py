@@ -17,9 +17,7 @@ from niels_gpt.errors import OutputExists
 from niels_gpt.values import VALUE_HELP
 
 if TYPE_CHECKING:
-    from niels_gpt.recipes.lock import Lock
     from niels_gpt.recipes.plan import Plan
-    from niels_gpt.recipes.reading import LoadedRecipe
     from niels_gpt.recipes.run import BuiltRecipe
 
 RecipeFile = Annotated[
@@ -73,7 +71,18 @@ def build(
         read_lock(recipe, settings or ()) if is_lock(recipe) else (read_recipe(recipe, settings or ()), None)
     )
     if dry_run:
-        plan = _planned(loaded, locked, threads=executor.threads, allow_code=allow_code)
+        from niels_gpt.recipes.inputs import open_recipe
+        from niels_gpt.recipes.plan import plan_recipe
+
+        with ShownProgress() as progress:
+            # Finding duplicates takes a pass over all rows, which a plan that only samples them should not wait for.
+            opened = open_recipe(loaded, threads=executor.threads, duplicates=False, allow_code=allow_code)
+            if loaded.recipe.duplicates is not None:
+                progress.note("the build finds duplicates and leaves them out; this plan still counts them")
+            elif locked is not None:
+                # The lock records the inputs without their duplicates, which are not found here.
+                locked.check_inputs(opened.configs, opened.encoder.describe())
+            plan = plan_recipe(opened, progress)
         _show_plan(plan, recipe, executor.workers or 1, as_json)
         return
     from niels_gpt.recipes.run import build_recipe
@@ -91,27 +100,24 @@ def build(
     _show_built(built, as_json)
 
 
-def _planned(loaded: LoadedRecipe, locked: Lock | None, *, threads: int | None, allow_code: bool) -> Plan:
-    """The plan of a recipe: what a build would make. Nothing is built."""
-    from niels_gpt.recipes.inputs import open_recipe
-    from niels_gpt.recipes.plan import plan_recipe
-
-    with ShownProgress() as progress:
-        # Finding duplicates takes a pass over all rows, which a plan that only samples them should not wait for.
-        opened = open_recipe(loaded, threads=threads, duplicates=False, allow_code=allow_code)
-        if loaded.recipe.duplicates is not None:
-            progress.note("the build finds duplicates and leaves them out; this plan still counts them")
-        elif locked is not None:
-            locked.check_inputs(opened.configs, opened.encoder.describe())
-        return plan_recipe(opened, progress)
-
-
 def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
     if as_json:
         print_json(plan.to_json())
         return
-    out().print(_amounts(plan))
-    out().print(_rows(plan, workers))
+    amounts = table_of("source", right=("rows", "used", "tokens", "trained tokens", "disk"))
+    lengths = table_of("lengths", right=("median", "95 %", "longest", "too long", "training rows", "time"))
+    for each in plan.sources:
+        about = "" if each.exact else "~"  # marks an estimate, from a sample of the rows
+        counts = (each.rows, each.used, each.tokens, each.trained_tokens)
+        amounts.add_row(each.name, *(f"{about}{number:,}" for number in counts), about + _bytes(each.disk_bytes))
+        lengths.add_row(
+            each.name,
+            *(f"{number:,}" for number in (each.median, each.percentile_95, each.longest)),
+            *(f"{about}{number:,}" for number in (each.too_long, each.training_rows)),
+            "~" + _seconds(each.seconds / workers),
+        )
+    out().print(amounts)
+    out().print(lengths)
     for each in plan.sources:
         for reason, count in each.left_out.items():
             line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} sampled rows"
@@ -126,28 +132,6 @@ def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
         rows = {each.name: (each.training_rows, each.tokens) for each in plan.sources}
         out().print(_phases(plan.phases, rows, "estimated"))
     print_line(f"Nothing was built. To build into {plan.out}: niels-gpt build {recipe}")
-
-
-def _amounts(plan: Plan) -> Table:
-    """A table of what each source holds; ~ marks an estimate."""
-    table = table_of("source", right=("rows", "used", "tokens", "trained tokens", "disk"))
-    for each in plan.sources:
-        about = "" if each.exact else "~"
-        numbers = (each.rows, each.used, each.tokens, each.trained_tokens)
-        table.add_row(each.name, *(f"{about}{number:,}" for number in numbers), about + _bytes(each.disk_bytes))
-    return table
-
-
-def _rows(plan: Plan, workers: int) -> Table:
-    """A table of how long conversations are, and how many rows of training they give."""
-    table = table_of("lengths", right=("median", "95 %", "longest", "too long", "training rows", "time"))
-    for each in plan.sources:
-        about = "" if each.exact else "~"
-        lengths = (each.median, each.percentile_95, each.longest)
-        numbers = (f"{about}{number:,}" for number in (each.too_long, each.training_rows))
-        time = "~" + _seconds(each.seconds / workers)
-        table.add_row(each.name, *(f"{number:,}" for number in lengths), *numbers, time)
-    return table
 
 
 def _show_built(built: BuiltRecipe, as_json: bool) -> None:
@@ -171,6 +155,7 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
     mixture = built.mixture
     rows = {part.name: (part.rows, part.tokens) for part in mixture.parts}
     out().print(_phases(mixture.phases, rows, f"rows of {mixture.sequence_length:,}"))
+    # A build from a lock writes none: it has just compared everything with that lock.
     if built.lock is not None:
         note(f"lock: {built.lock}")
     else:
@@ -190,6 +175,7 @@ def _phases(phases: Any, sizes: Mapping[str, tuple[int, int]], title: str) -> Ta
     """
     table = table_of(f"one epoch ({title})", right=("rows", "tokens", "share", "times"))
     for number, phase in enumerate(phases):
+        # A source of 10 rows and 500 tokens, of which a phase has 4 rows: 200 tokens, and each row comes 0.4 times.
         tokens = {name: rows * sizes[name][1] / max(1, sizes[name][0]) for name, rows in phase.items()}
         for name, rows in phase.items():
             label = name if len(phases) == 1 else f"phase {number + 1}: {name}"
@@ -230,12 +216,14 @@ def init(
 
     Example: niels-gpt init chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
+    # Before the rows are read, which takes seconds.
     must_be_writable(recipe)
     if recipe.exists() and not overwrite:
         raise OutputExists(f"{recipe}: exists already; choose another --out, or pass --overwrite to replace it")
     from niels_gpt.recipes.propose import propose
     from niels_gpt.storage.files import write_atomic
 
+    # Paths in a recipe are relative to its own folder.
     text = propose(files, tokenizer, base=recipe.resolve().parent)
     write_atomic(recipe, text.encode())
     print_line(f"{recipe} is written. Look at it, then: niels-gpt build {recipe} --dry-run")

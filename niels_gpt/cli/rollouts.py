@@ -107,7 +107,12 @@ def show(
     # Context tokens have NaN here, which JSON lacks.
     logprobs = None if row.logprobs is None else [None if math.isnan(each) else each for each in row.logprobs.tolist()]
     versions = None if row.versions is None else row.versions.tolist()
-    columns = {"ids": row.ids.tolist(), "mask": row.mask.tolist(), "logprobs": logprobs, "versions": versions}
+    columns: dict[str, Any] = {
+        "ids": row.ids.tolist(),
+        "mask": row.mask.tolist(),
+        "logprobs": logprobs,
+        "versions": versions,
+    }
     if as_json:
         print_json({"dataset": str(dataset), "rollout": number, **facts, **columns, "texts": texts})
         return
@@ -115,8 +120,17 @@ def show(
     shown["rewards_of_group"] = ", ".join(f"{each:g}" for each in facts["rewards_of_group"])
     title = f"{dataset} rollout {number:,} of {len(opened):,}"
     out().print(key_values(title, [(name.replace("_", " "), _shown(value)) for name, value in shown.items()]))
-    if table:
-        out().print(_token_table(columns, texts))
+    if not table:
+        return
+    stored = {name: values for name, values in columns.items() if values is not None and name != "mask"}
+    # "ids", "logprobs" and "versions" are headings of single values here: id, logprob, version.
+    tokens = table_of(*(["text"] if texts else []), right=("token", *(name.removesuffix("s") for name in stored)))
+    for at, sampled in enumerate(row.mask.tolist()):
+        cells = [Text(repr(texts[at])[1:-1])] if texts else []  # control characters escaped: a token is one line
+        numbers = [str(at), str(columns["ids"][at])]
+        numbers += [_shown(values[at]) if sampled else "-" for name, values in stored.items() if name != "ids"]
+        tokens.add_row(*cells, *(Text(each) for each in numbers), style="green" if sampled else "dim")
+    out().print(tokens)
 
 
 def _facts(opened: RolloutDataset, number: int) -> dict[str, Any]:
@@ -135,18 +149,6 @@ def _facts(opened: RolloutDataset, number: int) -> dict[str, Any]:
         "trained_tokens": int(row.mask.sum()),
         "metadata": row.metadata,
     }
-
-
-def _token_table(columns: dict[str, Any], texts: list[str] | None) -> Any:
-    """A table with a line for each token."""
-    given = {name: values for name, values in columns.items() if values is not None and name != "mask"}
-    table = table_of(*(["text"] if texts else []), right=("token", *(name.removesuffix("s") for name in given)))
-    for at, sampled in enumerate(columns["mask"]):
-        cells = [Text(repr(texts[at])[1:-1])] if texts else []
-        numbers = [str(at), str(columns["ids"][at])]
-        numbers += [_shown(values[at]) if sampled else "-" for name, values in given.items() if name != "ids"]
-        table.add_row(*cells, *(Text(each) for each in numbers), style="green" if sampled else "dim")
-    return table
 
 
 @app.command("import")
@@ -171,6 +173,7 @@ def import_(
     from niels_gpt.rollouts.verify import summarise
     from niels_gpt.rollouts.writer import import_rollouts
 
+    # The renderer is only recorded, with the tokenizer: ids stay as they are.
     if tokenizer is None and renderer.named:
         raise UsageError("options of renderers without --tokenizer; pass the tokenizer of these ids")
     with ShownProgress() as progress:

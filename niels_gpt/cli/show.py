@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -97,6 +98,7 @@ def show(
         if tokenizer is None:
             _print_messages(path, number, as_json)
             return
+        # Only now, so that wrong options are reported before a wrong path.
         must_exist(source)
         view = _rendered(path, number, tokenizer, renderer, loss, quiet=as_json)
     elif rendering:
@@ -190,14 +192,8 @@ def _print_messages(file: AnyFile, number: int, as_json: bool) -> None:
         console.print(Text(f"── {index} {message['role']} ──", style="bold"))
         for name, value in message.items():
             if name != "role" and value not in (None, ""):
-                text = value if isinstance(value, str) else _json_line(value)
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 label = "" if name == "content" else f"{name}: "
                 safe = "".join(c if c == "\n" else printable(c) for c in text)  # data cannot steer the terminal
                 console.print(Text(label + safe), soft_wrap=True)
     print_line("Its tokens: add --tokenizer with the directory or hub name of a tokenizer", "dim")
-
-
-def _json_line(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)

@@ -105,6 +105,7 @@ def run(command: Callable[[], Any]) -> None:
     except BrokenPipeError:
         _discard_stdout()
         sys.exit(0)
+    # Almost always a batch: tensors of B rows of T tokens.
     except MemoryError:
         _end("there is not enough memory for this; ask for fewer or shorter rows (B, T)", 2)
     except OSError as error:
@@ -171,7 +172,7 @@ def add_left_out(table: Table, manifest: Mapping[str, Any]) -> None:
 def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
     """Print a warning, as a build's last line, if more than `WARN_OF_BAD_ROWS` of its rows were unusable."""
     bad = manifest.get("bad_rows") or {"left_out": 0, "of": 0}
-    if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:
+    if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:  # never of none, as 0 > 0 is false
         share = f"{bad['left_out'] / bad['of']:.1%}"
         line = f"{where}: {bad['left_out']:,} of {bad['of']:,} rows ({share}) were unusable and are not in it"
         print_line(f"{line}; rejected.jsonl lists them", "bold yellow")
@@ -180,7 +181,7 @@ def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
 def print_built(
     place: Path,
     manifest: Mapping[str, Any],
-    named: Mapping[str, Any],
+    keys: Mapping[str, Any],
     counts: Table,
     *,
     tokenizer: Path | None,
@@ -189,11 +190,11 @@ def print_built(
     """Print what a build wrote.
 
     Args:
-        named: further keys of the JSON, besides the counts.
+        keys: further keys of the JSON, besides the counts.
         tokenizer: the --tokenizer that `niels-gpt show` needs; `None` if it finds the tokenizer itself.
     """
     if as_json:
-        print_json({**named, "splits": manifest["splits"], **left_out_of(manifest)})
+        print_json({**keys, "splits": manifest["splits"], **left_out_of(manifest)})
         return
     out().print(counts)
     look = f"niels-gpt show {place} 0" + (f" --tokenizer {tokenizer}" if tokenizer else "")
@@ -206,32 +207,32 @@ def print_built(
 
 
 def print_verified(
-    named: Mapping[str, Any], findings: list[str], not_judged: list[str], *, whole: str, as_json: bool
+    keys: Mapping[str, Any], findings: list[str], not_judged: list[str], *, success: str, as_json: bool
 ) -> int:
     """Print the result of a verification.
 
     Args:
-        named: further keys of the JSON, besides the findings.
+        keys: further keys of the JSON, besides the findings.
         not_judged: what could not be checked, and why.
-        whole: the line to print if nothing is wrong.
+        success: the line to print if nothing is wrong.
 
     Returns:
         The exit code: 3 if anything is wrong.
     """
     if as_json:
-        print_json({**named, "findings": findings, "not_judged": not_judged})
+        print_json({**keys, "findings": findings, "not_judged": not_judged})
         return 3 if findings else 0
     for finding in findings:
         print_line(finding, "red")
     if findings:
         return 3
-    print_line(whole)
+    print_line(success)
     for line in not_judged:
         print_line(f"not judged: {line}", "yellow")
     return 0
 
 
-PLAIN_SECONDS = 5.0
+PLAIN_SECONDS = 5.0  # between two plain lines
 BYTES = "bytes"
 MANY = 100_000_000  # from here on, steps are counted in millions
 BAR_SECONDS = 0.1  # a bar is drawn ten times a second; steps may come a million times a second
