@@ -323,9 +323,11 @@ if sys.argv[1] == "without":
     sys.modules["re._casefix"] = None  # importing it raises ImportError
     import re
     del re._casefix
+from niels_gpt.explorer import chat_rows, dataset
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Filter
 from niels_gpt.explorer.renderer_list import RendererList
+chat_rows.SCAN_SECONDS = dataset.SCAN_SECONDS = 600  # one page has all, however busy the machine is
 rows = ChatRows(Path({str(path)!r}), RendererList(()))
 while rows.lines.share < 1:
     pass
