@@ -184,17 +184,22 @@ class EpisodeWriter:
                 f"{n} episodes, with_prefixes {self._with_prefixes} and prefixes of shape "
                 f"{None if prefixes is None else prefixes.shape}; expected ({n}, 2) with with_prefixes, else none"
             )
-        if prefixes is not None:
-            # A record names tokens of its own file, so episodes stay with the one that holds what they begin with.
-            return np.append(np.flatnonzero(prefixes[:, 1] == 0), n)
         if self._with_completions != (completions is not None) or (completions is not None and len(completions) != n):
             raise UsageError(
                 f"{n} episodes, with_completions {self._with_completions} and "
                 f"{'no' if completions is None else len(completions)} records of completions; expected one per episode "
                 "with with_completions, and none without"
             )
-        # Numbers 0 1 | 0 1 2 of two groups give 0 2 5.
-        return None if completions is None else np.append(np.flatnonzero(completions["number"] == 0), n)
+        if prefixes is None and completions is None:
+            return None
+        # A record of a prefix names tokens of its own file, so episodes stay with the one that holds what they begin
+        # with. A group is one file's, too: numbers 0 1 | 0 1 2 of two groups give 0 2 5.
+        may_begin = np.ones(n, np.bool_)
+        if prefixes is not None:
+            may_begin &= prefixes[:, 1] == 0
+        if completions is not None:
+            may_begin &= completions["number"] == 0
+        return np.append(np.flatnonzero(may_begin), n)
 
     def _stop(
         self,

@@ -21,7 +21,7 @@ from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes, is_episode_indexed_dataset
-from niels_gpt.episodes.format import open_manifest
+from niels_gpt.episodes.format import COMPLETION, open_manifest
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, MessageError, Mismatch, OutputExists, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids, sft_loss_mask_for_ids
@@ -417,6 +417,23 @@ def test_what_does_not_belong_together(
     with pytest.raises(UsageError, match=said):
         writer.write(np.array(ids), np.array(lengths), None if weights is None else np.array(weights))
     writer.abandon()
+
+
+def test_prefixes_and_completions_are_both_checked_and_both_part_shards(tmp_path: Path) -> None:
+    # Room for four tokens a shard; groups begin at episodes 0 2 4, and episode 2 begins with a token of episode 1.
+    options = {"shard_bytes": 16, "with_prefixes": True, "with_completions": True}
+    writer = EpisodeWriter(tmp_path, "train", mask_dtype=None, **options)
+    prefixes = np.array([[0, 0], [0, 0], [-1, 1], [0, 0], [0, 0], [0, 0]])
+    completions = np.zeros(6, COMPLETION)
+    completions["number"] = [0, 1, 0, 1, 0, 1]
+    with pytest.raises(UsageError, match="no records of completions"):
+        writer.write(np.arange(12), np.full(6, 2), prefixes=prefixes)
+    with pytest.raises(UsageError, match="prefixes of shape None"):
+        writer.write(np.arange(12), np.full(6, 2), completions=completions)
+    writer.write(np.arange(12), np.full(6, 2), prefixes=prefixes, completions=completions)
+    writer.close()
+    sizes = [(tmp_path / "train" / f"shard_0000{n}" / "completions.bin").stat().st_size for n in range(2)]
+    assert sizes == [4 * COMPLETION.itemsize, 2 * COMPLETION.itemsize]
 
 
 def test_float32_weights_are_rounded_and_nan_is_refused(tmp_path: Path) -> None:
