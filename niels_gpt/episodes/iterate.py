@@ -26,10 +26,12 @@ from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
 from niels_gpt.required_torch import torch
+from niels_gpt.seeds import MAX_LENGTH
 
 LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
 LOOKAHEAD_TOKENS = 1 << 17  # in them at most, if they have TOKEN_BYTES each; a larger batch is made alone
 MAX_WORKERS = int(NUM_WORKERS.most)  # an `EpisodeIterable` has 8 bytes for each, in memory that all of them share
+SHARED = 6  # numbers in that memory before those of the workers
 
 
 class SplitIterator(Generic[Batch]):
@@ -193,9 +195,8 @@ class Prefetch(Generic[Batch]):
             raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
         try:
             item = self._wait()
-            if isinstance(
-                item, BaseException
-            ):  # the thread's, which takes the place of the batch that it could not make
+            # The thread's error takes the place of the batch that it could not make.
+            if isinstance(item, BaseException):
                 raise item
             moved = item.to(self._device)
         except BaseException:  # even Ctrl-C: the batch may have left the queue, and another call would skip it
@@ -294,10 +295,11 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         self._now: _WorkerPlace | None = None  # during a pass
         self._passes = 0  # that this process has begun
         self._has_state = False  # a state was loaded into this worker
-        self._calls = 0  # of `set_epoch`, as far as this process knows
-        # In memory that all workers share: [0] how often `set_epoch` was called, [1] its last epoch, [2 + w] the number
-        # of calls when worker w last made a batch, -1 for never.
-        self._shared = torch.full((2 + MAX_WORKERS,), -1, dtype=torch.int64)
+        self._calls = 0  # of `set_epoch` and `load_state_dict` in the main process, as far as this process knows
+        # In memory that all workers share: [0] how many calls there were; [1] to [5] what the last one set: epoch,
+        # position, workers, ahead, until (-1 for `None`); [SHARED + w] how many calls there were when worker w last
+        # made a batch, -1 for never.
+        self._shared = torch.full((SHARED + MAX_WORKERS,), -1, dtype=torch.int64)
         self._shared[0] = 0
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
 
@@ -324,7 +326,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
                 logged = place.epoch
                 self.batch_source.log_epoch(logged)
             batch, after = lookahead.batch(place)
-            self._shared[2 + worker] = self._calls
+            self._shared[SHARED + worker] = self._calls
             self._now = now = replace(now, place=after, ahead=workers - 1)
             yield batch
         # The next pass begins with the first batch that begins in epoch `until` or later, perhaps another worker's. Not
@@ -340,7 +342,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         new = torch.utils.data.get_worker_info() is not None and self._passes == 0
         start = self._next if new else self._start()
         self._calls = self._calls if new else int(self._shared[0])
-        if new and not self._has_state and int(self._shared[2 + worker]) == self._calls:
+        if new and not self._has_state and int(self._shared[SHARED + worker]) == self._calls:
             raise UsageError(
                 "a second pass with new worker processes, which would repeat the first; call set_epoch(...) of the "
                 "dataset before each pass, or use loader.as_dataloader(...)"
@@ -350,9 +352,20 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         return start
 
     def _start(self) -> _WorkerPlace:
-        """Where the next pass starts. Persistent workers see changes by `set_epoch` here."""
-        calls, epoch = self._shared[:2].tolist()
-        return _WorkerPlace(Place(epoch, 0)) if calls > self._calls and not self._has_state else self._next
+        """Where the next pass starts. Persistent workers see here what the main process set since their last pass."""
+        calls, epoch, position, workers, ahead, until = self._shared[:SHARED].tolist()
+        if calls > self._calls and not self._has_state:
+            return _WorkerPlace(Place(epoch, position), workers, ahead, None if until < 0 else until)
+        return self._next
+
+    def _set(self, start: _WorkerPlace) -> None:
+        """Begin the next pass at a place, here and in all workers."""
+        self._next, self._now = start, None
+        self._calls += 1
+        # No epoch is above 2**62, so an `until` above it is one that no pass reaches; int64 must hold it.
+        until = -1 if start.until is None else min(start.until, MAX_LENGTH)
+        numbers = [self._calls, start.place.epoch, start.place.position, start.workers, start.ahead, until]
+        self._shared[:SHARED] = torch.tensor(numbers)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the start of an epoch, here and in all workers.
@@ -362,10 +375,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         """
         if self.batch_source.schedule.n is None:
             raise UsageError(NO_EPOCHS)
-        place = self.batch_source.epoch_start(epoch)
-        self._next, self._now = _WorkerPlace(place), None
-        self._calls += 1
-        self._shared[:2] = torch.tensor([self._calls, place.epoch])
+        self._set(_WorkerPlace(self.batch_source.epoch_start(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this dataset, or in a worker process, of the worker."""
@@ -381,18 +391,18 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         place = self.batch_source.place(state)
         workers, ahead, until = state.get("workers", 1), state.get("ahead", 0), state.get("until")
         integers = isinstance(workers, int) and isinstance(ahead, int) and isinstance(until, int | None)
-        if not integers or not 0 <= ahead < workers:
+        if not integers or not 0 <= ahead < workers <= MAX_WORKERS or (until is not None and until < 0):
             raise UsageError(
                 f"the state has workers {workers!r}, ahead {ahead!r}, until {until!r}; expected what state_dict() "
                 "returned"
             )
-        self._next, self._now = _WorkerPlace(place, workers, ahead, until), None
+        start = _WorkerPlace(place, workers, ahead, until)
         # In the main process the state holds for the workers of the next pass, as an epoch does; in a worker, which
         # torchdata's loader resumes by itself, for this worker alone.
         if torch.utils.data.get_worker_info() is None:
-            self._calls += 1
-            self._shared[:2] = torch.tensor([self._calls, place.epoch])
+            self._set(start)
         else:
+            self._next, self._now = start, None
             self._has_state = True
 
 

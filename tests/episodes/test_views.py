@@ -356,11 +356,12 @@ def test_random_batches_have_no_epoch_to_set(dataset: Path) -> None:
         open_loader(dataset, batch_sampling_mode="random").as_iterable().set_epoch(1)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_pass_that_was_broken_off_goes_on_from_its_state(dataset: Path, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_pass_that_was_broken_off_goes_on_from_its_state(dataset: Path, workers: int, persistent: bool) -> None:
+    """Workers that persist are told of the state, as they are of `set_epoch`; they began its epoch again."""
     loader = open_loader(dataset, batch_size=5)
     view = loader.as_iterable(epochs=1)
-    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers)
+    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers, persistent_workers=persistent)
     first = list(itertools.islice(door, 2))
     whole = list(loader.batches(epoch=0))
     assert_all_equal(first, whole[:2])
