@@ -286,13 +286,13 @@ def _listed(family: str) -> Counter[str]:
     page = (HERE / "deviations.md").read_text(encoding="utf-8")
     table = page.partition("## From tml-renderers")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    return Counter(row[-1].removesuffix(" |") for row in rows if _concerns(row[1], family))
-
-
-def _concerns(families: str, family: str) -> bool:
-    """A cell of families, "qwen3 with thinking, inkling" or "all but qwen3, inkling", names this one."""
-    named = {each.split(" ")[0] for each in families.removeprefix("all but ").split(", ")}
-    return (family in named) != families.startswith("all but ")
+    listed: Counter[str] = Counter()
+    for row in rows:
+        # The cell of families: "qwen3 with thinking, inkling", or "all but qwen3, inkling".
+        named = {each.split(" ")[0] for each in row[1].removeprefix("all but ").split(", ")}
+        if (family in named) != row[1].startswith("all but "):
+            listed[row[-1].removesuffix(" |")] += 1
+    return listed
 
 
 def pages() -> dict[str, str]:

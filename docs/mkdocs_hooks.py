@@ -129,18 +129,18 @@ def _parts(text: str) -> list[str]:
 
 def page_of(notebook: dict[str, Any]) -> str:
     """A notebook as markdown: its texts, its code, and what the code gave."""
-    return "\n\n".join(part for cell in notebook["cells"] for part in _cell(cell)) + "\n"
-
-
-def _cell(cell: dict[str, Any]) -> list[str]:
-    source = "".join(cell["source"])
-    if cell["cell_type"] == "markdown":
-        return [source]
-    parts = [f"```python\n{source}\n```"]
-    for output in cell["outputs"]:
-        data = output.get("data", {})
-        if "text/html" in data:
-            parts.append(f'<div class="output">{"".join(data["text/html"])}</div>')
-        else:
-            parts.append(f"````text\n{''.join(data.get('text/plain', output.get('text', ''))).rstrip()}\n````")
-    return parts
+    parts: list[str] = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "text/html" in data:
+                parts.append(f'<div class="output">{"".join(data["text/html"])}</div>')
+            else:
+                # Four backticks, because what is shown may have a block with three.
+                parts.append(f"````text\n{''.join(data.get('text/plain', output.get('text', ''))).rstrip()}\n````")
+    return "\n\n".join(parts) + "\n"

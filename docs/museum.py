@@ -93,21 +93,20 @@ def exhibit(module: ModuleType) -> str:
     label: Exhibit = module.EXHIBIT
     name = module.__name__.replace(".", "/")
     links = ", ".join(f"[{thread}]({thread_url(thread)})" for thread in label.threads)
+    rules = [
+        fill(f"* `{rule.id}` ({rule.severity}): {rule.title}. {rule.fix}", WIDTH, subsequent_indent="  ")
+        for rule in map(RULES.__getitem__, label.rules)
+    ]
     parts = [
         f"## {_heading(label)}",
         fill(f"**What happened.** {label.happened}", WIDTH),
         fill(f"**Why no curve showed it.** {label.hidden}", WIDTH),
         f"```python\n{inspect.getsource(module.naive).rstrip()}\n```",
         fill(f"**How it is caught.** {label.caught}", WIDTH),
-        *(["\n".join(map(_rule, label.rules))] if label.rules else []),
+        *(["\n".join(rules)] if rules else []),
         f"Threads: {links}. The test: [{name}.py](../{name}.py).",
     ]
     return "\n\n".join(parts)
-
-
-def _rule(name: str) -> str:
-    rule = RULES[name]
-    return fill(f"* `{name}` ({rule.severity}): {rule.title}. {rule.fix}", WIDTH, subsequent_indent="  ")
 
 
 def main() -> None:
