@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Maps are opened anew, not copied, when another process receives the dataset."""
-        return _reopen, (self.path, self._tokenizer, self._min_tokens)
+        return partial(Dataset, tokenizer=self._tokenizer, min_tokens=self._min_tokens), (self.path,)
 
     def split(self, name: str) -> Split:
         """A split, which may be empty; opened on first use.
@@ -71,18 +72,20 @@ class Dataset:
         if name not in SPLITS:
             raise UsageError(f"split is {name!r}; expected {' or '.join(SPLITS)}")
         if name not in self._opened:
-            self._opened[name] = self._open(name)
-            self._opened[name].load_text = self._load_text
+            opened: Split
+            if self.kind == "episodes":
+                opened = EpisodeRows(self.path, name, min_tokens=self._min_tokens)
+            else:
+                opened = (ExampleSplit if self.kind == "sft" else DocumentSplit)(self.path, name, self.manifest)
+            opened.load_text = self._load_text
+            # Only once it is opened: the next call tries again where files were damaged.
+            self._opened[name] = opened
         return self._opened[name]
-
-    def _open(self, name: str) -> Split:
-        if self.kind == "episodes":
-            return EpisodeRows(self.path, name, min_tokens=self._min_tokens)
-        return (ExampleSplit if self.kind == "sft" else DocumentSplit)(self.path, name, self.manifest)
 
     @cached_property
     def splits(self) -> Mapping[str, Split]:
         """The splits that hold rows, by name."""
+        # Opening maps files and reads no tokens, so both are opened to see which of them hold rows.
         opened = {name: self.split(name) for name in SPLITS}
         # A pretraining split has documents if it has tokens; counting them would read it whole.
         return {name: split for name, split in opened.items() if (split.n_tokens if self._is_stream else len(split))}
@@ -176,10 +179,6 @@ def open_dataset(path: str | Path, *, tokenizer: str | Path | None = None, min_t
     return Dataset(Path(path), tokenizer=None if tokenizer is None else Path(tokenizer), min_tokens=min_tokens)
 
 
-def _reopen(path: Path, tokenizer: Path | None, min_tokens: int) -> Dataset:
-    return Dataset(path, tokenizer=tokenizer, min_tokens=min_tokens)
-
-
 def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | None) -> TokenText | None:
     """The text of an id, by a tokenizer or, without one, by a tokenizer near the dataset whose checksum fits.
 
@@ -192,11 +191,11 @@ def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | Non
     if not wanted:
         return None
     # The demo and `build-all` write the tokenizer one to three directories above their caches.
-    beside = [path / place for place in TOKENIZER_PLACES]
+    nearby = [path / folder for folder in TOKENIZER_PLACES]
     if tokenizer is None:
         # Hashed before it is loaded, which takes a second.
-        found = (place for place in beside if (place / "tokenizer.json").is_file())
-        hugging_face = next((place for place in found if tokenizer_sha256(place) == wanted), None)
+        found = (folder for folder in nearby if (folder / "tokenizer.json").is_file())
+        hugging_face = next((folder for folder in found if tokenizer_sha256(folder) == wanted), None)
     else:
         hugging_face = tokenizer if (tokenizer / "tokenizer.json").is_file() else None
     if hugging_face is not None:
@@ -207,9 +206,9 @@ def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | Non
         return TokenSpelling(encoder.token_bytes)
     from niels_gpt.tokenizer import load_tokenizer
 
-    near = [place / "spm.model" for place in beside]
-    for place in [tokenizer] if tokenizer is not None else [found for found in near if found.is_file()]:
-        loaded = load_tokenizer(place)
+    models = [folder / "spm.model" for folder in nearby]
+    for model in [tokenizer] if tokenizer is not None else [model for model in models if model.is_file()]:
+        loaded = load_tokenizer(model)
         checksum = tokenizer_sha256(loaded)
         if tokenizer is not None:
             _check_checksum(tokenizer, path, checksum, wanted)

@@ -27,6 +27,7 @@ class ExampleSplit(Split):
 
     def __init__(self, path: Path, name: str, meta: Meta) -> None:
         self.name, self._meta = name, meta
+        # A split that the meta lists and whose file is missing is damaged, and opened for the error.
         tokens = path / tokens_name(name)
         if tokens.is_file() or tokens.relative_to(path).as_posix() in meta["files"]:
             self._tokens = map_tokens(tokens, TOKEN_DTYPES[meta["token_dtype"]])
@@ -61,6 +62,7 @@ class ExampleSplit(Split):
         return Rows(numbers, row_starts(lengths), ids, weights)
 
     def _spans(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
+        """Where some examples start and stop in the file of tokens."""
         if self._index is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         return self._index.spans(numbers)
@@ -107,8 +109,10 @@ class EpisodeRows(Split):
         self.name, self._split = name, EpisodeSplit([path], name, min_tokens=min_tokens)
         self.n_tokens = self._split.n_tokens
         self._tokens = [shard.tokens for shard in self._split.shards]
+        # Masks are used only where all shards have one.
         masks = [shard.mask for shard in self._split.shards if shard.mask is not None]
         self._masks = masks if self._split.has_mask else None
+        # `None` also where all shards are without, so that readers need not look at zeros.
         self._segments = None
         if self._split.has_segments:  # shards without segments hold one text a row, as all zeros do
             none = np.zeros(0, np.uint8)
@@ -145,16 +149,17 @@ class EpisodeRows(Split):
     def rows(self, numbers: Int64s) -> Rows:
         """See `Split`."""
         ranges = self._split.ranges(self._split.filtered[numbers])
-        places = ranges.shard, ranges.start, ranges.length
+        spans = ranges.shard, ranges.start, ranges.length
         weights, segments = (
-            None if files is None else gather_from(files, *places) for files in (self._masks, self._segments)
+            None if files is None else gather_from(files, *spans) for files in (self._masks, self._segments)
         )
         lengths = ranges.length
         if ranges.is_prefix is not None:
+            # An episode that shares its beginning with another has two spans: lengths 3 2 4 of rows 0 0 1 are 5 and 4.
             lengths = np.bincount(ranges.of, weights=lengths, minlength=len(numbers)).astype(np.int64)
-            if weights is not None:  # they are trained in the episode that owns them
+            if weights is not None:  # shared tokens are trained in the episode that stores them
                 weights = np.where(ranges.is_prefix.repeat(ranges.length), weights.dtype.type(0), weights)
-        return Rows(numbers, row_starts(lengths), gather_from(self._tokens, *places), weights, segments)
+        return Rows(numbers, row_starts(lengths), gather_from(self._tokens, *spans), weights, segments)
 
     def describe(self, number: int) -> str:
         """See `Split`."""

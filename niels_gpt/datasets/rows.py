@@ -66,6 +66,7 @@ class Row:
     def _counts(self) -> str:
         trained = int(np.count_nonzero(self.trained))
         texts = 1 if self.segment_ids is None else 1 + int(np.count_nonzero(np.diff(self.segment_ids)))
+        # A new text begins where the number changes: 0 0 1 1 1 2 has two changes, so three texts.
         packed = f", {texts:,} texts" if texts > 1 else ""
         return f"{len(self.ids):,} tokens, {trained:,} trained{packed}"
 
@@ -198,6 +199,7 @@ class Split(ABC):
             UsageError: there is no such row.
         """
         if not 0 <= number < len(self):
+            # Negative numbers are refused as well: arrays would take them from the end.
             rows = f"rows 0 to {len(self) - 1:,}" if len(self) else "no rows"
             raise UsageError(f"{self.name} has {rows}; there is no row {number:,}")
         return replace(self.rows(np.array([number]))[0], load_text=self.load_text)
@@ -209,6 +211,7 @@ class Split(ABC):
     def first_rows(self, n: int) -> list[Row]:
         """The first `n` rows, or all; reads little more than these, also of a split whose rows must be searched for."""
         found: list[Row] = []
+        # Not `self.row(n)`: documents of pretraining caches are only found by reading from the beginning.
         for rows in self.chunks(PREVIEW_TOKENS):
             found += [replace(rows[at], load_text=self.load_text) for at in range(min(len(rows), n - len(found)))]
             if len(found) >= n:
@@ -217,6 +220,7 @@ class Split(ABC):
 
     def chunks(self, max_tokens: int = CHUNK_TOKENS) -> Iterator[Rows]:
         """All rows in order, about `max_tokens` tokens at a time; a longer row comes alone."""
+        # Lengths are looked up for some rows at a time, so that they need little memory for any number of rows.
         for first in range(0, len(self), CHUNK_ROWS):
             numbers = np.arange(first, min(first + CHUNK_ROWS, len(self)))
             for part in slices_of_tokens(self.lengths_of(numbers), max_tokens):
@@ -258,10 +262,10 @@ def gather(values: Array, starts: Int64s, lengths: Int64s) -> Array:
     # Neighbours in order, which reading a split gives: a view of the file, nothing is copied.
     if (starts[1:] == starts[:-1] + lengths[:-1]).all():
         return values[int(starts[0]) : int(starts[0] + ends[-1])]
-    # Place in the result plus a shift that is the same within a span: its start in the file minus its start in the
-    # result.
-    places = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
-    return np.asarray(values[places])
+    # Position in the result plus a shift that is the same within a span, its start in the file minus its start in the
+    # result: spans 5:7 and 1:4 have shifts 5 and -1, so 0 1 2 3 4 are 5 6 1 2 3 in the file.
+    positions = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    return np.asarray(values[positions])
 
 
 def gather_from(files: Sequence[Array], file: Int64s, starts: Int64s, lengths: Int64s) -> Array:
@@ -274,6 +278,7 @@ def gather_from(files: Sequence[Array], file: Int64s, starts: Int64s, lengths: I
     Args:
         file, starts, lengths: of each span; starts are counted in its file.
     """
+    # Most reads are of one file; then no array of all spans is needed.
     used = np.unique(file).tolist()
     if len(used) == 1:
         return _gather_or_zeros(files[used[0]], starts, lengths)
@@ -281,17 +286,18 @@ def gather_from(files: Sequence[Array], file: Int64s, starts: Int64s, lengths: I
         return files[0][:0] if files else np.empty(0, np.uint32)
     # Files may differ in dtype: uint8 and float32 masks are read as float32.
     values = np.empty(int(lengths.sum()), dtype=np.result_type(*(files[number] for number in used)))
-    places, everywhere = np.cumsum(lengths) - lengths, np.arange(len(values))
+    begins, everywhere = np.cumsum(lengths) - lengths, np.arange(len(values))
     for number in used:
         here = file == number
-        # `gather` of 0 1 2 ... gives the places in the result that the spans of this file fill.
-        values[gather(everywhere, places[here], lengths[here])] = _gather_or_zeros(
+        # `gather` of 0 1 2 ... gives the positions in the result that the spans of this file fill.
+        values[gather(everywhere, begins[here], lengths[here])] = _gather_or_zeros(
             files[number], starts[here], lengths[here]
         )
     return values
 
 
 def _gather_or_zeros(file: Array, starts: Int64s, lengths: Int64s) -> Array:
+    """Spans of one file; zeros for an empty file, as shards without segments have."""
     return gather(file, starts, lengths) if len(file) else np.zeros(int(lengths.sum()), dtype=file.dtype)
 
 

@@ -141,6 +141,7 @@ class DocumentSplit(Split):
     @cached_property
     def _edges(self) -> Int64s:
         """Where each document starts, and the end of the last: a b E c E d gives 0 3 5 6."""
+        # Block by block, so that a scan of a terabyte needs the memory of a block and of the edges.
         found, base = [np.zeros(1, np.int64)], 0
         for block in self.stream.blocks(CHUNK_TOKENS):
             found.append(self._ends(block, first=base == 0) + base)
@@ -189,10 +190,10 @@ class DocumentSplit(Split):
                 begun.append(block)
                 continue
             last = int(ends[-1])
-            whole = np.concatenate([*begun, block[:last]])
+            ids = np.concatenate([*begun, block[:last]])
             # Ends were counted in the block; the tokens that were waiting come before it.
-            ends += len(whole) - last
-            yield Rows(np.arange(number, number + len(ends)), np.concatenate(([0], ends)), whole)
+            ends += len(ids) - last
+            yield Rows(np.arange(number, number + len(ends)), np.concatenate(([0], ends)), ids)
             number += len(ends)
             begun = [block[last:]]
         rest = np.concatenate(begun) if begun else np.empty(0, dtype=np.uint16)
@@ -222,9 +223,11 @@ class DocumentSplit(Split):
             numbers = number + np.cumsum(begins) - begins[0]
             goes_on = bool(starts[-1] < stops[-1])
             # After an end-of-text at the very end of the block no other document has begun yet.
-            some = slice(None) if goes_on else slice(-1)
-            if len(numbers[some]):
-                yield DocumentPieces(self.name, numbers[some], starts[some], stops[some], begins[some], closed[some])
+            filled = slice(None) if goes_on else slice(-1)
+            if len(numbers[filled]):
+                yield DocumentPieces(
+                    self.name, numbers[filled], starts[filled], stops[filled], begins[filled], closed[filled]
+                )
             # Of the document that goes on, or of the next: then the last piece is empty, and the first of that one.
             number = int(numbers[-1])
 
@@ -273,6 +276,7 @@ class WindowSplit(Split):
         edges = self._documents.stream.edges
         shard = int(np.searchsorted(edges, token, side="right")) - 1
         # Windows of 1 024: token 2 048 of a shard of 2 049 tokens is the last target of the shard's window 1.
+        # As the position of an input, counted in its shard.
         inside = min(token, int(edges[shard + 1]) - 2) - int(edges[shard])
         return int(self._first[shard]) + max(0, inside) // self._width
 
@@ -282,8 +286,9 @@ class WindowSplit(Split):
 
     def rows(self, numbers: Int64s) -> Rows:
         """See `Split`."""
-        places = self.locate(numbers)
-        return Rows(numbers, row_starts(places[2]), gather_from(self._documents.stream.shards, *places))
+        shard, start, length = self.locate(numbers)
+        ids = gather_from(self._documents.stream.shards, shard, start, length)
+        return Rows(numbers, row_starts(length), ids)
 
     def describe(self, number: int) -> str:
         """See `Split`; its shard and the tokens in it."""

@@ -65,29 +65,29 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
     for name in names:
         lists: list[Sequence[Any]] = []
         for number, row in enumerate(rows):
-            values = _without_tensor(row.get(name))
-            usable = values is None or _is_numbers(values, whole=name not in MASK_COLUMNS)
+            values: Any = row.get(name)
+            if hasattr(values, "tolist") and not isinstance(values, np.ndarray):  # a tensor, of any library
+                values = values.tolist()
+            # Weights of masks may be fractions; ids and labels may not.
+            usable = values is None or _are_numbers(values, integers=name not in MASK_COLUMNS)
             if not usable:
                 problems.append(Problem("unusable-row", number, f"{name} is not a list of numbers"))
             # A row without usable values keeps its place with an empty list, so that rows stay aligned over columns.
             lists.append(values if usable and values is not None else ())
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        # All rows in one flat array: rules are a few numpy calls over all rows of a slice.
         kind = np.float64 if name in MASK_COLUMNS else np.int64
         columns[name] = Column(np.fromiter(chain.from_iterable(lists), dtype=kind, count=int(lengths.sum())), lengths)
     return columns, problems
 
 
-def _without_tensor(values: Any) -> Any:
-    """A tensor, of any library, as a list; anything else as it is."""
-    return values.tolist() if hasattr(values, "tolist") and not isinstance(values, np.ndarray) else values
-
-
-def _is_numbers(values: Any, *, whole: bool) -> bool:
-    """Whether a value is a list or array of numbers that fit into 64 bits; with `whole`, of integers."""
+def _are_numbers(values: Any, *, integers: bool) -> bool:
+    """Whether a value is a list or array of numbers that fit into 64 bits; with `integers`, of no others."""
     if isinstance(values, np.ndarray):
-        return values.ndim == 1 and values.dtype.kind in ("iub" if whole else "iubf")
-    # One `set` over the types is faster than a check of each value.
-    allowed = {int, bool} if whole else {int, bool, float}
+        # Numpy's kinds: i and u are integers, b is bool, f is float.
+        return values.ndim == 1 and values.dtype.kind in ("iub" if integers else "iubf")
+    # One `set` over the types is faster than a check of each value. numpy would accept texts such as "7", too.
+    allowed = {int, bool} if integers else {int, bool, float}
     if not isinstance(values, list | tuple) or not set(map(type, values)) <= allowed:
         return False
     # Python's integers have no limit; numpy's conversion would raise.
@@ -131,13 +131,16 @@ def by_mask(columns: Mapping[str, Column], problems: Sequence[Problem] = ()) -> 
     Returns:
         One or two pairs of the rows, bool of shape (rows,), and their columns.
     """
+    # A list of length 0 is a row without this column.
     masks = [columns[name].lengths > 0 for name in TRAINED if name in columns]
-    ids = next((columns[name].lengths for name in IDS if name in columns), np.zeros(0, np.int64))
-    masked = np.logical_or.reduce(masks) if masks else np.zeros(len(ids), dtype=np.bool_)
-    reported = ids == 0
+    id_lengths = next((columns[name].lengths for name in IDS if name in columns), np.zeros(0, np.int64))
+    masked = np.logical_or.reduce(masks) if masks else np.zeros(len(id_lengths), dtype=np.bool_)
+    # A row that is reported already must not be reported as one without a mask, too.
+    reported = id_lengths == 0
     reported[[problem.row for problem in problems]] = True
     if masked.all() or not masked.any():
-        return [(np.ones(len(ids), dtype=np.bool_), dict(columns))]
+        return [(np.ones(len(id_lengths), dtype=np.bool_), dict(columns))]
+    # Two parts, since `TokenRows.trained` is of all rows or of none.
     without = {name: column for name, column in columns.items() if name not in TRAINED}
     return [
         (chosen, {n: Column(_select_rows(c, chosen), c.lengths[chosen]) for n, c in some.items()})
@@ -165,23 +168,26 @@ def token_rows(
     usable = ids.lengths > 0
     problems += [Problem("empty-row", row, "no ids") for row in np.flatnonzero(~usable).tolist()]
     for name in ALIGNED:
-        if name in columns:
-            wrong = (columns[name].lengths != ids.lengths) & usable
-            problems += [
-                _misfit(row, int(ids.lengths[row]), int(columns[name].lengths[row]), name)
-                for row in np.flatnonzero(wrong).tolist()
-            ]
-            # A row is left out at its first misfit, so it is reported once.
-            usable &= ~wrong
+        if name not in columns:
+            continue
+        lengths = columns[name].lengths
+        wrong = (lengths != ids.lengths) & usable
+        for row in np.flatnonzero(wrong).tolist():
+            found = f" and {lengths[row]:,} {name}" if lengths[row] else f" without {name}, which other rows have"
+            problems.append(Problem("unusable-row", row, f"{ids.lengths[row]:,} ids{found}"))
+        # A row is left out at the first column that does not fit, so it is reported once.
+        usable &= ~wrong
     values = {name: _select_rows(column, usable) for name, column in columns.items()}
     # Rows of 3 and 2 ids start at 0 and 3; the last entry is the end, 5.
     starts = np.concatenate(([0], np.cumsum(ids.lengths[usable])))
     labels, trained, origin = _trained(values)
     if STARTS in values and labels is None and trained is not None and len(trained):
+        # Megatron-Bridge's masks belong to the targets: . # # | # . of two rows are . . # | . # of the tokens.
         trained = np.concatenate(([False], trained[:-1]))
         trained[starts[:-1]] = False
     attended = values["attention_mask"] > 0 if "attention_mask" in values else None
     chosen = np.flatnonzero(usable)
+    # Rows whose texts are recorded wrongly are reported and judged all the same: ids and masks do not depend on it.
     documents, misfits = _documents(values, columns, usable, starts, attended)
     problems += [Problem("packing-lengths", int(chosen[row]), note) for row, note in misfits]
     ids_name = next((name for name in IDS if name in values), None)
@@ -199,12 +205,6 @@ def token_rows(
     return rows, sorted(problems, key=lambda problem: problem.row)
 
 
-def _misfit(row: int, ids: int, found: int, name: str) -> Problem:
-    if found:
-        return Problem("unusable-row", row, f"{ids:,} ids and {found:,} {name}")
-    return Problem("unusable-row", row, f"{ids:,} ids without {name}, which other rows have")
-
-
 def _select_rows(column: Column, usable: Bools) -> np.ndarray[Any, Any]:
     """The values of the usable rows: usable # . and lengths 2 3 select # # . . .."""
     return column.flat if usable.all() else column.flat[np.repeat(usable, column.lengths)]
@@ -215,6 +215,7 @@ def _trained(values: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Int64s | None,
     if "labels" in values:
         labels = values["labels"].astype(np.int64)
         return labels, labels != IGNORE_INDEX, "labels"
+    # TRL takes a token into the loss only if all masks that there are say so.
     masks = [name for name in MASK_COLUMNS if name in values]
     if not masks:
         return None, None, ""
@@ -234,37 +235,38 @@ def _documents(
 
     `None` where no column separates texts.
     """
-    n, lengths = int(starts[-1]), np.diff(starts)
-    if LENGTHS in values and n:
-        counts = columns[LENGTHS].lengths[usable]
-        documents, notes = _by_lengths(values[LENGTHS].astype(np.int64), counts, lengths, starts)
-        if "position_ids" in values:
-            known = {row for row, _ in notes}
-            positions = values["position_ids"].astype(np.int64)
-            notes += [misfit for misfit in _restarts(positions, documents, starts, attended) if misfit[0] not in known]
+    if not starts[-1]:  # no tokens
+        return None, []
+    positions = values["position_ids"].astype(np.int64) if "position_ids" in values else None
+    if LENGTHS in values:
+        documents, notes = _by_lengths(values[LENGTHS].astype(np.int64), columns[LENGTHS].lengths[usable], starts)
+        if positions is not None:
+            # Where lengths do not add up, positions cannot be compared with them.
+            wrong = {row for row, _ in notes}
+            notes += [note for note in _restarts(positions, documents, starts, attended) if note[0] not in wrong]
         return documents, notes
-    if STARTS in values and n:
+    if STARTS in values:
         return _by_starts(values[STARTS].astype(np.int64), columns[STARTS].lengths[usable], starts)
-    if "position_ids" in values and n:
-        return _by_positions(values["position_ids"].astype(np.int64), starts, attended)
-    if "attention_mask" in values and n and int(values["attention_mask"].max()) > 1:
+    if positions is not None:
+        return _by_positions(positions, starts, attended)
+    # LLaMA-Factory and Axolotl number the texts of a packed row in its attention mask: 1 1 2 2 2 0.
+    if "attention_mask" in values and int(values["attention_mask"].max()) > 1:
         return values["attention_mask"].astype(np.int64), []
     return None, []
 
 
-def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -> tuple[Int64s, list[tuple[int, str]]]:
+def _by_lengths(flat: Int64s, counts: Int64s, starts: Int64s) -> tuple[Int64s, list[tuple[int, str]]]:
     """Numbers of texts from their lengths.
 
-    ::
-
-        seq_lengths  [2 1] [3]      rows of 3 and 3      documents  1 1 2 3 3 3
-
     Args:
-        flat: `seq_lengths` of all rows. counts: how many each row has. lengths: tokens of each row.
+        flat: `seq_lengths` of all rows. counts: how many each row has.
     """
+    # In the examples rows have 3 and 3 tokens, and seq_lengths are [2 1] [3]: documents 1 1 2 3 3 3.
+    lengths = np.diff(starts)
     # The row of each entry of `flat`: counts 2 1 give 0 0 1.
     owner = np.repeat(np.arange(len(counts)), counts)
     flat = np.clip(flat, -1, 1 << 40)  # above any real length, and sums of such numbers do not overflow
+    # Of each row the sum of its lengths: 2 1 and 3 give 3 3.
     sums = np.bincount(owner, weights=flat, minlength=len(counts)).astype(np.int64)
     wrong = (sums != lengths) | (np.bincount(owner, weights=flat <= 0, minlength=len(counts)) > 0)
     notes = [
@@ -277,19 +279,20 @@ def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -
     inside = np.concatenate(([0], np.cumsum(flat)))[:-1]
     base = np.concatenate(([0], np.cumsum(sums)))[:-1]
     # Lengths that do not add up would place texts outside their row.
-    fine = ~wrong[owner]
-    first[(starts[:-1][owner] + inside - base[owner])[fine]] = 1
+    valid = ~wrong[owner]
+    first[(starts[:-1][owner] + inside - base[owner])[valid]] = 1
     return np.cumsum(first), notes
 
 
 def _by_starts(flat: Int64s, counts: Int64s, starts: Int64s) -> tuple[Int64s, list[tuple[int, str]]]:
-    """Numbers of texts from where they begin in their rows: 0 2 | 0 of rows of 3 and 3 are documents 1 1 2 3 3 3."""
+    """Numbers of texts from where they begin in their rows."""
+    # Texts that begin at 0 2 | 0 of rows of 3 and 3 tokens are documents 1 1 2 3 3 3.
     owner = np.repeat(np.arange(len(counts)), counts)
-    fine = (flat >= 0) & (flat < np.diff(starts)[owner])
+    valid = (flat >= 0) & (flat < np.diff(starts)[owner])
     first = np.zeros(int(starts[-1]), dtype=np.int64)
     first[starts[:-1]] = 1
-    first[(starts[:-1][owner] + flat)[fine]] = 1
-    rows = np.unique(owner[~fine]).tolist()
+    first[(starts[:-1][owner] + flat)[valid]] = 1
+    rows = np.unique(owner[~valid]).tolist()
     return np.cumsum(first), [(row, "seq_start_id holds a place outside of the row") for row in rows]
 
 
@@ -304,12 +307,9 @@ def _restarts(positions: Int64s, documents: Int64s, starts: Int64s, attended: Bo
 
 
 def _by_positions(positions: Int64s, starts: Int64s, attended: Bools | None) -> tuple[Int64s, list[tuple[int, str]]]:
-    """Numbers of texts from positions, which restart at 0.
-
-    ::
-
-        position_ids  0 1 0 1 2 | 0 1      documents  1 1 2 2 2 3 3
-    """
+    """Numbers of texts from positions, which restart at 0."""
+    # Positions 0 1 0 1 2 | 0 1 of two rows are documents 1 1 2 2 2 3 3.
+    # A text begins where positions restart, and with every row, whatever its positions are.
     first = positions == 0
     first[starts[:-1]] = True
     counts_on = np.ones(len(positions), dtype=np.bool_)
@@ -350,14 +350,28 @@ def token_parts(numbers: Int64s, payload: Any) -> tuple[list[TokenRows], list[Mi
     else:
         records = decoded(payload)
         wheres = [record.where for record in records]
-        columns, problems = _columns_of_records(records)
+        # A row without ids is an object without columns, so that the others keep their indexes.
+        tokenised: list[Mapping[str, Any]] = []
+        unreadable: list[Problem] = []
+        for at, record in enumerate(records):
+            if isinstance(record, Record) and isinstance(record.value, Mapping) and is_tokenised(record.value):
+                tokenised.append(record.value)
+                continue
+            tokenised.append({})
+            note = record.why if isinstance(record, Rejected) else "the row has no input_ids"
+            unreadable.append(Problem("unusable-row", at, note))
+        columns, problems = columns_of(tokenised)
+        problems = unreadable + problems
+    if not columns:  # no row of the slice has ids
+        columns = {"input_ids": Column(np.zeros(0, dtype=np.int64), np.zeros(len(numbers), dtype=np.int64))}
     parts = []
-    for chosen, column_set in by_mask(columns or _no_columns(len(numbers)), problems):
-        places = np.flatnonzero(chosen)
-        rows, more = token_rows(column_set, numbers[places], [wheres[row] for row in places.tolist()])
-        problems += [replace(problem, row=int(places[problem.row])) for problem in more]
+    for chosen, column_set in by_mask(columns, problems):
+        indexes = np.flatnonzero(chosen)
+        rows, more = token_rows(column_set, numbers[indexes], [wheres[row] for row in indexes.tolist()])
+        problems += [replace(problem, row=int(indexes[problem.row])) for problem in more]
         parts.append(rows)
     # A row with several problems of one rule is one hit, with the note of the first.
+    # Reversed, so that the first problem of a row and rule is the one that stays in the dict.
     first = {(problem.row, problem.rule): problem for problem in problems[::-1]}
     misfits = [
         Misfit(int(numbers[row]), wheres[row], rule, first[row, rule].note)
@@ -378,27 +392,9 @@ def _parts_of_files(numbers: Int64s, part: Concatenated) -> tuple[list[TokenRows
         trained=part.trained,
         mask_from="" if part.trained is None else "loss_mask",
     )
+    # `TokenRows` must not contain empty rows.
     filled = rows.lengths > 0
     empty = [
         Misfit(int(numbers[row]), part.wheres[row], "empty-row", "no ids") for row in np.flatnonzero(~filled).tolist()
     ]
     return [rows if filled.all() else rows.select(filled)], empty
-
-
-def _columns_of_records(records: Sequence[Record | Rejected]) -> tuple[dict[str, Column], list[Problem]]:
-    """Columns of ids from rows as objects; a row without ids gets empty ones and is a problem."""
-    rows: list[Mapping[str, Any]] = []
-    unusable: list[Problem] = []
-    for at, record in enumerate(records):
-        if isinstance(record, Record) and isinstance(record.value, Mapping) and is_tokenised(record.value):
-            rows.append(record.value)
-            continue
-        rows.append({})
-        note = record.why if isinstance(record, Rejected) else "the row has no input_ids"
-        unusable.append(Problem("unusable-row", at, note))
-    columns, problems = columns_of(rows)
-    return columns, unusable + problems
-
-
-def _no_columns(n: int) -> dict[str, Column]:
-    return {"input_ids": Column(np.zeros(0, dtype=np.int64), np.zeros(n, dtype=np.int64))}

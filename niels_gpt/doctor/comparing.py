@@ -31,6 +31,7 @@ def open_sides(one: Any, other: Any, tokenizer: Any, renderer: Any, date: str | 
 
 
 def _open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRenderer:
+    """One side of a comparison as a renderer."""
     if is_renderer(side):
         return side
     path = Path(str(side))
@@ -38,8 +39,10 @@ def _open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> An
     if path.is_file() and not is_tokenizer(path):
         if tokenizer is None:
             raise UsageError(f"{path}: a template needs a tokenizer; pass --tokenizer DIR")
+        # `renderer` names what writes the other side; this one is written by its template.
         _, opened = renderer_for(tokenizer, path.read_text(encoding="utf-8"), None, date)
     else:
+        # Its own template even if a family is known for it: two checkpoints may differ in nothing but the template.
         _, opened = renderer_for(side, None, renderer, date, own_template=True)
     if opened is None:
         raise TemplateError(f"{side}: no chat template to compare; add chat_template.jinja, or name --renderer")
@@ -54,6 +57,7 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
         the input.
     """
     counters, description = Counters(how.evidence), dict[str, Any]()
+    # The number of the first probe; probes follow the rows of the input.
     first_probe = 0
     if opened is not None:
         how.progress.begin(f"comparing on {opened.name}", total=how.sample or opened.count(), unit="rows")
@@ -67,7 +71,13 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
             description |= {"sample": how.sample, "seed": how.seed}
             # In a sample, rows keep their numbers in the whole input; probes come after all of them.
             first_probe = opened.count() or first_probe
-    on_probes = _compare_probes(sides, first_probe, how.evidence)
+    on_probes = Counters(how.evidence)
+    on_probes.sums["rows"] = len(PROBES)
+    chats = [
+        ChatRow(number, f"probe {name!r}", normalise(messages), tools)  # type: ignore[arg-type]
+        for number, (name, messages, tools) in enumerate(PROBES, start=first_probe)
+    ]
+    on_probes.sums["tokens"] = drift.check(*sides, chats, on_probes)
     if opened is not None:
         # The report says how many of the hits are in the user's conversations, and how many in the probes.
         for rule in drift.RULES:
@@ -91,17 +101,7 @@ class Comparison:
         numbers, payload = part
         counters = Counters(self.max_evidence)
         counters.sums["rows"] = len(numbers)
+        # Rows that are no conversations become hits, as in a diagnosis, and are not compared.
         chats = chat_rows(numbers, decoded(payload), self.dialect, counters)
         counters.sums["tokens"] = drift.check(*self.sides, chats, counters)
         return counters
-
-
-def _compare_probes(sides: Sides, first_number: int, max_evidence: int) -> Counters:
-    counters = Counters(max_evidence)
-    counters.sums["rows"] = len(PROBES)
-    chats = [
-        ChatRow(number, f"probe {name!r}", normalise(messages), tools)  # type: ignore[arg-type]
-        for number, (name, messages, tools) in enumerate(PROBES, start=first_number)
-    ]
-    counters.sums["tokens"] = drift.check(*sides, chats, counters)
-    return counters

@@ -48,6 +48,7 @@ from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
+# Reasons for which rules are not judged; reports quote them.
 NO_MASK = "the data has no mask (labels, assistant_masks, completion_mask or loss_mask)"
 # For templates that write the date, if the user passes none: no rule depends on which day it is.
 PROBE_DATE = "2026-01-31"
@@ -79,11 +80,23 @@ class Context:
             Mismatch: the dataset was built with another tokenizer.
         """
         if opened.form == "documents":
-            return cls._for_documents(opened, tokenizer, template, renderer)
+            # A cache of plain text needs a tokenizer only to show texts.
+            if template is not None or renderer is not None:
+                raise UsageError(
+                    f"{opened.name}: a cache of plain text has no template; leave --template and --renderer"
+                )
+            encoder = None if tokenizer is None else open_encoder(tokenizer)
+            if encoder is not None:
+                _check_tokenizer(opened, encoder)
+            context = cls(encoder, None, None)
+            special, size = sentinels_of(opened.stored), opened.stored.vocab_size
+            if special and size:
+                context.layout, context.sentinels = plain_layout(special, size), special
+            return context
         if tokenizer is not None or is_renderer(renderer):
-            encoder, made = renderer_for(tokenizer, template, renderer, date)
+            encoder, opened_renderer = renderer_for(tokenizer, template, renderer, date)
             _check_tokenizer(opened, encoder)
-            context = cls(encoder, made, _layout_of(encoder, made))
+            context = cls(encoder, opened_renderer, _layout_of(encoder, opened_renderer))
             if encoder.engine == "sentencepiece":
                 # Our own tokenizer lists its control tokens in this order.
                 context.sentinels = dict(zip(("sys", "usr", "asst", "eot"), encoder.control_ids.values(), strict=True))
@@ -92,6 +105,7 @@ class Context:
             raise UsageError("a template or renderer without a tokenizer; pass --tokenizer (tokenizer=) too")
         context = cls(None, None, None)
         if opened.form in ("cache", "episodes"):
+            # A dataset of ours may record its sentinels, which are all that its format writes.
             special, size = sentinels_of(opened.stored), opened.stored.vocab_size
             if special and size:
                 context.layout, context.sentinels = sentinel_layout(special, size), special
@@ -100,22 +114,8 @@ class Context:
     @classmethod
     def for_tokenizer(cls, tokenizer: Any, template: Any, renderer: Any, date: str | None) -> Context:
         """The context for a tokenizer that is the input itself."""
-        encoder, made = renderer_for(tokenizer, template, renderer, date, own_template=True)
-        return cls(encoder, made, _layout_of(encoder, made))
-
-    @classmethod
-    def _for_documents(cls, opened: Opened, tokenizer: Any, template: Any, renderer: Any) -> Context:
-        """The context for a cache of plain text, which needs a tokenizer only to show texts."""
-        if template is not None or renderer is not None:
-            raise UsageError(f"{opened.name}: a cache of plain text has no template; leave --template and --renderer")
-        encoder = None if tokenizer is None else open_encoder(tokenizer)
-        if encoder is not None:
-            _check_tokenizer(opened, encoder)
-        context = cls(encoder, None, None)
-        special, size = sentinels_of(opened.stored), opened.stored.vocab_size
-        if special and size:
-            context.layout, context.sentinels = plain_layout(special, size), special
-        return context
+        encoder, opened = renderer_for(tokenizer, template, renderer, date, own_template=True)
+        return cls(encoder, opened, _layout_of(encoder, opened))
 
     def scope(self, max_length: int | None = None) -> Scope:
         """The inputs of rules on ids besides the rows."""
@@ -141,6 +141,7 @@ class Context:
             renderer=renderer,
             loss_on=loss_on,
             controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
+            # Found here once by rendering probes, and not by every worker.
             bad_forms=calls.bad_forms(renderer) if renderer is not None else {},
             unread_tags=contents.unread_tags(renderer),
             libraries=frozenset(name for name in ("rensa", "py3langid") if find_spec(name) is not None),
@@ -153,8 +154,10 @@ class Context:
             sampled: not all rows were read.
             max_length: the longest row, if the user passed one.
         """
+        # First: with a wrong tokenizer most other findings are only its consequences.
         vocabulary.finish(counters, self.encoder, self.layout)
         if vocabulary.all_wrong(counters):
+            # With ids of another tokenizer, findings about turns or control tokens only follow from that.
             for rule in RULES.values():
                 if {"turns", "controls"} & set(rule.needs) and rule not in vocabulary.RULES:
                     counters.drop(rule.id)
@@ -169,7 +172,7 @@ class Context:
             for name in ("duplicate-row", "last-turn-only", "turns-untrained"):
                 counters.drop(name)
         if opened.holds_preferences and opened.dataset is not None:
-            if sampled:
+            if sampled:  # `check_stored` reads every group of the dataset
                 return
             preferences.check_stored(opened.stored, list(opened.splits), max_length, counters)
         preferences.finish(counters, opened.name)
@@ -216,23 +219,20 @@ class Context:
         # Without stops in the layout, there is nothing to compare those of serving with.
         elif self.layout is not None and self.renderer is not None and not self.layout.stops:
             unmet["stops"] = self.layout.untrusted_because or "the template writes no control token after an answer"
-        if kind == "chats":
-            unmet |= self._unmet_for_chats() | _unmet_libraries()
-        else:
+        if kind != "chats":
             unmet |= self._unmet_for_ids(kind, counters)
+        else:
+            if self.renderer is None:
+                # All that rules about ids need comes from rendering.
+                rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
+                unmet |= dict.fromkeys(rendered, NO_TOKENIZER if self.encoder is None else NO_TEMPLATE)
+            if self.renderer is None and self.encoder is None:
+                unmet["controls"] = NO_TOKENIZER
+            libraries: dict[Need, str] = {"similarity": "rensa", "language": "py3langid"}
+            unmet |= {need: str(MissingExtra(name)) for need, name in libraries.items() if find_spec(name) is None}
         if kind == "tokens" and not counters.sums["rows with a mask"]:
             unmet["mask"] = NO_MASK
         return Conditions(kind, unmet, unasked, ("preferences",) if stored_preferences else ())
-
-    def _unmet_for_chats(self) -> dict[Need, str]:
-        """Needs of conversations that only a renderer meets."""
-        if self.renderer is not None:
-            return {}
-        reason = NO_TOKENIZER if self.encoder is None else NO_TEMPLATE
-        # All that rules about ids need comes from rendering.
-        rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
-        unmet = dict.fromkeys(rendered, reason)
-        return unmet if self.encoder is not None else {**unmet, "controls": reason}
 
     def _unmet_for_ids(self, kind: str, counters: Counters) -> dict[Need, str]:
         """Needs of ids that only a known format meets."""
@@ -255,12 +255,6 @@ class Context:
         if layout is None and not counters.sums["rows with an attention mask"]:
             unmet["padding"] = NO_TOKENIZER
         return unmet
-
-
-def _unmet_libraries() -> dict[Need, str]:
-    """Needs of contents that only optional libraries meet."""
-    libraries: dict[Need, str] = {"similarity": "rensa", "language": "py3langid"}
-    return {need: str(MissingExtra(name)) for need, name in libraries.items() if find_spec(name) is None}
 
 
 def _layout_of(encoder: PieceEncoder, renderer: AnyRenderer | None) -> Layout:
@@ -310,6 +304,7 @@ def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
     """
     if opened.form not in ("cache", "episodes", "documents"):
         return
+    # Another program's episodes record no checksum, so they are taken as they are.
     built, passed = opened.stored.tokenizer_sha256, encoder.fingerprints["tokenizer"]
     if built is not None and built != passed:
         raise Mismatch(
@@ -369,11 +364,15 @@ def renderer_for(
         renderer, options = None if renderer.name == "auto" else renderer.name, renderer.options
     encoder = open_encoder(tokenizer)
     if renderer is None and template is None and encoder.template is None and encoder.engine != "sentencepiece":
-        # Without a template the tokenizer may still be a known one, by its name on the hub.
-        family = _family_by_name(encoder)
-        return (encoder, None) if family is None else (family.encoder, family)
+        # Without a template the tokenizer may still be one of a family, by its exact name on the hub.
+        try:
+            family = create_renderer(encoder)
+        except TemplateError:
+            return encoder, None
+        return family.encoder, family
     if renderer is None and own_template and encoder.template is not None:
         renderer = "template"
+    # A date and options belong to `open_renderer`, which reads the tokenizer by its name.
     if date is not None or options or isinstance(template, Path):
         file = None if template is None else Path(template)
         name = renderer or "auto"
@@ -381,24 +380,13 @@ def renderer_for(
     elif template is not None:
         if renderer not in (None, "auto", "template", "default"):
             raise UsageError(f"renderer {renderer} writes by its own grammar; a template is for renderer 'template'")
-        opened = DefaultRenderer(encoder, template=_template_text(template))
+        # A template may be passed as text or as the name of a file; a name has neither newlines nor braces.
+        is_name = "\n" not in template and "{" not in template
+        opened = DefaultRenderer(encoder, template=load_template(template) if is_name else template)
     else:
         opened = create_renderer(encoder, renderer or "auto")
     if date is None and isinstance(opened, DefaultRenderer) and "strftime_now" in opened.source:
+        # transformers' templates ask for today by `strftime_now`; a report must not depend on the day it is made.
         clock = clock_on(PROBE_DATE)
         opened = DefaultRenderer(opened.encoder, opened.config, template=opened.source, clock=clock)
     return opened.encoder, opened
-
-
-def _family_by_name(encoder: PieceEncoder) -> AnyRenderer | None:
-    """The family registered under the tokenizer's exact hub name; `None` if there is none."""
-    try:
-        return create_renderer(encoder)
-    except TemplateError:
-        return None
-
-
-def _template_text(template: str) -> str:
-    """A template passed as text, or as the name of a file: a name has neither newlines nor braces."""
-    is_name = "\n" not in template and "{" not in template
-    return load_template(template) if is_name else template

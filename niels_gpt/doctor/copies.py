@@ -11,7 +11,7 @@ of both the first is one of theirs::
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -24,6 +24,7 @@ from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.progress import Progress
 from niels_gpt.sources.curation.ngrams import Groups, MinHashes, minhashes_of
 
+# Rows are similar where about four fifths of their 5-word sequences are shared, a usual limit of MinHash deduplication.
 SIMILARITY: Final = 0.8
 WORDS: Final = 5
 ROLES: Final = ("user", "assistant")
@@ -64,12 +65,14 @@ class Copies:
         if self._minhashes is not None:
             self._minhashes.close()
 
-    def read_validation(self, parts: Iterable[Counters]) -> Counters:
+    def read_validation(self, parts: Iterable[Counters], progress: Progress) -> Counters:
         """Take the rows of the validation data, before those of the input; returns what was found in them."""
         found = Counters(0)
         for part in parts:
             self.take(part)
             found.merge(part)
+            progress.advance(part.sums["rows"])
+        # Their own findings are not reported: only rows that the input holds, too, are.
         self._hashes, self._numbers = found.hashes, found.numbers
         return found
 
@@ -91,14 +94,20 @@ class Copies:
         numbers = np.concatenate([_joined(self._numbers, np.int64), *counters.numbers])
         first = len(hashes) - sum(map(len, counters.hashes))
         if first == 0 and is_split(splits):
-            held_out = _held_out(numbers, splits)
+            # The input's own splits for validation take the place of validation data. Splits of 3 and 2 rows have the
+            # numbers 0 1 2 and 3 4, and ends 3 5: number 3 is of the split at searchsorted(.., 3, right) = 1.
+            ends = np.cumsum(list(splits.values()))
+            is_validation = np.array([name.startswith(HELD_OUT) for name in splits])
+            held_out = is_validation[np.searchsorted(ends, numbers, side="right")]
+            # Stable, so that rows stay in the order of the input and the earlier one of two copies is the original.
             order = np.argsort(~held_out, kind="stable")
             hashes, numbers, first = hashes[order], numbers[order], int(held_out.sum())
             self._validation = "validation"
+        # Exact copies by the hash of a row, then similar rows by MinHash; a row's original is the first of its group.
         groups = Groups(self._folder, len(hashes))
         groups.join_exact(self._folder, hashes)
         groups.close_exact()
-        is_first = groups.is_first.copy()
+        is_first = groups.is_first.copy()  # before rows that are only similar join the groups
         if self._minhashes is not None:
             self._minhashes.join_similar(groups, SIMILARITY, progress)
         near, leaks = [], []
@@ -109,38 +118,26 @@ class Copies:
             leaks.append(rows[is_examined & (original < first)])
             # An exact copy of an earlier row is a finding of another rule.
             near.append(rows[is_examined & (original >= first) & is_first[rows]])
-        found = _Found(groups, numbers, hashes, self._name, self._validation or "", first)
-        self._count("validation-leak", _joined(leaks, np.int64), found, counters)
+
+        def add(rule: str, rows: Int64s) -> None:
+            evidence = []
+            for row in rows[: counters.max_evidence].tolist():
+                original = int(groups.original[row])
+                number, other = int(numbers[row]), int(numbers[original])
+                where = f"row {other}" if original >= first else f"row {other} of {self._validation or ''}"
+                if hashes[row] == hashes[original]:
+                    note = f"the same as {where}"
+                else:
+                    share = float(groups.similarity[row])
+                    note = f"about {share:.0%} of its {WORDS}-word sequences are those of {where}"
+                evidence.append(Evidence(number, f"{self._name} row {number}", note))
+            counters.add(rule, evidence, count=len(rows), rows=len(rows))
+
+        add("validation-leak", _joined(leaks, np.int64))
         similar = _joined(near, np.int64)
         counters.sums["near duplicates"] = len(similar)
         if len(similar) >= max(FEWEST, SHARE * (len(hashes) - first)):
-            self._count("near-duplicate", similar, found, counters)
-
-    def _count(self, rule: str, rows: Int64s, found: _Found, counters: Counters) -> None:
-        evidence = list(found.evidence(rows[: counters.max_evidence]))
-        counters.add(rule, evidence, count=len(rows), rows=len(rows))
-
-
-class _Found:
-    """Writes the evidence of rows that are in the group of another."""
-
-    def __init__(
-        self, groups: Groups, numbers: Int64s, hashes: UInt64s, name: str, validation: str, first: int
-    ) -> None:
-        self._groups, self._numbers, self._hashes = groups, numbers, hashes
-        self._name, self._validation, self._first = name, validation, first
-
-    def evidence(self, rows: Int64s) -> Iterator[Evidence]:
-        for row in rows.tolist():
-            original = int(self._groups.original[row])
-            number, other = int(self._numbers[row]), int(self._numbers[original])
-            place = f"row {other}" if original >= self._first else f"row {other} of {self._validation}"
-            if self._hashes[row] == self._hashes[original]:
-                note = f"the same as {place}"
-            else:
-                share = float(self._groups.similarity[row])
-                note = f"about {share:.0%} of its {WORDS}-word sequences are those of {place}"
-            yield Evidence(number, f"{self._name} row {number}", f"{note}")
+            add("near-duplicate", similar)
 
 
 def is_split(splits: Mapping[str, int]) -> bool:
@@ -148,13 +145,6 @@ def is_split(splits: Mapping[str, int]) -> bool:
     return len({name.startswith(HELD_OUT) for name in splits}) == 2
 
 
-def _held_out(numbers: Int64s, splits: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    """True for rows of splits for validation; splits of 3 and 2 rows have the numbers 0 1 2 and 3 4."""
-    ends = np.cumsum(list(splits.values()))
-    of_split = np.array([name.startswith(HELD_OUT) for name in splits])
-    held: npt.NDArray[np.bool_] = of_split[np.searchsorted(ends, numbers, side="right")]
-    return held
-
-
 def _joined(parts: Sequence[npt.NDArray[_Number]], dtype: type[_Number]) -> npt.NDArray[_Number]:
+    """The parts as one array; `np.concatenate` refuses to join none."""
     return np.concatenate([np.zeros(0, dtype=dtype), *parts])

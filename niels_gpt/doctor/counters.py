@@ -43,6 +43,7 @@ class SampledRow:
     @property
     def draw(self) -> bytes:
         """The number that decides whether the row stays in a sample: the rows with the lowest ones do."""
+        # A hash of the row's number, not a random one: every run, with any number of workers, draws the same rows.
         return hashlib.blake2b(self.number.to_bytes(8), digest_size=8).digest()
 
 
@@ -97,6 +98,7 @@ class Counters:
             evidence = pieces
         hits.count += count
         hits.rows += count if rows is None else rows
+        # Evidence arrives in the order of the input, so the first pieces are those of the first rows.
         for piece in evidence:
             if len(hits.evidence) >= self.max_evidence:
                 break
@@ -109,34 +111,35 @@ class Counters:
         self,
         rule: str,
         rows: npt.NDArray[np.integer[Any]],
-        places: npt.NDArray[np.integer[Any]],
+        positions: npt.NDArray[np.integer[Any]],
         make: Callable[[int, int], Evidence],
     ) -> None:
         """Count hits at many places, in order.
 
         Args:
-            rows, places: row and position of each hit, both of shape (hits,).
+            rows, positions: row and position of each hit, both of shape (hits,).
             make: evidence from row and position; called for the first few hits only, since windows of tokens are slow.
         """
         if not len(rows):
             return
-        first = zip(rows[: self.max_evidence].tolist(), places[: self.max_evidence].tolist(), strict=True)
-        evidence = [make(row, place) for row, place in first]
+        first = zip(rows[: self.max_evidence].tolist(), positions[: self.max_evidence].tolist(), strict=True)
+        evidence = [make(row, position) for row, position in first]
         self.add(rule, evidence, count=len(rows), rows=len(np.unique(rows)))
 
     def sample(self, name: str, rows: Iterable[SampledRow]) -> None:
         """Offer rows to a sample. Which of them stay does not depend on how the input was cut into slices."""
-        held = [*self.samples.get(name, ()), *rows]
-        if len(held) > SAMPLED_ROWS:
+        sampled = [*self.samples.get(name, ()), *rows]
+        if len(sampled) > SAMPLED_ROWS:
             # The lowest draws of the lowest draws of parts are those of the whole, so parts can be merged in any order.
-            held = sorted(sorted(held, key=lambda row: row.draw)[:SAMPLED_ROWS], key=lambda row: row.number)
-        self.samples[name] = held
+            sampled = sorted(sorted(sampled, key=lambda row: row.draw)[:SAMPLED_ROWS], key=lambda row: row.number)
+        self.samples[name] = sampled
 
     def merge(self, later: Counters) -> None:
         """Add the counters of the part of the input that follows."""
         for rule, hits in later.hits.items():
             self.add(rule, hits.evidence, count=hits.count, rows=hits.rows)
         self.sums.update(later.sums)
+        # Not `remarks`: they are decided by counts of the whole input, after the last slice.
         for name, sampled in later.samples.items():
             self.sample(name, sampled)
         self.hashes += later.hashes
@@ -170,5 +173,6 @@ class Counters:
         self.add(target, (), count=hits.count, rows=hits.rows)
         moved = self.hits[target]
         moved.rows = moved.rows if rows is None else rows
+        # Both lists are in the order of the input; so is what is stored of them together.
         pieces = sorted([*moved.evidence, *hits.evidence], key=lambda piece: (piece.row, piece.token or 0))
         moved.evidence = pieces[: self.max_evidence]

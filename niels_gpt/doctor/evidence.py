@@ -56,18 +56,17 @@ class Evidence:
 
     def html(self) -> str:
         """The place, the note, and the tokens around the place, as HTML."""
-        tokens = "".join(_token_html(token, marked=at == self.mark) for at, token in enumerate(self.window))
-        window = f'<div class="ng-tokens">{tokens}</div>' if tokens else ""
+        tokens = []
+        for at, token in enumerate(self.window):
+            # The same kinds, and so the same colours, as in the terminal (`show._window`).
+            kind: Kind = "trained" if token.trained else "scaffold" if token.role is None else "context"
+            facts = [f"id {token.id}", *([] if token.role is None else [token.role])]
+            if token.trained is not None:
+                facts.append("trained" if token.trained else "not trained")
+            if token.expected is not None and token.expected != token.trained:
+                facts.append("should be trained" if token.expected else "should not be trained")
+            # ∅ for a token without text, which would have nothing to point at.
+            html = span(token.text or "∅", kind, ", ".join(facts))
+            tokens.append(f"<u>{html}</u>" if at == self.mark else html)
+        window = f'<div class="ng-tokens">{"".join(tokens)}</div>' if tokens else ""
         return f'<div class="ng-head">{escape(self.where)}: {escape(self.note)}</div>{window}'
-
-
-def _token_html(token: WindowToken, *, marked: bool) -> str:
-    # As in the terminal (`doctor/show.py`).
-    kind: Kind = "trained" if token.trained else "scaffold" if token.role is None else "context"
-    facts = [f"id {token.id}", *([] if token.role is None else [token.role])]
-    if token.trained is not None:
-        facts.append("trained" if token.trained else "not trained")
-    if token.expected is not None and token.expected != token.trained:
-        facts.append("should be trained" if token.expected else "should not be trained")
-    shown = span(token.text or "∅", kind, ", ".join(facts))
-    return f"<u>{shown}</u>" if marked else shown

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -81,6 +81,8 @@ def examine_slices(examiner: Examiner, slices: Iterator[Slice], workers: int) ->
             break
     else:
         return
+    # From here on in other processes. Results are taken in the order of slices and not of completion, so that a report
+    # does not depend on which worker is faster.
     waiting: deque[Future[Counters]] = deque()
     # Spawned, since tokenizers have threads, and a forked process would inherit their locks in a locked state.
     context = get_context("spawn")
@@ -98,7 +100,8 @@ def examine_slices(examiner: Examiner, slices: Iterator[Slice], workers: int) ->
                 future.cancel()
 
 
-_EXAMINER: list[Examiner] = []  # of a worker process
+# The examiner of a worker process: the pool sends it once, at the start, and not with every slice.
+_EXAMINER: list[Examiner] = []
 
 
 def _start_worker(examiner: Examiner) -> None:
@@ -147,42 +150,32 @@ class Examination:
         if isinstance(payload, DocumentPieces):
             documents.check(numbers, payload, self.opened.stored, self.scope, counters)
             return counters
+        # Documents are counted by their own rule: a slice may hold only a part of one.
         counters.sums["rows"] += len(numbers)
         if isinstance(payload, Stored):
-            own = numbers - self._first_number(payload.split)
-            self._judge_filled(rows_of(self.opened.stored, payload.split, own, numbers), counters)
+            # Rows are numbered through all splits; with 10 rows of train, number 12 is row 2 of val.
+            splits = list(self.opened.splits)
+            before = sum(self.opened.splits[name] for name in splits[: splits.index(payload.split)])
+            rows = rows_of(self.opened.stored, payload.split, numbers - before, numbers)
+            # A damaged index may have rows without ids, which a `View` must not hold.
+            filled = rows.lengths > 0
+            for row in np.flatnonzero(~filled).tolist():
+                counters.add("empty-row", [Evidence(row=int(rows.numbers[row]), where=rows.wheres[row], note="no ids")])
+            judge_rows(View(rows if filled.all() else rows.select(filled), self.scope, counters))
         elif self.opened.kind == "tokens":
-            self._examine_tokens(numbers, payload, counters)
+            parts, misfits = token_parts(numbers, payload)
+            for misfit in misfits:
+                counters.add(misfit.rule, [Evidence(row=misfit.number, where=misfit.where, note=misfit.note)])
+            for rows in parts:
+                judge_rows(View(rows, self.scope, counters))
         elif self.opened.kind == "preferences":
             preferences.check(numbers, decoded(payload), self.opened.dialect, counters)
         else:
             self._examine_chats(numbers, decoded(payload), counters)
         return counters
 
-    def _judge_filled(self, rows: TokenRows, counters: Counters) -> None:
-        """Judge rows of a file, after reporting those without ids, which a damaged index may have."""
-        filled = rows.lengths > 0
-        for row in np.flatnonzero(~filled).tolist():
-            counters.add("empty-row", [Evidence(row=int(rows.numbers[row]), where=rows.wheres[row], note="no ids")])
-        judge_rows(View(rows if filled.all() else rows.select(filled), self.scope, counters))
-
-    def _first_number(self, split: str) -> int:
-        """The number of a split's first row; rows are numbered through all splits."""
-        names = list(self.opened.splits)
-        return sum(self.opened.splits[name] for name in names[: names.index(split)])
-
-    # ---- rows of ids
-
-    def _examine_tokens(self, numbers: Int64s, payload: Any, counters: Counters) -> None:
-        parts, misfits = token_parts(numbers, payload)
-        for row in misfits:
-            counters.add(row.rule, [Evidence(row=row.number, where=row.where, note=row.note)])
-        for rows in parts:
-            judge_rows(View(rows, self.scope, counters))
-
-    # ---- conversations
-
     def _examine_chats(self, numbers: Int64s, records: Sequence[Record | Rejected], counters: Counters) -> None:
+        """Run the rules on messages, then, where there is a renderer, those on what it writes."""
         usable = chat_rows(numbers, records, self.opened.dialect, counters)
         # The longest first: an alternation takes the first that matches.
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
@@ -202,10 +195,12 @@ class Examination:
         # Builds leave out conversations in which no message is trained, so their masks are not judged.
         trained = [chat for chat in usable if not is_untrained(chat.messages)]
         counters.sums["rows switched off"] += len(usable) - len(trained)
+        # Without a renderer only messages are judged; `Context.conditions` lists the rules that were not.
         if self.renderer is not None and trained:
             self._examine_rendered(self.renderer, trained, counters)
 
     def _examine_rendered(self, renderer: AnyRenderer, usable: Sequence[ChatRow], counters: Counters) -> None:
+        """Render the conversations as a build would, and run the rules on their ids, turns and masks."""
         rendered, batch = _render(renderer, usable, counters)
         if batch is None:
             return
@@ -227,6 +222,7 @@ class Examination:
         masks.check(view)
         for rule in ROW_RULES["chats"]:
             rule.check_rows(view)
+        # Facts that the proof of a template could not settle; builds refuse these conversations.
         for chat, attribution in zip(rendered, batch.attribution, strict=True):
             if attribution != "full":
                 counters.add("attribution-partial", [chat.evidence(None, attribution)])
@@ -246,12 +242,13 @@ def judge_rows(view: View) -> View:
     data.hash_rows(view)
     view = data.check(view)  # first, because it may correct the mask by shifted labels
     rows, sums = view.rows, view.counters.sums
+    # `Context.conditions` reads these sums: they decide which rules had what they need.
     sums["tokens"] += len(rows.ids)
     sums["trained tokens"] += int(view.trained.sum())
     sums["rows with a mask"] += len(rows) if rows.trained is not None else 0
     sums["rows with a mask of their own"] += len(rows) if rows.mask_from not in ("", "labels") else 0
     sums["rows with an attention mask"] += len(rows) if rows.attended is not None else 0
-    view = vocabulary.check(view)
+    view = vocabulary.check(view)  # leaves out rows of another format, whose turns would be wrong
     if not len(view.rows):
         return view
     turns.check(view)
@@ -269,8 +266,15 @@ def _render(
     rendered = list(usable)
     try:
         batch = _batch(renderer, rendered)
-    except MessageError:  # the batch does not name all conversations that are refused
-        rendered = [chat for chat in usable if _is_accepted(renderer, chat, counters)]
+    except MessageError:
+        # The error of a batch names one conversation; rendered one by one, each refusal is a hit with its own message.
+        rendered = []
+        for chat in usable:
+            try:
+                renderer.render(chat.messages, tools=chat.tools)
+                rendered.append(chat)
+            except MessageError as error:
+                counters.add("template-raises", [chat.evidence(None, str(error))])
         batch = _batch(renderer, rendered)
     if batch is None or np.all(batch.lengths > 0):
         return rendered, batch
@@ -290,15 +294,6 @@ def _batch(renderer: AnyRenderer, chats: Sequence[ChatRow]) -> RenderedBatch | N
     return renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
 
 
-def _is_accepted(renderer: AnyRenderer, chat: ChatRow, counters: Counters) -> bool:
-    try:
-        renderer.render(chat.messages, tools=chat.tools)
-    except MessageError as error:
-        counters.add("template-raises", [chat.evidence(None, str(error))])
-        return False
-    return True
-
-
 def _switched_off(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Counters) -> Bools | None:
     """True on the tokens of assistant messages whose own `weight` or `train` leaves them out of the loss."""
     # Index -1 of tokens that belong to no message reads the entry at the end of each conversation: messages of 2 and 1
@@ -308,13 +303,13 @@ def _switched_off(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Coun
         for chat in chats
     ]
     counters.sums["answers switched off"] += sum(map(sum, off))
-    if not any(map(any, off)):
+    if not any(map(any, off)):  # the usual case, in which no array of all tokens is made
         return None
-    sizes = np.array([len(own) for own in off])
+    sizes = np.array([len(flags) for flags in off])
     first = np.repeat(np.concatenate(([0], np.cumsum(sizes[:-1]))), batch.lengths)
     owner = batch.message_indices.astype(np.int64)
-    place = first + np.where(owner < 0, np.repeat(sizes - 1, batch.lengths), owner)
-    found: Bools = np.array([each for own in off for each in own], dtype=np.bool_)[place]
+    entry = first + np.where(owner < 0, np.repeat(sizes - 1, batch.lengths), owner)
+    found: Bools = np.array([flag for flags in off for flag in flags], dtype=np.bool_)[entry]
     return found
 
 
@@ -334,20 +329,28 @@ def rendered_turns(batch: RenderedBatch, rows: TokenRows, layout: Layout | None)
     # A turn begins where the row or the message index changes. With at most 3 messages, index -1 .. 2 in row r gives
     # the keys 4 * r + 0 .. 3.
     key = rows.row_of * (int(owner.max(initial=0)) + 2) + owner + 1
+    # Keys 5 5 6 6 6 8: turns begin at 0 2 5.
     begins = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
     has_message = owner[begins] >= 0
     start, end = begins[has_message], np.append(begins[1:], n)[has_message]
     row = rows.row_of[start]
-    role = _roles(batch, row, owner[start])
+    # The role of each turn as an index into `ROLES`; any other role (developer) counts as the user's. Conversations of
+    # 2 and 3 messages begin at 0 2 in the flat list, so message 1 of row 1 is at 2 + 1.
+    user = ROLES.index("user")
+    roles = [ROLES.index(m["role"]) if m["role"] in ROLES else user for chat in batch.messages for m in chat]
+    first_message = np.concatenate(([0], np.cumsum([len(chat) for chat in batch.messages])))
+    role = np.array(roles, dtype=np.int64)[first_message[row] + owner[start]]
     is_assistant = role == ASSISTANT
     # The first and last sampled token of each turn: sampled 5 6 9, turn 3:8: low 0, high 2, so tokens 5 and 6.
-    places = np.flatnonzero(sampled)
-    low, high = np.searchsorted(places, start), np.searchsorted(places, end)
+    positions = np.flatnonzero(sampled)
+    low, high = np.searchsorted(positions, start), np.searchsorted(positions, end)
     has_sampled = is_assistant & (high > low)
-    padded = np.append(places, n)
-    first = np.where(has_sampled, padded[np.minimum(low, len(places))], end)
+    padded = np.append(positions, n)
+    first = np.where(has_sampled, padded[np.minimum(low, len(positions))], end)
     last = np.where(has_sampled, padded[np.maximum(high - 1, 0)], 0)
+    # The last sampled token is a stop only if it ends turns: an answer may have been cut off.
     ends_turns = has_sampled
+    # Without a layout, control tokens are not known, and every last sampled token counts as a stop.
     if layout is not None:
         ends_turns = np.isin(rows.ids[last], list(layout.serving_stops | set(layout.stops)))
     stop = np.where(has_sampled & ends_turns, last, -1)
@@ -360,14 +363,3 @@ def rendered_turns(batch: RenderedBatch, rows: TokenRows, layout: Layout | None)
     first_content = np.minimum(content[np.searchsorted(content[:-1], start)], end)
     supplied, body = np.where(is_assistant, start, end), np.where(is_assistant, first, first_content)
     return Turns(row, role, start, supplied, body, stop, end)
-
-
-def _roles(batch: RenderedBatch, row: Int64s, message: Int64s) -> Int64s:
-    """The roles of messages of rows, as indexes into `ROLES`; any other role (developer) counts as the user's."""
-    user = ROLES.index("user")
-    roles = [[ROLES.index(m["role"]) if m["role"] in ROLES else user for m in messages] for messages in batch.messages]
-    # Conversations of 2 and 3 messages begin at 0 2 in the flat list; message 1 of row 1 is at 2 + 1.
-    first = np.concatenate(([0], np.cumsum([len(own) for own in roles])))
-    flat = np.array([role for own in roles for role in own], dtype=np.int64)
-    found: Int64s = flat[first[row] + message]
-    return found

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, TokenRows, Turns
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s, TokenRows, Turns
 from niels_gpt.forks import cached_property
 
 Ids = tuple[int, ...]
-_WHITE = 4  # the most tokens of white space that are read after an opener; formats write one or two
+_WHITE_TOKENS = 4  # the most tokens of white space that are read after an opener; formats write one or two
 # An id and 0, or 0 and a number of bytes of white space, whichever tokens spell it.
 _Part = tuple[int, int]
 
@@ -86,66 +86,58 @@ class Layout:
     def turns(self, rows: TokenRows) -> Turns:
         """The turns in these rows, in order."""
         ids, n = rows.ids, len(rows.ids)
-        place, which, length = self._openings(rows)
+        start, which, length = self._openings(rows)
         if self.joins_parts:
-            begins = ~self._goes_on(rows, place, which)
-            place, which, length = place[begins], which[begins], length[begins]
+            # An assistant's opener with no stop since the one before it goes on with the same answer:
+            #     opener M  part  opener M  part  stop      goes on  . #
+            # The number of stops before each opener, 0 0 here, is equal where none is in between.
+            by_assistant = self._roles[which] == ASSISTANT
+            stops_before = np.cumsum(np.isin(ids, self.stops) | rows.first_of_document)[start]
+            goes_on = np.zeros(len(start), dtype=np.bool_)
+            goes_on[1:] = by_assistant[1:] & by_assistant[:-1] & (stops_before[1:] == stops_before[:-1])
+            start, which, length = start[~goes_on], which[~goes_on], length[~goes_on]
         if self.headerless:
-            place, which, length = self._with_headerless(rows, place, which, length)
+            start, which, length = self._with_headerless(rows, start, which, length)
         role = self._roles[which]
-        row = rows.row_of[place]
         # A turn ends where the next turn, row or text begins. Turns at 0 5, rows at 0 8, 10 ids: edges 0 5 8 10, so
         # the turns end at 5 and 8.
-        edges = np.union1d(np.union1d(place, np.flatnonzero(rows.first_of_document)), [n])
-        end = edges[np.searchsorted(edges, place, side="right")]
-        supplied = np.minimum(place + length, end)
+        edges = np.union1d(np.union1d(start, np.flatnonzero(rows.first_of_document)), [n])
+        end = edges[np.searchsorted(edges, start, side="right")]
+        supplied = np.minimum(start + length, end)
         body = np.where(role == ASSISTANT, self._body(ids, which, supplied, end), supplied)
-        stop = np.where(role == ASSISTANT, self._stop(ids, body, end, rows), -1)
-        return Turns(row, role, place, supplied, body, stop, end)
+        # The first stop at or after `body`: stops at 5 9 of 12 ids give 5 9 12 for bodies at 3 6 10; 12 means none.
+        stops = np.flatnonzero(np.isin(ids, list(self.closers)))
+        stop = np.append(stops, n)[np.searchsorted(stops, body)]
+        last = end
+        if not self.has_own_stop:  # the stop is the next opener, at `end`, if that is still in the same row
+            last = end + (end < rows.starts[1:][rows.row_of[np.maximum(body - 1, 0)]])
+        stop = np.where((role == ASSISTANT) & (stop < last), stop, -1)
+        return Turns(rows.row_of[start], role, start, supplied, body, stop, end)
 
     def _openings(self, rows: TokenRows) -> tuple[Int64s, Int64s, Int64s]:
         """`(place, index in openers, length)` of every opener; where two match at one place, the longer one."""
-        found = [
-            (at, np.full(len(at), which), np.full(len(at), len(opener)))
-            for which, (_, opener) in enumerate(self.openers)
-            for at in [occurrences(rows.ids, opener)]
-        ]
-        if not found:
+        if not self.openers:
             return (np.zeros(0, dtype=np.int64),) * 3
-        place, which, length = (np.concatenate(column) for column in zip(*found, strict=True))
-        # Sorted by place, then by length, so that the last one at each place is the longest: places 4 4 7 with lengths
-        # 2 3 1 leave the last two.
-        order = np.lexsort((length, place))
-        place, which, length = place[order], which[order], length[order]
-        last = np.append(place[1:] != place[:-1], True)
-        inside = place + length <= rows.starts[rows.row_of[place] + 1]
+        found = [occurrences(rows.ids, opener) for _, opener in self.openers]
+        counts = list(map(len, found))
+        start = np.concatenate(found)
+        which = np.repeat(np.arange(len(self.openers)), counts)
+        length = np.repeat([len(opener) for _, opener in self.openers], counts)
+        # Sorted by position, then by length, so that the last one at each position is the longest: positions 4 4 7
+        # with lengths 2 3 1 leave the last two.
+        order = np.lexsort((length, start))
+        start, which, length = start[order], which[order], length[order]
+        last = np.append(start[1:] != start[:-1], True)
         # Rows are concatenated, so an opener may seem to go on in the next row. Such a one is none.
-        chosen = last & inside
-        return place[chosen], which[chosen], length[chosen]
-
-    def _goes_on(self, rows: TokenRows, place: Int64s, which: Int64s) -> Bools:
-        """True for the assistant's openers that follow another one with no stop in between.
-
-        ::
-
-            opener M  part  opener M  part  stop      goes on  . #
-        """
-        by_assistant = self._roles[which] == ASSISTANT
-        stops = np.cumsum(np.isin(rows.ids, self.stops) | rows.first_of_document)[place]
-        goes_on = np.zeros(len(place), dtype=np.bool_)
-        goes_on[1:] = by_assistant[1:] & by_assistant[:-1] & (stops[1:] == stops[:-1])
-        return goes_on
+        chosen = last & (start + length <= rows.starts[rows.row_of[start] + 1])
+        return start[chosen], which[chosen], length[chosen]
 
     def _with_headerless(
-        self, rows: TokenRows, place: Int64s, which: Int64s, length: Int64s
+        self, rows: TokenRows, start: Int64s, which: Int64s, length: Int64s
     ) -> tuple[Int64s, Int64s, Int64s]:
-        """The openers, and answers without one as openers of length 0, in order.
-
-        Such an answer is text that comes first in its text, or after a stop, and has a stop before any opener. A system
-        message before it has no header either: then the answer begins with the first trained token::
-
-            bos  s s  a a  stop  U u  A a  stop      trained  . . . # # # . . . # #      the first answer begins at 3
-        """
+        """The openers, and answers without one as openers of length 0, in order."""
+        # Such an answer is text that comes first in its text, or after a stop, and has a stop before any opener.
+        # Candidates are the beginnings of texts after their preamble, and what follows a stop.
         n, stops = len(rows.ids), np.flatnonzero(np.isin(rows.ids, self.stops))
         begins = np.flatnonzero(rows.first_of_document)
         for token in self.preamble:  # which belongs to no turn
@@ -154,23 +146,24 @@ class Layout:
         begins = np.union1d(begins[begins < n], after[~rows.first_of_document[after]])
         stop = np.append(stops, n)[np.searchsorted(stops, begins)]
         # Retained are beginnings with a stop before any opener, in the same text.
-        opener = np.append(place, n)[np.searchsorted(place, begins)]
+        opener = np.append(start, n)[np.searchsorted(start, begins)]
         edges = np.append(np.flatnonzero(rows.first_of_document), n)
         found = (stop < opener) & (begins < stop) & (stop < edges[np.searchsorted(edges, begins, side="right")])
         begins, stop = begins[found], stop[found]
         if rows.trained is not None:
+            # A system message before the answer has no header either: then the answer begins with the first trained
+            # token at or after that beginning.
+            #     bos  s s  a a  stop  U u  A a  stop      trained  . . . # # # . . . # #      begins at 3
             trained = np.flatnonzero(rows.trained)
             first = np.append(trained, n)[np.searchsorted(trained, begins)]
             begins = np.where(first < stop, first, begins)
-        which_own = next(at for at, (role, _) in enumerate(self.openers) if role == ASSISTANT)
-        places = np.concatenate((place, begins))
-        order = np.argsort(places, kind="stable")
-        none = np.zeros_like(begins)
-        return (
-            places[order],
-            np.concatenate((which, none + which_own))[order],
-            np.concatenate((length, none))[order],
-        )
+        # They count as the first of the assistant's openers, with a length of 0.
+        of_assistant = next(at for at, (role, _) in enumerate(self.openers) if role == ASSISTANT)
+        starts = np.concatenate((start, begins))
+        order = np.argsort(starts, kind="stable")
+        which = np.concatenate((which, np.full_like(begins, of_assistant)))
+        length = np.concatenate((length, np.zeros_like(begins)))
+        return starts[order], which[order], length[order]
 
     @cached_property
     def closers(self) -> Ids:
@@ -183,30 +176,31 @@ class Layout:
 
     @cached_property
     def _roles(self) -> Int64s:
+        """The role of each opener, so that `self._roles[which]` are those of many."""
         return np.array([role for role, _ in self.openers], dtype=np.int64)
 
     def white_space_after(self, rows: TokenRows) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """The white space after every opener: `(place, index in openers, end, bytes)`, all of shape (openers found,).
+        """The white space after every opener: `(start, index in openers, end, bytes)`, all of shape (openers found,).
 
         ::
 
-            <|im_start|> user newline Hi      place 0, end 3, 1 byte
+            <|im_start|> user newline Hi      start 0, end 3, 1 byte
 
         A run of white space ends with its row at the latest.
         """
-        place, which, length = self._openings(rows)
-        at, size = place + length, np.zeros(len(place), dtype=np.int64)
-        end = rows.starts[1:][rows.row_of[place]]
+        start, which, length = self._openings(rows)
+        at, size = start + length, np.zeros(len(start), dtype=np.int64)
+        end = rows.starts[1:][rows.row_of[start]]
         # Each step reads one more token after all openers at once, as long as it is white space.
-        open_ = np.ones(len(place), dtype=np.bool_)
-        for _ in range(_WHITE):
+        open_ = np.ones(len(start), dtype=np.bool_)
+        for _ in range(_WHITE_TOKENS):
             here = rows.ids[np.minimum(at, len(rows.ids) - 1)]
             open_ &= (at < end) & (here >= 0) & (here < len(self.white_bytes))
-            white = np.zeros(len(place), dtype=np.int64)
+            white = np.zeros(len(start), dtype=np.int64)
             white[open_] = self.white_bytes[here[open_]]
             open_ &= white > 0
             size, at = size + white, at + open_
-        return place, which, at, size
+        return start, which, at, size
 
     def followers(self, rows: TokenRows, after: Int64s) -> Int64s:
         """The ids at some positions where they are control tokens or think tags, else -1; int64 of the same shape."""
@@ -216,85 +210,68 @@ class Layout:
     def unknown_headers(self, rows: TokenRows) -> Int64s:
         """Positions of control tokens that begin a header in the probes but are followed by an id that no probe has."""
         ids, first_ids = rows.ids, [first for first, _ in self.header_pairs]
-        places = np.flatnonzero(np.isin(ids[:-1], first_ids))
-        places = places[places + 1 < rows.starts[1:][rows.row_of[places]]]
+        at = np.flatnonzero(np.isin(ids[:-1], first_ids))
+        # At the end of its row a control token is followed by an id of another row.
+        at = at[at + 1 < rows.starts[1:][rows.row_of[at]]]
         # An opener as a whole is a known header, even if its first two ids occur in no probe.
-        places = np.setdiff1d(places, self._openings(rows)[0])
-        pairs = zip(ids[places].tolist(), ids[places + 1].tolist(), strict=True)
-        unknown = np.fromiter((pair not in self.header_pairs for pair in pairs), dtype=np.bool_, count=len(places))
-        return places[unknown]
+        at = np.setdiff1d(at, self._openings(rows)[0])
+        pairs = zip(ids[at].tolist(), ids[at + 1].tolist(), strict=True)
+        unknown = np.fromiter((pair not in self.header_pairs for pair in pairs), dtype=np.bool_, count=len(at))
+        return at[unknown]
 
     def _body(self, ids: Int64s, which: Int64s, after: Int64s, end: Int64s) -> Int64s:
         """Where the sampled text of each turn begins: after the longest of `supplied` that is found at `after`.
 
-        White space is compared by its length, not by its tokens: a newline of the format may share a token with white
-        space that the model wrote. Such a token belongs to the format, as its first character does.
-
         Args:
             which: the opener of each turn, as an index in `openers`.
         """
+        # White space is compared by its length, not by its tokens: a newline of the format may share a token with
+        # white space that the model wrote. Such a token belongs to the format, as its first character does.
         body, undecided = after.copy(), np.ones(len(after), dtype=np.bool_)
         for opener, parts in self._supplied_parts:
-            here, part_end = self._match(ids, after, parts)
-            here &= undecided & (which == opener)
-            body[here] = part_end[here]
-            undecided &= ~here
+            # All turns at once: `at` goes on through the parts, and `fits` is where all of them were found so far.
+            at, fits = after.copy(), np.ones(len(after), dtype=np.bool_)
+            for token, size in parts:
+                left = np.full(len(at), max(size, 1))
+                for _ in range(max(size, 1)):  # a token of white space has at least one byte
+                    here = ids[np.minimum(at, len(ids) - 1)]
+                    valid = (at < len(ids)) & (here >= 0) & (here < len(self.white_bytes))
+                    lengths = np.zeros(len(at), dtype=np.int64)
+                    lengths[valid] = self.white_bytes[here[valid]] if size else here[valid] == token
+                    unfinished = left > 0
+                    fits &= ~unfinished | (lengths > 0)
+                    left, at = left - lengths * unfinished, at + (unfinished & fits)
+                # Below 0 where a token of three bytes holds the last two of the format and one of the model.
+                fits &= left <= 0
+            fits &= undecided & (which == opener)
+            body[fits] = at[fits]
+            undecided &= ~fits
         return np.minimum(body, end)
 
     @cached_property
     def _supplied_parts(self) -> list[tuple[int, list[_Part]]]:
-        """`supplied` as `(opener, parts)`, parts being ids and runs of white space; of each opener the longest first.
-
-        ::
-
-            newline, <think>, newline, newline       (0, 1) (7, 0) (0, 2)        where 7 is the id of <think>
-        """
-        return [(opener, parts) for opener, runs in self.supplied.items() for parts in self._parts_of(runs)]
-
-    def _parts_of(self, runs: Sequence[Ids]) -> list[list[_Part]]:
-        shortest: dict[tuple[tuple[_Part, ...], bool], int] = {}
-        for run in runs:
-            parts: list[_Part] = []
-            for token in run:
-                size = int(self.white_bytes[token])
-                if size and parts and parts[-1][1]:
-                    parts[-1] = (0, parts[-1][1] + size)
-                else:
-                    parts.append((0, size) if size else (token, 0))
-            # The last token of white space may be shared with the model's text, so runs that differ only in its
-            # length are one run, and the shortest is what the format writes.
-            last = parts.pop()[1] if parts and parts[-1][1] else 0
-            key = (tuple(parts), last > 0)
-            shortest[key] = min(last, shortest.get(key, last))
-        # With the shortest run for each, now in the order in which they are tried.
-        found = [[*parts, *([(0, last)] if last else [])] for (parts, _), last in shortest.items()]
-        return sorted(found, key=lambda parts: (-len(parts), [-size for _, size in parts]))
-
-    def _match(self, ids: Int64s, places: Int64s, parts: Sequence[_Part]) -> tuple[Bools, Int64s]:
-        """`(found, end)`: whether the parts are found at each place, and the position after them."""
-        at, fits = places.copy(), np.ones(len(places), dtype=np.bool_)
-        for token, size in parts:
-            left = np.full(len(at), max(size, 1))
-            for _ in range(max(size, 1)):  # a token of white space has at least one byte
-                here = ids[np.minimum(at, len(ids) - 1)]
-                valid = (at < len(ids)) & (here >= 0) & (here < len(self.white_bytes))
-                lengths = np.zeros(len(at), dtype=np.int64)
-                lengths[valid] = self.white_bytes[here[valid]] if size else here[valid] == token
-                unfinished = left > 0
-                fits &= ~unfinished | (lengths > 0)
-                left, at = left - lengths * unfinished, at + (unfinished & fits)
-            fits &= left <= 0
-        return fits, at
-
-    def _stop(self, ids: Int64s, body: Int64s, end: Int64s, rows: TokenRows) -> Int64s:
-        """The position of the first stop at or after `body` in each turn, -1 if there is none."""
-        stops = np.flatnonzero(np.isin(ids, list(self.closers)))
-        # Stops at 5 9 of 12 ids: for bodies at 3 6 10 this gives 5 9 12, where 12 means that there is none.
-        at = np.append(stops, len(ids))[np.searchsorted(stops, body)]
-        last = end
-        if not self.has_own_stop:  # the stop is the next opener, at `end`, if that is still the same row
-            last = end + (end < rows.starts[1:][rows.row_of[np.maximum(body - 1, 0)]])
-        return np.where(at < last, at, -1)
+        """`supplied` as `(opener, parts)`, parts being ids and runs of white space; for each opener longest first."""
+        # newline, <think>, newline, newline are the parts (0, 1) (7, 0) (0, 2), where 7 is the id of <think>.
+        found: list[tuple[int, list[_Part]]] = []
+        for opener, runs in self.supplied.items():
+            shortest: dict[tuple[tuple[_Part, ...], bool], int] = {}
+            for run in runs:
+                parts: list[_Part] = []
+                for token in run:
+                    size = int(self.white_bytes[token])
+                    if size and parts and parts[-1][1]:
+                        parts[-1] = (0, parts[-1][1] + size)
+                    else:
+                        parts.append((0, size) if size else (token, 0))
+                # The last token of white space may be shared with the model's text, so runs that differ only in its
+                # length are one run, and the shortest is what the format writes.
+                last = parts.pop()[1] if parts and parts[-1][1] else 0
+                key = (tuple(parts), last > 0)
+                shortest[key] = min(last, shortest.get(key, last))
+            tried = [[*parts, *([(0, last)] if last else [])] for (parts, _), last in shortest.items()]
+            tried.sort(key=lambda parts: (-len(parts), [-size for _, size in parts]))
+            found += [(opener, parts) for parts in tried]
+        return found
 
 
 def occurrences(ids: Int64s, wanted: Sequence[int]) -> Int64s:
@@ -304,10 +281,10 @@ def occurrences(ids: Int64s, wanted: Sequence[int]) -> Int64s:
     """
     if len(ids) < len(wanted) or not wanted:
         return np.zeros(0, dtype=np.int64)
-    places = np.flatnonzero(ids[: len(ids) - len(wanted) + 1] == wanted[0])
+    starts = np.flatnonzero(ids[: len(ids) - len(wanted) + 1] == wanted[0])
     for offset, token in enumerate(wanted[1:], start=1):
-        places = places[ids[places + offset] == token]
-    return places
+        starts = starts[ids[starts + offset] == token]
+    return starts
 
 
 def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:

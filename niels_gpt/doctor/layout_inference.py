@@ -15,13 +15,13 @@ trusted, and rules that need turns are judged by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from niels_gpt.doctor.layout import Ids, Layout, rows_of
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, TOOL, Bools, Int64s, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, TOOL, Bools, covered
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.family import Family
@@ -65,17 +65,17 @@ def result(text: str, name: str = "weather", *, id: str = "") -> dict[str, Any]:
 
 
 _SYSTEM: Final = {"role": "system", "content": "Answer like a lighthouse."}
-_TWO: Final = [user("Where is it?"), assistant("In the north"), user("And now"), assistant("There it stays.")]
-_SPOKEN: Final = "two turns"
+_TWO_TURNS: Final = [user("Where is it?"), assistant("In the north"), user("And now"), assistant("There it stays.")]
+_WITHOUT_SYSTEM: Final = "two turns"
 _WITH_SYSTEM: Final = "a system message and two turns"
 
 # Name, messages, tools. Names are stable because reports of drift name the probe.
 PROBES: Final[tuple[Probe, ...]] = (
     # Contents begin and end without white space (but for the last probe), so that white space next to them in a
     # rendering is known to be the template's.
-    (_SPOKEN, _TWO, None),
+    (_WITHOUT_SYSTEM, _TWO_TURNS, None),
     ("a system message", [_SYSTEM, user("Hello"), assistant("Good evening")], None),
-    (_WITH_SYSTEM, [_SYSTEM, *_TWO], None),
+    (_WITH_SYSTEM, [_SYSTEM, *_TWO_TURNS], None),
     (
         "reasoning",
         [
@@ -88,7 +88,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     ),
     (
         "a tool call",
-        [user("Rain?"), call({"city": "Oslo"}), result("4 degrees"), assistant("Cold."), *_TWO],
+        [user("Rain?"), call({"city": "Oslo"}), result("4 degrees"), assistant("Cold."), *_TWO_TURNS],
         TOOLS,
     ),
     (
@@ -121,13 +121,8 @@ _TAGS = ("", "<think>", "</think>")
 _SAMPLED_CONTROLS = ("<|constrain|>",)
 
 
-@dataclass(frozen=True)
-class _Header:
-    """The header of one message in a probe: the ids before its content, and all ids before the header."""
-
-    role: int
-    ids: Ids
-    before: Ids
+# The header of one message in a probe: its role, and the ids before its content.
+_Header = tuple[int, Ids]
 
 
 def render_probes(renderer: AnyRenderer) -> dict[str, RenderedTokens | MessageError]:
@@ -147,8 +142,8 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
     A layout that does not find the turns of the probes is not `trusted`; then rules that need turns are not judged.
     """
     encoder = renderer.encoder
-    made_of = render_probes(renderer)
-    shown = [rendered for rendered in made_of.values() if isinstance(rendered, RenderedTokens)]
+    probes = render_probes(renderer)
+    shown = [rendered for rendered in probes.values() if isinstance(rendered, RenderedTokens)]
     preamble = _preamble(shown, encoder)
     stops, has_own_stop = _stops(renderer, shown)
     headers = [
@@ -158,51 +153,55 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
         for header in _headers(rendered, encoder, len(preamble), stops if has_own_stop else ())
     ]
     openers = _openers(headers, encoder)
+    # What follows the opener in the headers of assistants is what a generation prompt may write.
+    supplied = {
+        which: tuple(sorted({ids[len(opener) :] for of, ids in headers if of == role and ids[: len(opener)] == opener}))
+        for which, (role, opener) in enumerate(openers)
+        if role == ASSISTANT
+    }
+    first_ids = frozenset(rendered.token_ids[0] for rendered in shown)
+    if not first_ids <= {*encoder.control_ids.values(), *encoder.added_ids.values()}:
+        first_ids = frozenset()  # a rendering that begins with ordinary text can begin anywhere
     layout = replace(
         layout_without_template(encoder),
         openers=openers,
-        supplied=_supplied(headers, openers),
+        supplied=supplied,
         stops=stops,
         has_own_stop=has_own_stop,
         preamble=preamble,
         template_ids=frozenset(token for rendered in shown for token in rendered.token_ids)
         | {encoder.added_ids[text] for text in _SAMPLED_CONTROLS if text in encoder.added_ids},
-        first_ids=_first_ids(shown, encoder),
+        first_ids=first_ids,
         serving_stops=frozenset((*encoder.stop_ids, *renderer.get_stop_token_ids())),
-        headerless=any(role == ASSISTANT for role, _ in openers) and has_own_stop and _is_headerless(renderer, stops),
+        headerless=bool(supplied) and has_own_stop and _is_headerless(renderer, stops),
     )
-    # These need the turns that the layout so far finds in the probes.
-    layout = replace(
-        layout,
-        repeats_opener=_repeats_opener(layout, shown),
-        moves_system=_moves_system(layout, [made_of[name] for name in (_SPOKEN, _WITH_SYSTEM)]),
-        min_white_space=_min_white_space(layout, shown),
-        most_white_space=_most_white_space(layout, shown),
-        header_pairs=_header_pairs(layout, shown),
-    )
+    layout = _with_facts_of_turns(layout, shown, [probes[name] for name in (_WITHOUT_SYSTEM, _WITH_SYSTEM)])
     if _untrusted_because(layout, shown):  # try the other reading: only the last part of an answer has the stop
         joined = replace(layout, joins_parts=True)
         layout = layout if _untrusted_because(joined, shown) else joined
-    refusal = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
+    refusal = next((str(error) for error in probes.values() if isinstance(error, MessageError)), "")
     untrusted_because = _untrusted_because(layout, shown) if shown else f"the template refuses every probe: {refusal}"
     return replace(layout, trusted=not untrusted_because, untrusted_because=untrusted_because)
 
 
 def layout_without_template(encoder: PieceEncoder) -> Layout:
     """The layout for a tokenizer without a chat template: its vocabulary and its control tokens, no turns."""
+    bos, pad = (encoder.added_ids.get(encoder.special_tokens.get(name, "")) for name in ("bos_token", "pad_token"))
+    think, end_of_think = (encoder.added_ids.get(tag) for tag in ("<think>", "</think>"))
+    spelt = encoder.token_bytes(range(encoder.vocab_size))
     return Layout(
         openers=(),
         supplied={},
         stops=(),
         has_own_stop=True,
         preamble=(),
-        bos=_named(encoder, "bos_token"),
+        bos=bos,
         template_ids=frozenset(),
-        pad=_named(encoder, "pad_token"),
+        pad=pad,
         controls=frozenset(encoder.control_ids.values()),
         serving_stops=frozenset(encoder.stop_ids),
-        think=_think(encoder),
-        white_bytes=_white_bytes(encoder),
+        think=None if think is None or end_of_think is None else (think, end_of_think),
+        white_bytes=np.array([0 if token.strip() else len(token) for token in spelt], dtype=np.int64),
         vocab_size=encoder.vocab_size,
         trusted=False,
         untrusted_because=NO_TEMPLATE,
@@ -218,6 +217,7 @@ def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
     runs: list[Ids] = []
     for rendered in shown:
         n = 0
+        # Control tokens of one probe, up to the first that is none or that occurs again.
         while (
             # A control token that occurs again opens turns, so it is not a preamble.
             n < len(rendered.token_ids)
@@ -227,16 +227,6 @@ def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
             n += 1
         runs.append(tuple(rendered.token_ids[:n]))
     return _common(runs)
-
-
-def _first_ids(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> frozenset[int]:
-    """The ids that renderings begin with; empty if one of them could be ordinary text."""
-    first_ids = {rendered.token_ids[0] for rendered in shown}
-    return (
-        frozenset(first_ids)
-        if first_ids <= {*encoder.control_ids.values(), *encoder.added_ids.values()}
-        else frozenset()
-    )
 
 
 def _common(runs: Sequence[Ids]) -> Ids:
@@ -259,11 +249,13 @@ def _headers(rendered: RenderedTokens, encoder: PieceEncoder, after: int, stops:
     # Tags and control tokens; added tokens of white space only are not part of a header.
     marks = {token for text, token in encoder.added_ids.items() if text.strip()}
     for index, role in enumerate(rendered.message_roles):
-        places = [at for at, owner in enumerate(owners) if owner == index]
-        body = [at for at in places if rendered.is_content[at] and (role != "assistant" or rendered.sampled_mask[at])]
+        positions = [at for at, owner in enumerate(owners) if owner == index]
+        # Content of an answer that is not sampled is written by the generation prompt, so it belongs to the header.
+        is_body = rendered.sampled_mask if role == "assistant" else rendered.is_content
+        body = [at for at in positions if rendered.is_content[at] and is_body[at]]
         if not body or role not in ROLES:
             continue
-        first, stop = max(places[0], after), body[0]
+        first, stop = max(positions[0], after), body[0]
         if first >= stop:  # no header of its own: the tag that ends the turn before it serves as its header
             first = next((at for at in range(stop - 1, after - 1, -1) if ids[at] in marks), stop)
         if role != "assistant":  # a turn that the template inserts before the message is not part of its header
@@ -272,7 +264,7 @@ def _headers(rendered: RenderedTokens, encoder: PieceEncoder, after: int, stops:
         while first < stop and not encoder.decode(ids[first : first + 1]).strip():
             first += 1
         if first < stop:
-            yield _Header(ROLES.index(role), tuple(ids[first:stop]), tuple(ids[:first]))
+            yield ROLES.index(role), tuple(ids[first:stop])
 
 
 def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[int, Ids], ...]:
@@ -281,8 +273,8 @@ def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[i
     Headers of one role that begin with different ids give one opener each.
     """
     groups: dict[tuple[int, int], list[Ids]] = {}
-    for header in headers:
-        groups.setdefault((header.role, header.ids[0]), []).append(header.ids)
+    for role, ids in headers:
+        groups.setdefault((role, ids[0]), []).append(ids)
     controls = set(encoder.control_ids.values())
     found: dict[Ids, int] = {}
     # The assistant first, so that an opener shared with another role is the assistant's.
@@ -291,29 +283,13 @@ def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[i
         last = max((at + 1 for at, token in enumerate(opener) if token in controls), default=0)
         if last > 1:  # `<|start|>system<|message|>`, then text that all probes share, for example a date
             opener = opener[:last]
+        # A prompt may or may not write them, and white space may share a token with the text after it.
         while len(opener) > 1 and encoder.decode(opener[-1:]).strip() in _TAGS:
             opener = opener[:-1]
         # A system message that is written into the user's turn has the user's header.
         if opener not in found or (role == ROLES.index("user") and found[opener] != ASSISTANT):
             found[opener] = role
     return tuple(sorted((role, opener) for opener, role in found.items()))
-
-
-def _supplied(headers: Sequence[_Header], openers: Sequence[tuple[int, Ids]]) -> dict[int, tuple[Ids, ...]]:
-    """The ids that follow each opener of assistants in the headers of their turns, by the opener's index."""
-    return {
-        which: tuple(
-            sorted(
-                {
-                    header.ids[len(opener) :]
-                    for header in headers
-                    if header.role == ASSISTANT and header.ids[: len(opener)] == opener
-                }
-            )
-        )
-        for which, (role, opener) in enumerate(openers)
-        if role == ASSISTANT
-    }
 
 
 def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids, bool]:
@@ -325,9 +301,9 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
     for rendered in shown:
         for index, role in enumerate(rendered.message_roles):
             facts = enumerate(zip(rendered.message_indices, rendered.sampled_mask, strict=True))
-            places = [at for at, (owner, sampled) in facts if owner == index and sampled]
-            if role == "assistant" and places:
-                last.add(rendered.token_ids[places[-1]])
+            positions = [at for at, (owner, sampled) in facts if owner == index and sampled]
+            if role == "assistant" and positions:
+                last.add(rendered.token_ids[positions[-1]])
     # If the last token may be ordinary text, turns end with the next opener, or not at all.
     ends = {*renderer.encoder.control_ids.values(), *renderer.get_stop_token_ids()}
     if len(last) == 1:  # every turn ends in it, so it is a stop even if the tokenizer does not mark it as special
@@ -344,9 +320,49 @@ def _is_headerless(renderer: AnyRenderer, stops: Ids) -> bool:
         rendered = renderer.render(normalise(chat))
     except MessageError:
         return False
-    places = [at for at, owner in enumerate(rendered.message_indices) if owner == 0]
-    ends = [at for at in places if rendered.token_ids[at] in stops]
-    return bool(places) and rendered.is_content[places[0]] and rendered.sampled_mask[places[0]] and len(ends) == 1
+    positions = [at for at, owner in enumerate(rendered.message_indices) if owner == 0]
+    ends = [at for at in positions if rendered.token_ids[at] in stops]
+    first = positions[0] if positions else None
+    return first is not None and rendered.is_content[first] and rendered.sampled_mask[first] and len(ends) == 1
+
+
+def _with_facts_of_turns(
+    layout: Layout, shown: Sequence[RenderedTokens], two_turns: Sequence[RenderedTokens | MessageError]
+) -> Layout:
+    """The layout with the facts that need the turns which it finds in the probes so far.
+
+    Args:
+        two_turns: the same two turns without and with a system message before them.
+    """
+    rows = rows_of([rendered.token_ids for rendered in shown])
+    answers = layout.turns(rows).assistants
+    # gpt-oss samples the opener between two parts of one answer, in all probes that have several parts.
+    between = answers.start[answers.resumed]
+    repeats_opener = len(between) > 0 and bool(_sampled(shown)[between].all())
+    # Contents of the probes begin with no white space, so all of it is the format's. Results of tools are not judged.
+    _, which, after, sizes = layout.white_space_after(rows)
+    min_white_space = tuple(
+        int(sizes[which == at].min()) if role != TOOL and (which == at).any() else 0
+        for at, (role, _) in enumerate(layout.openers)
+    )
+    most_white_space: dict[tuple[int, int], int] = {}
+    followers = layout.followers(rows, after).tolist()
+    for opener, follower, size in zip(which.tolist(), followers, sizes.tolist(), strict=True):
+        if layout.openers[opener][0] == ASSISTANT:
+            most_white_space[opener, follower] = max(size, most_white_space.get((opener, follower), 0))
+    # Which ids follow the first token of a header, where that is a control token and the header has more than it.
+    openers = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
+    first_ids = {ids[0] for ids in openers if ids[0] in layout.controls}
+    pairs = (pair for rendered in shown for pair in zip(rendered.token_ids, rendered.token_ids[1:], strict=False))
+    header_pairs = frozenset(pair for pair in pairs if pair[0] in first_ids)
+    return replace(
+        layout,
+        repeats_opener=repeats_opener,
+        moves_system=_moves_system(layout, two_turns),
+        min_white_space=min_white_space,
+        most_white_space=most_white_space,
+        header_pairs=header_pairs,
+    )
 
 
 def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
@@ -368,14 +384,6 @@ def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
     return f"turns of probe {row} are not where the template writes them (token {int(wrong[0] - rows.starts[row])})"
 
 
-def _repeats_opener(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
-    """Whether the opener between two neighbouring assistant turns is sampled in all probes that have such turns."""
-    rows = rows_of([rendered.token_ids for rendered in shown])
-    turns = layout.turns(rows).assistants
-    between = turns.start[turns.resumed]
-    return len(between) > 0 and bool(_sampled(shown)[between].all())
-
-
 def _moves_system(layout: Layout, rendered: Sequence[RenderedTokens | MessageError]) -> bool:
     """Whether a system message changes the ids of the last user turn and not those of the first one.
 
@@ -394,61 +402,11 @@ def _moves_system(layout: Layout, rendered: Sequence[RenderedTokens | MessageErr
     return len(without) == len(with_system) == 2 and without[0] == with_system[0] and without[1] != with_system[1]
 
 
-def _min_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> tuple[int, ...]:
-    """The fewest bytes of white space after each opener.
-
-    Contents of the probes begin with no white space, so all of it is the format's. Tool results are not judged: 0.
-    """
-    _, which, _, sizes = layout.white_space_after(rows_of([rendered.token_ids for rendered in shown]))
-    return tuple(
-        int(sizes[which == at].min()) if role != TOOL and (which == at).any() else 0
-        for at, (role, _) in enumerate(layout.openers)
-    )
-
-
-def _most_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> dict[tuple[int, int], int]:
-    """The most bytes of white space after each of the assistant's openers, by the control token that follows them."""
-    rows = rows_of([rendered.token_ids for rendered in shown])
-    _, which, after, sizes = layout.white_space_after(rows)
-    found: dict[tuple[int, int], int] = {}
-    for opener, follower, size in zip(
-        which.tolist(), layout.followers(rows, after).tolist(), sizes.tolist(), strict=True
-    ):
-        if layout.openers[opener][0] == ASSISTANT:
-            found[opener, follower] = max(size, found.get((opener, follower), 0))
-    return found
-
-
-def _header_pairs(layout: Layout, shown: Sequence[RenderedTokens]) -> frozenset[tuple[int, int]]:
-    """`(control token at the start of an assistant header, the id after it)` in all probes."""
-    openers = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
-    first_ids = {ids[0] for ids in openers if ids[0] in layout.controls}
-    pairs = (pair for rendered in shown for pair in zip(rendered.token_ids, rendered.token_ids[1:], strict=False))
-    return frozenset() if layout.repeats_opener else frozenset(pair for pair in pairs if pair[0] in first_ids)
-
-
 def _sampled(shown: Sequence[RenderedTokens]) -> Bools:
     """True on tokens of the concatenated probes that the assistant samples."""
-    return np.array(
-        [_by_assistant(rendered, at) for rendered in shown for at in range(len(rendered.token_ids))], dtype=np.bool_
-    )
-
-
-def _by_assistant(rendered: RenderedTokens, at: int) -> bool:
-    owner = rendered.message_indices[at]
-    return rendered.sampled_mask[at] and owner >= 0 and rendered.message_roles[owner] == "assistant"
-
-
-def _named(encoder: PieceEncoder, name: str) -> int | None:
-    return encoder.added_ids.get(encoder.special_tokens.get(name, ""))
-
-
-def _think(encoder: PieceEncoder) -> tuple[int, int] | None:
-    both = [encoder.added_ids.get(tag) for tag in ("<think>", "</think>")]
-    return None if both[0] is None or both[1] is None else (both[0], both[1])
-
-
-def _white_bytes(encoder: PieceEncoder) -> Int64s:
-    """The bytes of each token that is nothing but white space, 0 for others; int64 of shape (vocab_size,)."""
-    spelt = encoder.token_bytes(range(encoder.vocab_size))
-    return np.array([0 if token.strip() else len(token) for token in spelt], dtype=np.int64)
+    flags = [
+        is_sampled and owner >= 0 and rendered.message_roles[owner] == "assistant"
+        for rendered in shown
+        for is_sampled, owner in zip(rendered.sampled_mask, rendered.message_indices, strict=True)
+    ]
+    return np.array(flags, dtype=np.bool_)

@@ -56,7 +56,7 @@ class Watch:
             raise UsageError(f"stop_on is {stop_on!r}; expected 'error', 'warning' or None")
         self.report: Report | None = None
         self.failure: str | None = None
-        self._batches, self._stop_on, self._show, self._options = batches, stop_on, show or _print, options
+        self._batches, self._stop_on, self._show, self._options = batches, stop_on, show, options
         self._rows: list[dict[str, npt.NDArray[Any]]] = []
         self._seen = 0
         self._undo: list[Callable[[], None]] = []
@@ -93,7 +93,8 @@ class Watch:
         try:
             self.collect(batch)
             found = self._judged() if self.is_full else None
-        except Exception as error:  # unusual batches, a missing tokenizer, ...: the training goes on
+        # Unusual batches, a missing tokenizer, a fault of a rule: hours of training must not end for any of them.
+        except Exception as error:
             if self._stop_on is not None:
                 raise
             self.failure = f"{type(error).__name__}: {error}"
@@ -101,6 +102,7 @@ class Watch:
             self._rows = []
             _log.warning("[Doctor] the first batches were not judged, and training goes on: %s", self.failure)
             return
+        # Outside of the `try`: the error that stops the training is not one that was found while judging.
         if found is not None:
             self._conclude(found)
 
@@ -117,10 +119,10 @@ class Watch:
         """
         if batch.get("input_ids") is None:
             raise UsageError(f"the batch has {', '.join(map(str, batch)) or 'nothing'}; expected input_ids and labels")
-        # A mask of four dimensions is made from these, and judged by them.
-        given = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
+        columns = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
+        # An attention mask of four dimensions is made from the other columns, so these are judged without it.
         self._rows += batch_rows(
-            {name: held for name, held in given.items() if name == "input_ids" or getattr(held, "ndim", 2) <= 2}
+            {name: values for name, values in columns.items() if name == "input_ids" or getattr(values, "ndim", 2) <= 2}
         )
         self._seen += 1
 
@@ -130,8 +132,8 @@ class Watch:
         return self._rows, self._seen
 
     @collected.setter
-    def collected(self, given: tuple[list[dict[str, npt.NDArray[Any]]], int]) -> None:
-        self._rows, self._seen = given
+    def collected(self, rows_and_batches: tuple[list[dict[str, npt.NDArray[Any]]], int]) -> None:
+        self._rows, self._seen = rows_and_batches
 
     def judge(self) -> Report:
         """Judge what was seen so far, show the report, and stop watching.
@@ -144,18 +146,28 @@ class Watch:
         return report
 
     def _judged(self) -> Report:
+        """The report on the batches so far; the target is no longer watched."""
+        # First, so that nothing is left in the trainer or model where judging fails.
         self.remove()
         if not self._rows:
             raise InputError("no batch with input_ids reached a model, so nothing was judged")
-        found = diagnose(self._rows, **self._options)
+        report = diagnose(self._rows, **self._options)
         name = "the first batch" if self._seen == 1 else f"the first {self._seen} batches"
-        self.report = report = replace(found, source={**found.source, "name": name})
-        self._rows = []
+        self.report = report = replace(report, source={**report.source, "name": name})
+        self._rows = []  # copies of whole batches, which are not needed any more
         return report
 
     def _conclude(self, report: Report) -> None:
         """Show a report, and stop the training if it has findings from the severity `stop_on` on."""
-        self._show(report)
+        if self._show is not None:
+            self._show(report)
+        else:
+            from rich.console import Console
+
+            from niels_gpt.doctor.show import render
+
+            # Bars of trainers leave the cursor at the end of their line.
+            Console(stderr=True).print("\n", render(report), sep="")
         if self._stop_on is not None and report.failed(self._stop_on):
             raise DataError(f"findings in the first batches: {', '.join(report.rules(self._stop_on))}; see the report")
 
@@ -179,19 +191,30 @@ def watch(target: Any, **options: Any) -> Watch:
     Raises:
         UsageError: neither a trainer nor a model.
     """
+    # A trainer by what it has: transformers is not imported for a check of the class.
     if callable(getattr(target, "compute_loss", None)) and hasattr(target, "train"):
         tokenizer = getattr(target, "processing_class", None) or getattr(target, "tokenizer", None)
         watcher = Watch(**({"tokenizer": tokenizer} if tokenizer is not None else {}) | options)
         _watch_trainer(target, watcher)
     elif hasattr(target, "register_forward_pre_hook"):
         watcher = Watch(**options)
-        _watch_model(target, watcher)
+
+        def before_call(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+            batch = batch_of(args, kwargs)
+            if target.training and batch is not None:
+                watcher.see_in_training(batch)
+
+        watcher._undo.append(target.register_forward_pre_hook(before_call, with_kwargs=True).remove)
     else:
         raise UsageError(f"found a {type(target).__name__}; expected a trainer with compute_loss, or a torch module")
     return watcher
 
 
 def _watch_trainer(trainer: Any, watcher: Watch) -> None:
+    """Put a function in the place of `trainer.compute_loss` that sees the inputs and then calls it.
+
+    The inputs of `compute_loss` still have their labels; the trainer may take these out before it calls the model.
+    """
     compute_loss = trainer.compute_loss
     was_set = "compute_loss" in vars(trainer)  # a function that the user, or another watch, has set
     # Other ranks have other rows, of the same making; one report is enough.
@@ -209,20 +232,11 @@ def _watch_trainer(trainer: Any, watcher: Watch) -> None:
             return  # another watch has wrapped this one, which passes everything on from here
         if was_set:
             trainer.compute_loss = compute_loss
-        else:
+        else:  # the method of the class is visible again
             del trainer.compute_loss
 
     trainer.compute_loss = watched
     watcher._undo.append(undo)
-
-
-def _watch_model(model: Any, watcher: Watch) -> None:
-    def before(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        batch = batch_of(args, kwargs)
-        if model.training and batch is not None:
-            watcher.see_in_training(batch)
-
-    watcher._undo.append(model.register_forward_pre_hook(before, with_kwargs=True).remove)
 
 
 def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -235,12 +249,3 @@ def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any
     # A module of a model is called with floats; ids are integers of shape (rows, length).
     is_ids = getattr(first, "ndim", 0) == 2 and "int" in str(getattr(first, "dtype", ""))
     return {"input_ids": first, **kwargs} if is_ids else None
-
-
-def _print(report: Report) -> None:
-    from rich.console import Console
-
-    from niels_gpt.doctor.show import render
-
-    # Bars of trainers leave the cursor at the end of their line.
-    Console(stderr=True).print("\n", render(report), sep="")

@@ -100,13 +100,12 @@ class Opened:
 
     def fraction_read(self, tokens: int) -> float | None:
         """How much has been read, 0 to 1, once `tokens` tokens are examined; `None` where that is not known."""
-        total = None if self.token_files is None else self._tokens
-        return tokens / total if total else self.read.fraction()
+        return tokens / self._tokens if self._tokens else self.read.fraction()
 
     @cached_property
     def _tokens(self) -> int | None:
-        assert self.token_files is not None
-        return self.token_files.tokens()
+        """The tokens of token files. They are counted once: `fraction_read` asks after every slice."""
+        return None if self.token_files is None else self.token_files.tokens()
 
     def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:
         """The rows in slices, in order.
@@ -117,35 +116,31 @@ class Opened:
         Raises:
             UsageError: a sample of a stream. InputError: files that cannot be read.
         """
-        chosen = None if sample is None else self._drawn(sample, seed)
+        # The numbers of the rows of a sample, sorted; `None` for all rows.
+        chosen: Int64s | None = None
+        if sample is not None:
+            SAMPLE.check(sample)
+            total = self.count()
+            if total is None and self.hub is not None:
+                raise UsageError(f"{self.name}: a stream's rows cannot be drawn at random; download it, or read it all")
+            if total is None:
+                # A file of lines must be read once to be counted. Slices are not decoded, so this is fast.
+                total = sum(len(numbers) for numbers, _ in self.slices())
+            # The first numbers of a random permutation are a sample without repetition; sorted, so that the input is
+            # read in order.
+            chosen = np.sort(order(seed, 0, total)[:sample])
         self.read.begin((*self.files, *self.remote) if self.form in ("jsonl", "records", "arrow") else ())
         if self.form == "jsonl":
             return of_lines(self.files, chosen, self.read)
         if self.form in ("parquet", "arrow"):
             return of_batches(self._batches(), chosen)
         if self.form in ("cache", "episodes"):
-            return self._stored(chosen)
+            return self._numbers_of_splits(chosen)
         if self.form == "documents":
             return document_slices(self.stored, self.splits, chosen)
         if self.token_files is not None:
             return self.token_files.slices(chosen)
         return of_records(self.records(), chosen)
-
-    def _drawn(self, sample: int, seed: int) -> Int64s:
-        SAMPLE.check(sample)
-        total = self.count()
-        if total is None:
-            if self.hub is not None:
-                raise UsageError(f"{self.name}: a stream's rows cannot be drawn at random; download it, or read it all")
-            # A file of lines must be read once to be counted. Slices are not decoded, so this is fast.
-            total = sum(len(numbers) for numbers, _ in self.slices())
-        # The first numbers of a random permutation are a sample without repetition; sorted, so that the input is read
-        # in order.
-        return np.sort(order(seed, 0, total)[:sample])
-
-    def _peeked(self) -> Iterator[Record | Rejected]:
-        """The first rows, read again later, to see what kind of rows they are."""
-        return read_jsonl(self.files[0]) if self.form == "jsonl" else self.records()
 
     def records(self) -> Iterator[Record | Rejected]:
         """The rows one by one; of files, rows in memory, and datasets on the hub."""
@@ -172,7 +167,8 @@ class Opened:
                 yield str(file), at, batch
                 at += batch.num_rows
 
-    def _stored(self, chosen: Int64s | None) -> Iterator[Slice]:
+    def _numbers_of_splits(self, chosen: Int64s | None) -> Iterator[Slice]:
+        """Slices of a dataset of ours: numbers only, since workers map its files themselves."""
         base = 0
         for split, n in self.splits.items():
             # Numbers go through both splits: with 10 rows of train, number 12 is row 2 of val.
@@ -201,13 +197,24 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if not str(source):  # as a path it would be the current directory
         raise UsageError("the input is an empty text; expected rows, a path, or a dataset's name")
     if "://" in str(source):
-        return _with_kind(_of_url(str(source)), form)
+        files = files_of([str(source)], RECORD_SUFFIXES)
+        for file in files:
+            _form(existing_file(file))  # refuses other kinds of files
+        # Row by row, whatever the kind of file: slices of lines and batches need files on a disk.
+        return _with_kind(Opened(str(RemoteFile(str(source))), "records", "chats", remote=tuple(files)), form)
     path = Path(source)
-    other = format_of(path) if exists(path) and not _is_ours(path) else None
+    # Ours first: the .bin files of our datasets would pass for nanoGPT's.
+    is_ours = path.exists() and (is_episode_indexed_dataset(path) or is_regular(path / META_NAME))
+    other = format_of(path) if exists(path) and not is_ours else None
     if other is not None:
         return Opened(str(path), other, "tokens", token_files=TokenFiles(path, other, split))
+    if path.is_dir() and is_ours:
+        return _of_ours(path, split)
     if path.is_dir():
-        return _with_kind(_of_directory(path, split), form)
+        data = data_files(path)
+        forms = {_form(file) for file in data}
+        # Files of several kinds are read row by row, in the order of their paths, as builds and the explorer do.
+        return _with_kind(Opened(str(path), forms.pop() if len(forms) == 1 else "records", "chats", data), form)
     if path.is_file():
         return _with_kind(Opened(str(path), _form(path), "chats", (path,)), form)
     if path.exists():
@@ -232,10 +239,12 @@ def _listed(source: Any) -> list[Any]:
             f"the input is a {kind} with {names}; expected rows. Pass one of its values (a DatasetDict's split), or a "
             "list of such rows"
         )
+    # Python also iterates over objects that only have `__getitem__`, as datasets of torch do.
     if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
         raise UsageError(
             f"the input is a {kind}; expected rows, a path, or a dataset's name. A tokenizer is named by its directory"
         )
+    # All rows at once: several passes are made over them.
     rows = [{"messages": row} if isinstance(row, list) else row for row in source]
     if rows and isinstance(rows[0], Mapping) and "role" in rows[0] and "content" in rows[0]:
         raise UsageError(
@@ -251,15 +260,12 @@ def is_tokenizer(path: Path) -> bool:
     return path.is_dir() and any(is_regular(path / name) for name in (TOKENIZER_NAME, MODEL_NAME))
 
 
-def _of_url(url: str) -> Opened:
-    """The files that a URL names, read row by row."""
-    files = files_of([url], RECORD_SUFFIXES)
-    for file in files:
-        _form(existing_file(file))
-    return Opened(str(RemoteFile(url)), "records", "chats", remote=tuple(files))
-
-
 def _form(path: AnyFile) -> str:
+    """How a file of rows is stored, by the end of its name.
+
+    Raises:
+        InputError: a name that says nothing.
+    """
     name = path.name
     if name.endswith(".parquet"):
         return "parquet"
@@ -273,34 +279,19 @@ def _form(path: AnyFile) -> str:
     raise InputError(f"{path}: expected a name that ends in {', '.join((*RECORD_SUFFIXES, '.arrow'))}")
 
 
-def _is_ours(path: Path) -> bool:
-    return is_episode_indexed_dataset(path) or is_regular(path / META_NAME)
-
-
-def _of_directory(path: Path, split: str | None) -> Opened:
-    if _is_ours(path):
-        return _of_ours(path, split)
-    data = data_files(path)
-    forms = {_form(file) for file in data}
-    # Files of several kinds are read row by row, in the order of their paths, as builds and the explorer do.
-    return Opened(str(path), forms.pop() if len(forms) == 1 else "records", "chats", data)
-
-
 def _of_ours(path: Path, split: str | None) -> Opened:
     """One of our own datasets, with the rows of each split counted."""
     dataset = open_dataset(path)
     if split is not None and split not in SPLITS:
         raise UsageError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     form = {"sft": "cache", "pretrain": "documents"}.get(dataset.kind, dataset.kind)
-    counts = {name: _count(dataset, name) for name in ((split,) if split else SPLITS)}
-    return Opened(str(path), form, "tokens", (path,), splits=counts, dataset=dataset)
-
-
-def _count(dataset: Dataset, split: str) -> int:
-    """How many rows a split has; of documents, how many the meta counts: the rules compare it with the files."""
+    names = (split,) if split else SPLITS
     if dataset.kind == "pretrain":
-        return int(dataset.manifest["splits"].get(split, {}).get("documents", 0))
-    return len(dataset.split(split))
+        # As the meta counts them: the rules compare that with the files, and counting would read these whole.
+        counts = {name: int(dataset.manifest["splits"].get(name, {}).get("documents", 0)) for name in names}
+    else:
+        counts = {name: len(dataset.split(name)) for name in names}
+    return Opened(str(path), form, "tokens", (path,), splits=counts, dataset=dataset)
 
 
 def _with_kind(opened: Opened, form: str | None) -> Opened:
@@ -309,13 +300,15 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
         return opened
     if opened.form in ("parquet", "arrow"):
         # Column names alone decide here; no row has to be decoded.
-        first = next(opened._batches(), None)
-        if first is not None and is_tokenised(first[2].schema.names):
+        batch = next((batch for _, _, batch in opened._batches()), None)
+        if batch is not None and is_tokenised(batch.schema.names):
             return replace(opened, kind="tokens")
-        peeked = [] if first is None else batch_records(first[2].slice(0, 20), [""] * min(20, first[2].num_rows))
-        rows = [held.value for held in peeked if isinstance(held, Record)]
+        first = [] if batch is None else batch_records(batch.slice(0, 20), [""] * min(20, batch.num_rows))
     else:
-        rows = [held.value for held, _ in zip(opened._peeked(), range(100), strict=False) if isinstance(held, Record)]
+        # These rows are read again later.
+        records = read_jsonl(opened.files[0]) if opened.form == "jsonl" else opened.records()
+        first = list(islice(records, 100))
+    rows = [record.value for record in first if isinstance(record, Record)]
     objects = [row for row in rows if isinstance(row, Mapping)]
     # One row is enough: a file holds one kind of rows, and some may be damaged.
     if any(is_tokenised(row) for row in objects):

@@ -55,6 +55,7 @@ class DiagnoseOptions:
         Raises:
             UsageError: a number out of range, an unknown rule, or one that is silenced without a reason.
         """
+        # Before anything is read: a wrong number must not be found after an hour of reading.
         ranges.SAMPLE.check(self.sample)
         ranges.SEED.check(self.seed)
         ranges.EXAMINED_LENGTH.check(self.max_length)

@@ -40,9 +40,10 @@ from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import record_to_conversation
-from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.storage.files import atomic_file, write_atomic
 
+# Rules whose finding is a wrong mask, which is repaired to what the model samples.
 OF_MASKS: Final = (
     "mask-missing",
     "row-without-mask",
@@ -116,15 +117,17 @@ def repair(report: Report, opened: Opened, scope: Scope, path: Path, progress: P
         StorageError: the disk refused.
     """
     done = Repaired(str(path))
-    rows = _chats(opened, done) if opened.kind == "chats" else _token_rows(report, opened, scope, done)
+    rows = _repaired_chats(opened, done) if opened.kind == "chats" else _repaired_ids(report, opened, scope, done)
     with atomic_file(path) as file:
         for row in rows:
             text = json.dumps(row, ensure_ascii=False, default=_as_list)
+            # Half of a surrogate pair, which JSON's \ud83d alone gives, is written as it was read.
             file.write(f"{text}\n".encode("utf-8", "surrogatepass"))
             done.rows += 1
             progress.advance(1)
     done.repaired, done.unrepaired = +done.repaired, +done.unrepaired  # without zeros
     touched = {*done.repaired, *done.left_out}
+    # Findings of rules that are not repaired, and those rows of repaired rules that could not be.
     done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in touched}
     done.left |= {rule: rows for rule, rows in done.unrepaired.items() if rule in touched}
     return done.to_json()
@@ -145,6 +148,7 @@ def repair_stops(report: Report, context: Context, folder: str | Path, path: str
     done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in rules}
     if not rules or context.renderer is None or context.layout is None:
         return done.to_json()
+    # Other settings, such as the temperature, are copied.
     file = Path(folder) / "generation_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     served, missing = served_and_missing(context.encoder, context.renderer, context.layout)
@@ -156,7 +160,14 @@ def repair_stops(report: Report, context: Context, folder: str | Path, path: str
 # ---- conversations
 
 
-def _chats(opened: Opened, done: Repaired) -> Iterator[Any]:
+def _repaired_chats(opened: Opened, done: Repaired) -> Iterator[Any]:
+    """The rows of conversations that can be used, each once and with its faults repaired."""
+    repairs = (
+        ("tool-arguments-double-encoded", _decode_arguments),
+        ("tool-arguments-null", _drop_argument_nulls),
+        ("tool-schema-null", _drop_schema_nulls),
+    )
+    # Hashes of the rows written so far, 8 bytes each, as the rule `duplicate-row` computes them.
     seen: set[int] = set()
     for _, payload in opened.slices():
         for record in decoded(payload):
@@ -164,6 +175,7 @@ def _chats(opened: Opened, done: Repaired) -> Iterator[Any]:
                 done.left_out["unusable-row"] += 1
                 continue
             read = record_to_conversation(record, opened.dialect)
+            # As the rules do: a row with the columns and nothing in them is empty, any other is unusable.
             if isinstance(read, Rejected):
                 done.left_out[rule_of(record, read, opened.dialect)] += 1
                 continue
@@ -172,23 +184,14 @@ def _chats(opened: Opened, done: Repaired) -> Iterator[Any]:
                 done.left_out["duplicate-row"] += 1
                 continue
             seen.add(digest)
-            yield _chat(record, done)
-
-
-def _chat(record: Record, done: Repaired) -> Any:
-    """The row, as it is or with its faults repaired."""
-    row = copy.deepcopy(record.value)
-    for rule, repair_one in (
-        ("tool-arguments-double-encoded", _decode_arguments),
-        ("tool-arguments-null", _drop_argument_nulls),
-        ("tool-schema-null", _drop_schema_nulls),
-    ):
-        if isinstance(row, dict) and repair_one(row):
-            done.repaired[rule] += 1
-    repaired = _repair_texts(row)
-    done.repaired["text-damaged"] += repaired != row
-    done.unrepaired["text-damaged"] += _is_damaged(repaired)
-    return repaired
+            row = copy.deepcopy(record.value)  # rows in memory belong to the caller
+            for rule, repair_one in repairs:
+                if isinstance(row, dict) and repair_one(row):
+                    done.repaired[rule] += 1
+            repaired = _repair_texts(row)
+            done.repaired["text-damaged"] += repaired != row
+            done.unrepaired["text-damaged"] += _is_damaged(repaired)
+            yield repaired
 
 
 def _functions(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -208,8 +211,10 @@ def _decode_arguments(row: Mapping[str, Any]) -> bool:
     for function in _functions(row):
         arguments = function.get("arguments")
         inner = _json(arguments)
+        # `"{\"city\": \"Oslo\"}"` as JSON text is the text of an object: one `json.dumps` too many.
         if isinstance(inner, str) and isinstance(_json(inner), dict):
             function["arguments"], changed = inner, True
+        # Or the text is wrapped in an object with one key: {"input": "{...}"}.
         elif isinstance(arguments, dict) and set(arguments) <= {"arguments", "input"} and len(arguments) == 1:
             # A tool may really have one text argument of this name: then the object is its value, and is left as it is.
             name, value = next(iter(arguments.items()))
@@ -226,6 +231,7 @@ def _drop_argument_nulls(row: dict[str, Any]) -> bool:
     has and that may not be null.
     """
     properties = _properties(row)
+    # A null under a name that the tool does have may be the model's own value.
     if not any(
         value is None and key not in properties.get(function.get("name"), {})
         for function in _functions(row)
@@ -252,19 +258,21 @@ def _properties(row: Mapping[str, Any]) -> dict[Any, Mapping[str, Any]]:
 
 
 def _drop_schema_nulls(row: dict[str, Any]) -> bool:
-    """Drop meaningless nulls of tool declarations; a default, a constant and a list of values may be null."""
+    """Drop meaningless nulls of tool declarations; returns whether there were any."""
     tools = row.get("tools")
     as_text = isinstance(tools, str)
     before = _json(tools) if as_text else tools
     after = _without_nulls(before)
     if after == before:
         return False
+    # In the form that it had: Arrow gives all objects of a column the same keys, so many data sets store JSON text.
     row["tools"] = json.dumps(after, ensure_ascii=False) if as_text else after
     return True
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
+        # In JSON Schema null is a value of these; of all other keywords it says nothing.
         may_be_null = ("default", "const", "enum", "examples")
         return {
             key: inner if key in may_be_null else _without_nulls(inner)
@@ -290,6 +298,7 @@ _RUN: Final = re.compile(f"[{re.escape(''.join(_BYTES))}\x80-\x9f]+")
 def _repair_texts(value: Any) -> Any:
     """The value with every text decoded again that was decoded wrongly."""
     if isinstance(value, str):
+        # Run by run: correct characters of other texts may be beside the damaged ones, and are no bytes of cp1252.
         return value if value.isascii() or not DAMAGED.search(value) else _RUN.sub(_decoded_run, value)
     if isinstance(value, Mapping):
         return {key: _repair_texts(inner) for key, inner in value.items()}
@@ -311,14 +320,15 @@ def _decoded_run(found: re.Match[str]) -> str:
         return run
     try:
         return bytes(_BYTES.get(character, ord(character)) for character in run).decode("utf-8")
-    except ValueError:  # not UTF-8: correct characters are beside the damaged ones
+    except ValueError:  # not UTF-8: correct characters of Windows-1252 are in the run, too
         return run
 
 
 # ---- rows of ids
 
 
-def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) -> Iterator[Any]:
+def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) -> Iterator[Any]:
+    """The rows of ids that can be used, their masks repaired where a rule of `OF_MASKS` fires."""
     found = {finding.rule for finding in report.findings}
     wanted = found & set(OF_MASKS)
     for numbers, payload in opened.slices():
@@ -327,23 +337,31 @@ def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) ->
                 done.left_out["unusable-row"] += 1
                 continue
             # Of a row alone, a mask that is empty is none.
-            value = {name: held for name, held in record.value.items() if name in IDS or not _is_empty(held)}
+            value = {name: column for name, column in record.value.items() if name in IDS or not _is_empty(column)}
             columns, problems = columns_of([value])
             rows, more = token_rows(columns, np.array([number]), [record.where])
-            unusable = not is_tokenised(value) or any(one.rule == "unusable-row" for one in (*problems, *more))
+            unusable = not is_tokenised(value) or any(each.rule == "unusable-row" for each in (*problems, *more))
             if unusable or not len(rows):
                 done.left_out["unusable-row" if unusable else "empty-row"] += 1
                 continue
+            # Each row is judged alone: the report names rules, and only the first rows in which they fired.
             counters = Counters(1)
             view = judge_rows(View(rows, scope, counters))
             fired = sorted(wanted & ({*counters.hits} | (WITHOUT if rows.trained is None else set())))
             expected = _expected(view, with_empty_thoughts=bool(found & THINK_AS)) if fired else None
+            row = dict(record.value)
             if expected is None:
                 done.unrepaired.update(fired)
-                yield dict(record.value)
+                yield row
                 continue
             done.repaired.update(fired)
-            yield _with_mask(record.value, rows.ids, expected)
+            masks = [name for name in MASK_COLUMNS if name in row]
+            # Megatron-Bridge's masks belong to the targets: . # # of the tokens is # # . there.
+            of_targets = np.append(expected[1:], False) if STARTS in row and "labels" not in row else expected
+            row |= {name: of_targets.astype(np.int64).tolist() for name in masks}
+            if "labels" in row or not masks:
+                row["labels"] = np.where(expected, rows.ids, IGNORE_INDEX).tolist()
+            yield row
 
 
 def _is_empty(value: Any) -> bool:
@@ -375,21 +393,13 @@ def _expected(view: View, *, with_empty_thoughts: bool) -> Bools | None:
     layout = view.scope.layout
     if layout is None or not layout.has_own_stop or view.turns is None or not len(view.turns.assistants):
         return None
+    # Rows that leave empty think blocks out of the loss do so on purpose; their bodies begin after the block.
     answers = view.turns.assistants
     if view.rows.trained is not None or not with_empty_thoughts:
         answers = without_empty_thoughts(view, layout, answers)
+    # A row may train its last answer only, on purpose: which turns it trains is not repaired.
     touched = TurnMasks.of(view, answers).touched
     if view.rows.trained is None or not touched.any():
         touched = np.ones(len(answers), dtype=np.bool_)
     answers = answers.select(touched)
     return covered(answers.body, answers.sampled_end, len(view.rows.ids)) & ~view.padding
-
-
-def _with_mask(row: Mapping[str, Any], ids: np.ndarray[Any, Any], expected: Bools) -> dict[str, Any]:
-    """The row with its labels and masks; with labels where it has neither."""
-    masks = [name for name in MASK_COLUMNS if name in row]
-    of_targets = np.append(expected[1:], False) if STARTS in row and "labels" not in row else expected
-    repaired = dict(row) | {name: of_targets.astype(np.int64).tolist() for name in masks}
-    if "labels" in row or not masks:
-        repaired["labels"] = np.where(expected, ids, IGNORE_INDEX).tolist()
-    return repaired

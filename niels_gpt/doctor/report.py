@@ -57,6 +57,7 @@ class Finding:
         return f"<style>{CSS}</style><table>{_TABLE_HEAD}{self._table_row()}</table>"
 
     def _table_row(self) -> str:
+        """The finding as a row of an HTML table; titles and notes may quote data, so all of it is escaped."""
         windows = "".join(evidence.html() for evidence in self.evidence[:_EVIDENCE_IN_HTML])
         return (
             f"<tr><td>{escape(self.severity)}</td><td><code>{escape(self.rule)}</code></td>"
@@ -101,6 +102,7 @@ class Report:
 
     def __repr__(self) -> str:
         """One line of counts; `niels-gpt doctor` prints all of it."""
+        # Five, so that it stays a line; the worst come first.
         found = ", ".join(
             f"{finding.rule} ({finding.severity}, {finding.rows:,} rows)" for finding in self.findings[:5]
         )
@@ -126,8 +128,8 @@ class Report:
     def rules(self, at_least: Severity = "info") -> list[str]:
         """The ids of the rules that fired at this severity or a worse one."""
         # They are listed from the worst on.
-        worst = SEVERITIES[: SEVERITIES.index(at_least) + 1]
-        return [finding.rule for finding in self.findings if finding.severity in worst]
+        included = SEVERITIES[: SEVERITIES.index(at_least) + 1]
+        return [finding.rule for finding in self.findings if finding.severity in included]
 
     def finding(self, rule: str) -> Finding | None:
         """The finding of a rule, `None` if it did not fire."""
@@ -146,6 +148,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object, version 1."""
+        # Only where `fix` was passed.
         repaired = {} if self.repaired is None else {"repaired": dict(self.repaired)}
         return repaired | {
             "version": VERSION,
@@ -166,6 +169,7 @@ def _in_terminal(shown: Report | Finding) -> str:
     """A report or finding as text in colour, as wide as the terminal."""
     from rich.console import Console
 
+    # A console of its own, which asks the terminal for its width now.
     console = Console()
     # Captured, because `str` must return text; rich knows the width and the colours of the terminal.
     with console.capture() as captured:
@@ -181,6 +185,7 @@ def _print(shown: Report | Finding) -> None:
 
 
 def _rendered(shown: Report | Finding) -> Any:
+    """A report or finding as rich prints it."""
     # rich and the words of all rules are loaded where a report is printed, and not wherever one is made.
     from niels_gpt.doctor.show import render, render_finding
 

@@ -171,6 +171,7 @@ class Turns:
             analysis 0:4, final 4:9, user 9:12, final 12:15      resumed  . # . .
         """
         resumed = np.zeros(len(self), dtype=np.bool_)
+        # Neighbours in pairs: entry i compares turn i with turn i + 1, which is entry i + 1 of `resumed`.
         both = (self.role[1:] == ASSISTANT) & (self.role[:-1] == ASSISTANT) & (self.row[1:] == self.row[:-1])
         # Without a stop before it, the second turn is a fault, and no continuation.
         resumed[1:] = both & (self.start[1:] == self.end[:-1]) & (self.stop[:-1] >= 0)
@@ -190,7 +191,7 @@ def covered(starts: Int64s, stops: Int64s, n: int) -> Bools:
         spans 1:3 and 4:5 of 6      steps  . + . - + -      cumsum  0 1 1 0 1 0
     """
     steps = np.zeros(n + 1, dtype=np.int64)
-    # `steps[starts] += 1` would count several spans with one start once.
+    # Not `steps[starts] += 1`, which counts several spans with one start once.
     np.add.at(steps, starts, 1)
     # A span whose stop is before its start is empty.
     np.add.at(steps, np.maximum(starts, stops), -1)
@@ -237,6 +238,7 @@ def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: st
         if isinstance(read, Rejected):
             counters.add(rule_of(record, read, dialect), [Evidence(row=number, where=read.where, note=read.why)])
         else:
+            # Rules about nulls need it: Arrow adds nulls that the file did not hold.
             arrow = isinstance(record, Record) and record.arrow
             usable.append(ChatRow(number, read.where, read.messages, read.tools, arrow))
     return usable

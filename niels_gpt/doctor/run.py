@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,21 +86,20 @@ def diagnose(
         raise UsageError("fix= (--fix) repairs all rows of one input; leave the second input or --sample out")
     if other is not None:
         sides = open_sides(source, other, tokenizer, renderer, date)
-        counters, description = compare_formats(sides, _open_chats(chats, how), how)
+        conversations = None if chats is None else open_input(chats, split=how.split, form=how.form)
+        if conversations is not None and conversations.kind != "chats":
+            raise UsageError(f"{conversations.name}: rows of ids; two formats are compared on conversations")
+        counters, description = compare_formats(sides, conversations, how)
         description = {"kind": "drift", "name": str(source), "other": str(other), **description}
         # All that a comparison needs is available, so no rule is skipped.
         return _report(counters, description, Conditions("drift", {}), how.silence)
     if chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
     if isinstance(source, str | Path) and is_tokenizer(Path(source)):
-        return _diagnose_tokenizer(source, Context.for_tokenizer(source, template, renderer, date), how)
+        context = Context.for_tokenizer(source, template, renderer, date)
+        report = _report(*_judge_tokenizer(context, how.evidence), how.silence)
+        return report if how.fix is None else replace(report, repaired=repair_stops(report, context, source, how.fix))
     return _diagnose_rows(source, tokenizer, template, renderer, date, how)
-
-
-def _diagnose_tokenizer(source: str | Path, context: Context, how: DiagnoseOptions) -> Report:
-    """The report on a tokenizer's directory, which is repaired where `fix` is set."""
-    report = _report(*_judge_tokenizer(context, how.evidence), how.silence)
-    return report if how.fix is None else replace(report, repaired=repair_stops(report, context, source, how.fix))
 
 
 def _diagnose_rows(
@@ -108,10 +107,13 @@ def _diagnose_rows(
 ) -> Report:
     """The report on rows, which are repaired where `fix` is set."""
     how.progress.begin("reading the first rows")
+    # The form of the input comes first: it decides whether a tokenizer is needed.
     opened = open_input(source, split=how.split, form=how.form)
-    if opened.token_files is not None:
-        opened = replace(opened, token_files=replace(opened.token_files, ends=_ends(tokenizer, renderer)))
-    if how.fix is not None:
+    if opened.token_files is not None and (tokenizer is not None or is_renderer(renderer)):
+        # These files do not record which ids end documents; the tokenizer says which may.
+        ends = ends_of(renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer))
+        opened = replace(opened, token_files=replace(opened.token_files, ends=ends))
+    if how.fix is not None:  # before the input is read, which may take an hour
         check_target(opened, Path(how.fix))
     context = Context.for_input(opened, tokenizer, template, renderer, date)
     report = _report(*_judge_rows(opened, context, how), how.silence)
@@ -121,18 +123,12 @@ def _diagnose_rows(
     return replace(report, repaired=repair(report, opened, context.scope(), Path(how.fix), how.progress))
 
 
-def _ends(tokenizer: Any, renderer: Any) -> tuple[int, ...]:
-    """The ids that may end documents in token files, which do not record it."""
-    if tokenizer is None and not is_renderer(renderer):
-        return ()
-    return ends_of(renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer))
-
-
 def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judged:
     """Judge conversations or rows of ids, slice by slice, and then what only the whole input shows."""
     examination = context.examination(opened, LossOn.of(how.loss_on), how.max_length, how.evidence)
     counters = Counters(examination.max_evidence)
     # Documents of plain text are not compared across splits.
+    # `Copies.finish` compares the train split of a dataset with its validation split.
     splits = {} if opened.form == "documents" else opened.splits
     with _copies(opened, examination, how) as copies:
         how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
@@ -140,6 +136,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
             copies.take(part)
             counters.merge(part)
             how.progress.advance(part.sums["rows"])
+            # The total of a file of lines is not known: after a quarter of its bytes, it is four times the rows so far.
             if how.sample is None and (fraction := opened.fraction_read(counters.sums["tokens"])):
                 how.progress.expect(int(counters.sums["rows"] / fraction))
         copies.finish(counters, splits, how.progress)
@@ -183,25 +180,11 @@ def _copies(opened: Opened, examination: Examination, how: DiagnoseOptions) -> C
     # Only their hashes are wanted, so the rules that need a renderer are left out.
     reader = replace(examination, opened=validation, renderer=None)
     how.progress.begin(f"reading {validation.name}", total=validation.count(), unit="rows")
-    found = copies.read_validation(
-        _with_progress(examine_slices(reader, validation.slices(), how.workers), how.progress)
-    )
+    parts = examine_slices(reader, validation.slices(), how.workers)
+    found = copies.read_validation(parts, how.progress)
     if not found.sums["rows"]:
         raise InputError(f"{validation.name}: contains no rows; check the path")
     return copies
-
-
-def _with_progress(parts: Iterable[Counters], progress: Progress) -> Iterator[Counters]:
-    for part in parts:
-        yield part
-        progress.advance(part.sums["rows"])
-
-
-def _open_chats(chats: Any, how: DiagnoseOptions) -> Opened | None:
-    opened = None if chats is None else open_input(chats, split=how.split, form=how.form)
-    if opened is not None and opened.kind != "chats":
-        raise UsageError(f"{opened.name}: rows of ids; two formats are compared on conversations")
-    return opened
 
 
 def _judge_tokenizer(context: Context, max_evidence: int) -> Judged:
@@ -239,6 +222,11 @@ def _report(
     # Stable: within a severity the order stays that of the registry.
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     skipped, judged = conditions.skipped(RULES.values(), counters.hits)
+    share = masks.loss_share(counters)
+    stats: dict[str, Any] = {} if share is None else {"loss_share": round(share, 4)}
+    for name in ("near duplicates", "refusals", "rows switched off", "answers switched off"):
+        if counters.sums[name]:
+            stats[name.replace(" ", "_")] = counters.sums[name]
     return Report(
         source=description,
         rows=counters.sums["rows"],
@@ -248,23 +236,14 @@ def _report(
         silenced=tuple(Silenced(f, silence[f.rule]) for f in findings if f.rule in silence),
         skipped=skipped,
         judged=judged,
-        stats=_stats(counters),
+        stats=stats,
     )
-
-
-def _stats(counters: Counters) -> dict[str, Any]:
-    """Numbers about the whole input."""
-    share = masks.loss_share(counters)
-    stats: dict[str, Any] = {} if share is None else {"loss_share": round(share, 4)}
-    for name in ("near duplicates", "refusals", "rows switched off", "answers switched off"):
-        if counters.sums[name]:
-            stats[name.replace(" ", "_")] = counters.sums[name]
-    return stats
 
 
 def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
     """How much was found, and which part of the input it is."""
     rows = counters.sums["rows"]
+    # These rules count tokens, probes or answers, and not places in rows.
     if rule.id == "loss-share":
         share = masks.loss_share(counters) or 0.0
         return f"{share:.1%} of {hits.count:,} tokens are trained"
@@ -336,22 +315,22 @@ def batch_rows(batch: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
     Raises:
         UsageError: as `check_batch`.
     """
-    arrays = {name: _array(name, values) for name, values in batch.items()}
+    expected = "expected integers of shape (rows, length)"
+    # Each array by itself, so that the message names the one that is wrong; then their shapes together.
+    arrays: dict[str, npt.NDArray[np.int64]] = {}
+    for name, values in batch.items():
+        try:
+            if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
+                values = values.detach().cpu().numpy()
+            # One row may be passed without a batch dimension.
+            array = np.atleast_2d(np.asarray(values))
+        except (TypeError, ValueError) as error:  # rows of different lengths, or a dtype that numpy does not have
+            raise UsageError(f"{name} is no array: {error}; {expected}") from error
+        if array.ndim != 2 or array.dtype.kind not in "iub":
+            raise UsageError(f"{name} is {array.dtype} of shape {array.shape}; {expected}")
+        arrays[name] = array.astype(np.int64)  # a copy: a trainer may use the memory of its batches again
     shape = arrays["input_ids"].shape
     for name, array in arrays.items():
         if array.shape != shape:
             raise UsageError(f"{name} has the shape {array.shape} and input_ids {shape}; expected the same")
     return [{name: array[row] for name, array in arrays.items()} for row in range(shape[0])]
-
-
-def _array(name: str, values: Any) -> npt.NDArray[np.integer[Any]]:
-    try:
-        if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
-            values = values.detach().cpu().numpy()
-        # One row may be passed without a batch dimension.
-        array = np.atleast_2d(np.asarray(values))
-    except (TypeError, ValueError) as error:  # rows of different lengths, or a dtype that numpy does not have
-        raise UsageError(f"{name} is no array: {error}; expected integers of shape (rows, length)") from error
-    if array.ndim != 2 or array.dtype.kind not in "iub":
-        raise UsageError(f"{name} is {array.dtype} of shape {array.shape}; expected integers of shape (rows, length)")
-    return array.astype(np.int64)

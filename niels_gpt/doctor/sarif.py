@@ -11,23 +11,38 @@ from urllib.parse import quote
 from niels_gpt.doctor.evidence import Evidence, Severity
 from niels_gpt.doctor.report import Finding, Report
 from niels_gpt.doctor.rules import RULES
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.version import __version__
 
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS: Final[dict[Severity, str]] = {"error": "error", "warning": "warning", "info": "note"}
+# `chats.jsonl:17`, but not `data row 17` or `data.json:0`; SARIF counts lines from 1.
 _FILE_LINE: Final = re.compile(r"(?P<file>.+):(?P<line>[1-9]\d*)")
 
 
 def to_sarif(report: Report) -> dict[str, Any]:
     """The report as one run: every rule that fired with its words, and one result for each piece of evidence."""
-    findings = [(finding, None) for finding in report.findings]
-    findings += [(silenced.finding, silenced.reason) for silenced in report.silenced]  # type: ignore[misc]
-    used = [RULES[finding.rule] for finding, _ in findings]
+    findings: list[tuple[Finding, str | None]] = [(finding, None) for finding in report.findings]
+    findings += [(silenced.finding, silenced.reason) for silenced in report.silenced]
+    rules = []
+    for finding, _ in findings:
+        rule = RULES[finding.rule]
+        words: dict[str, Any] = {
+            "id": rule.id,
+            "shortDescription": {"text": rule.title},
+            "fullDescription": {"text": rule.meaning},
+            "help": {"text": f"Cause: {rule.cause} Fix: {rule.fix}"},
+            "defaultConfiguration": {"level": LEVELS[rule.severity]},
+        }
+        rules.append(words | ({"helpUri": rule.thread} if rule.threads else {}))
+    # `ruleIndex` of a result is the rule's index in `rules`, which has one for each finding.
     results = [
         result for index, (finding, reason) in enumerate(findings) for result in _results(finding, index, reason)
     ]
-    driver = {"name": "niels-gpt doctor", "version": __version__, "rules": list(map(_rule, used))}
+    # Rules that were not judged are notifications of the tool itself, not results about the data.
+    notifications = [
+        {"level": "warning", "message": {"text": f"not judged ({reason}): {', '.join(names)}"}}
+        for reason, names in report.reasons().items()
+    ]
     properties = {
         "rows": report.rows,
         "tokens": report.tokens,
@@ -36,8 +51,8 @@ def to_sarif(report: Report) -> dict[str, Any]:
         "rulesNotJudged": len(report.skipped),
     }
     run = {
-        "tool": {"driver": driver},
-        "invocations": [_invocation(report)],
+        "tool": {"driver": {"name": "niels-gpt doctor", "version": __version__, "rules": rules}},
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notifications}],
         "results": results,
         "columnKind": "unicodeCodePoints",
         "properties": properties,
@@ -45,27 +60,8 @@ def to_sarif(report: Report) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _invocation(report: Report) -> dict[str, Any]:
-    """Rules that were not judged, as notifications of the tool itself."""
-    notifications = [
-        {"level": "warning", "message": {"text": f"not judged ({reason}): {', '.join(rules)}"}}
-        for reason, rules in report.reasons().items()
-    ]
-    return {"executionSuccessful": True, "toolExecutionNotifications": notifications}
-
-
-def _rule(rule: Rule) -> dict[str, Any]:
-    words: dict[str, Any] = {
-        "id": rule.id,
-        "shortDescription": {"text": rule.title},
-        "fullDescription": {"text": rule.meaning},
-        "help": {"text": f"Cause: {rule.cause} Fix: {rule.fix}"},
-        "defaultConfiguration": {"level": LEVELS[rule.severity]},
-    }
-    return words | ({"helpUri": rule.thread} if rule.threads else {})
-
-
 def _results(finding: Finding, index: int, reason: str | None) -> Iterator[dict[str, Any]]:
+    """A result for each piece of evidence; `reason` is why the user accepts the finding."""
     # A finding without evidence is one result without a location.
     for evidence in finding.evidence or (None,):
         note = f": {evidence.note}" if evidence is not None else ""
@@ -76,26 +72,25 @@ def _results(finding: Finding, index: int, reason: str | None) -> Iterator[dict[
             "message": {"text": f"{finding.title}{note} ({finding.summary})"},
         }
         if evidence is not None:
-            result |= _located(evidence)
+            result |= _location(evidence)
         if reason is not None:  # code-scanning tools show suppressed results as accepted
             result["suppressions"] = [{"kind": "external", "justification": reason}]
         yield result
 
 
-def _located(evidence: Evidence) -> dict[str, Any]:
+def _location(evidence: Evidence) -> dict[str, Any]:
     """File and line where the place has them (`chats.jsonl:17`), else its name only."""
     properties = {"row": evidence.row, "message": evidence.message, "token": evidence.token}
     known = {name: value for name, value in properties.items() if value is not None}
     if not evidence.where:
         return {"properties": known}
     found = _FILE_LINE.fullmatch(evidence.where)
+    # A logical location may be any name; a physical one must be a file, and may have a line.
     logical = [{"fullyQualifiedName": evidence.where}]
     if found is None:
         return {"locations": [{"logicalLocations": logical}], "properties": known}
-    place = {"artifactLocation": {"uri": _uri(found["file"])}, "region": {"startLine": int(found["line"])}}
-    return {"locations": [{"physicalLocation": place, "logicalLocations": logical}], "properties": known}
-
-
-def _uri(file: str) -> str:
-    path = Path(file)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    path = Path(found["file"])
+    # `as_uri` refuses relative paths; these stay relative, so that a code host finds them in its checkout.
+    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    physical = {"artifactLocation": {"uri": uri}, "region": {"startLine": int(found["line"])}}
+    return {"locations": [{"physicalLocation": physical, "logicalLocations": logical}], "properties": known}

@@ -68,12 +68,16 @@ def judge_script(command: Sequence[str], **options: Any) -> Report:
     script = Path(command[0]) if command else Path()
     if not script.is_file():
         raise InputError(f"{script}: no such file; expected a Python script")
-    chosen: dict[str, Any] = {"batches": 1, "show": _keep} | options
-    watcher = Watch(**chosen)
+    # By default nothing is shown here: the caller shows the report that is returned.
+    defaults: dict[str, Any] = {"batches": 1, "show": lambda report: None}
+    # One batch by default: the script runs only until it is seen.
+    watcher = Watch(**defaults | options)
     with TemporaryDirectory(prefix="niels-gpt-") as folder:
         seen = _Seen(watcher, script, Path(folder) / "batches")
+        # A forked process, such as a launcher's, may have seen the batches: they are read after the script has ended.
         ended = _run(script, command, seen)
         seen.take_from_children()
+    # What is wrong with a batch is more to the point than how the script ended afterwards.
     if seen.error is not None:
         raise seen.error
     if ended is not None and not watcher.is_full:
@@ -85,33 +89,37 @@ def judge_script(command: Sequence[str], **options: Any) -> Report:
 
 def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None:
     """Run the script; returns what ended it before there were enough batches."""
+
+    def excepthook(args: threading.ExceptHookArgs) -> None:
+        # A batch may be seen in a thread of the script, and then `_Enough` ends that thread: no error to print.
+        if not issubclass(args.exc_type, _Enough):
+            threading.__excepthook__(args)
+
     try:
         with _as_before(), _exits_caught(), _intercepted(seen):
+            # As `python SCRIPT` sets them.
             sys.argv, sys.path[0] = [str(script), *command[1:]], str(script.resolve().parent)
-            threading.excepthook = _without_enough
+            threading.excepthook = excepthook
             runpy.run_path(str(script), run_name="__main__")
-    except (_Enough, _Left) as error:
-        if isinstance(error, _Left):
-            return InputError(f"{script}: left by {error} before a batch reached a model; nothing was judged")
+    except _Enough:
+        pass
+    except _Left as error:
+        return InputError(f"{script}: left by {error} before a batch reached a model; nothing was judged")
     except SystemExit as error:
         if error.code:
             code = f"exit code {error.code}" if isinstance(error.code, int) else _as_text(error.code)
             return InputError(f"{script}: ended with {code} before a batch reached a model")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # of the user of this command
         raise
-    except BaseException as error:  # the user's own code may raise anything
-        ended = InputError(
-            f"{_place(error, script)}: {type(error).__name__}: {_as_text(error)}, before a batch reached a model"
-        )
+    except BaseException as error:  # the user's own code may raise anything, also classes beside `Exception`
+        frames = traceback.extract_tb(error.__traceback__)
+        # The last line of the script itself, and not of the libraries that it calls: `train.py:31`.
+        lines = [frame.lineno for frame in frames if frame.filename == str(script)]
+        where = f"{script}:{lines[-1]}" if lines else str(script)
+        ended = InputError(f"{where}: {type(error).__name__}: {_as_text(error)}, before a batch reached a model")
         ended.__cause__ = error
         return ended
     return None
-
-
-def _without_enough(args: threading.ExceptHookArgs) -> None:
-    """Print what a thread of the script raised, but for what ends it."""
-    if not issubclass(args.exc_type, _Enough):
-        threading.__excepthook__(args)
 
 
 def _as_text(value: object) -> str:
@@ -122,17 +130,12 @@ def _as_text(value: object) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
-def _place(error: BaseException, script: Path) -> str:
-    """The script and the last of its lines that led to an error: `train.py:31`."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
-    return f"{script}:{lines[-1]}" if lines else str(script)
-
-
 def threads_left(seconds: float = 5.0) -> list[str]:
     """Names of the threads for which Python would wait at its end, and which have not ended after some seconds.
 
     A script that was ended in the middle may have some that wait for it.
     """
+    # Python ends daemon threads without waiting for them.
     others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
     end = time.monotonic() + seconds
     for each in others:
@@ -159,9 +162,12 @@ def _as_before() -> Iterator[None]:
             # Copies: a script may close its streams, and then these are gone.
             sys.stdout, sys.stderr = (os.fdopen(os.dup(2), "w", 1, errors="backslashreplace") for _ in range(2))
             stack.callback(_closed, sys.stdout, sys.stderr)
-            _flushed(*streams)
+            for stream in streams:
+                with suppress(Exception):  # streams of notebooks and of tests raise what they like
+                    stream.flush()
             standard_output = os.dup(1)
             stack.callback(os.close, standard_output)
+            # The callbacks run in reverse: the descriptor is restored before its copy is closed.
             stack.callback(os.dup2, standard_output, 1)
             os.dup2(2, 1)  # also of what programs print that the script starts
         try:
@@ -181,28 +187,23 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _flushed(*streams: Any) -> None:
-    for stream in streams:
-        with suppress(Exception):
-            stream.flush()
-
-
 def _closed(*streams: Any) -> None:
     for stream in streams:
-        with suppress(Exception):
+        with suppress(Exception):  # the script may have closed it, or its file descriptor
             stream.close()
 
 
 @contextmanager
 def _exits_caught() -> Iterator[None]:
     """Within the block a script that leaves by one of `EXITS` raises `_Left`; its children leave as they want."""
-    process, real = os.getpid(), {name: getattr(os, name) for name in EXITS}
+    # By process: a child of `fork` that calls `os._exit` must leave, or two copies of this command would go on.
+    process, originals = os.getpid(), {name: getattr(os, name) for name in EXITS}
 
     def caught(name: str) -> Callable[..., Any]:
-        def leave(*given: Any) -> Any:
+        def leave(*args: Any) -> Any:
             if os.getpid() == process:
-                raise _Left(f"os.{name}({', '.join(shown(each) for each in given)})")
-            return real[name](*given)
+                raise _Left(f"os.{name}({', '.join(shown(arg) for arg in args)})")
+            return originals[name](*args)
 
         return leave
 
@@ -211,7 +212,7 @@ def _exits_caught() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, function in real.items():
+        for name, function in originals.items():
             setattr(os, name, function)
 
 
@@ -237,30 +238,30 @@ class _Seen:
         if self.error is None and not self.watcher.is_full:
             return
         if os.getpid() != self._process:
-            self._leave_to_parent()
+            # A forked process leaves its batches to this one. Renamed when it is whole: several may write at once.
+            aside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+            aside.write_bytes(pickle.dumps((self.error, self.watcher.collected)))
+            aside.replace(self._file)
+            self._exit(0)
         self.end()
 
     def end(self) -> NoReturn:
         """End the script, also one that catches everything and goes on."""
         if self._ended and _is_main_thread():
             # The first one was caught. More of them come wherever the script is, until one is outside of its handlers.
+            # A timer, because only a signal's handler can raise in the middle of another function.
             signal.signal(signal.SIGALRM, self._raise_again)
             signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
         self._ended = True
         raise _Enough
 
     def _raise_again(self, number: int, frame: FrameType | None) -> None:
+        """Raise `_Enough` as long as a line of the script is being executed."""
         while frame is not None and frame.f_code.co_filename != self._script:
             frame = frame.f_back
         if frame is not None:
             raise _Enough
         signal.setitimer(signal.ITIMER_REAL, 0)  # the script has ended
-
-    def _leave_to_parent(self) -> NoReturn:
-        aside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        aside.write_bytes(pickle.dumps((self.error, self.watcher.collected)))
-        aside.replace(self._file)
-        self._exit(0)
 
     def take_from_children(self) -> None:
         """Use the batches that a forked process has seen, if this one has seen none."""
@@ -288,6 +289,7 @@ def _intercepted(seen: _Seen) -> Iterator[None]:
             seen.see(batch)
         elif batch is not None:  # labels come with the loss
             waiting.append(batch)
+        # Only the outermost call has the batch: modules inside get hidden states, or parts of it.
         depth += 1
         try:
             return call(module, *args, **kwargs)
@@ -297,9 +299,8 @@ def _intercepted(seen: _Seen) -> Iterator[None]:
     def compared(logits: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
         if waiting:
             batch = waiting.pop()
-            ignored = kwargs.get("ignore_index", IGNORE_INDEX)
             try:
-                labels = _aligned(batch["input_ids"], targets, ignored)
+                labels = _labels_of(batch["input_ids"], targets, kwargs.get("ignore_index", IGNORE_INDEX))
             except UsageError as error:
                 seen.error = error
                 seen.end()
@@ -315,7 +316,7 @@ def _intercepted(seen: _Seen) -> Iterator[None]:
         torch.nn.functional.cross_entropy = cross_entropy
 
 
-def _aligned(ids: Any, targets: Any, ignored: int) -> npt.NDArray[np.int64]:
+def _labels_of(ids: Any, targets: Any, ignored: int) -> npt.NDArray[np.int64]:
     """Targets of a loss as labels that are aligned with the ids: y[i] is the id after i.
 
     ::
@@ -325,6 +326,7 @@ def _aligned(ids: Any, targets: Any, ignored: int) -> npt.NDArray[np.int64]:
     Raises:
         UsageError: another number of targets than of ids, or of ids without the last of each row.
     """
+    # Loops of one's own pass flat targets, of all ids or without those of the last position of each row.
     rows = np.atleast_2d(ids.detach().cpu().numpy())
     n, length = rows.shape
     flat = targets.detach().cpu().numpy().reshape(-1)
@@ -334,7 +336,3 @@ def _aligned(ids: Any, targets: Any, ignored: int) -> npt.NDArray[np.int64]:
     labels[:, 1:] = flat.reshape(n, -1)[:, : length - 1]
     labels[labels == ignored] = IGNORE_INDEX
     return labels
-
-
-def _keep(_: Report) -> None:
-    """Show nothing: the caller does."""

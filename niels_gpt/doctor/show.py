@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity, WindowToken
+from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity
 from niels_gpt.doctor.rules import RULES
 from niels_gpt.doctor.rules.rule import Rule, thread_url
 from niels_gpt.token_display import STYLES, visible
@@ -38,11 +38,25 @@ def render(report: Report) -> RenderableType:
         parts += [Text(), *_finding(finding)]
     for silenced in report.silenced:
         parts.append(Text(f"silenced  {silenced.finding.rule}: {silenced.reason}", style="bright_black"))
-    parts += [Text(), _verdict(report)]
+    # The verdict is the last line, which a terminal shows without scrolling.
+    counts = {severity: sum(f.severity == severity for f in report.findings) for severity in SEVERITIES}
+    names = {"error": "errors", "warning": "warnings", "info": "remarks"}
+    if report.findings:
+        verdict = ", ".join(
+            f"{n} {names[severity] if n != 1 else names[severity][:-1]}" for severity, n in counts.items() if n
+        )
+        style = "bold red" if counts["error"] else "bold"
+    elif report.skipped:  # not green: what was not judged may be wrong
+        verdict = f"no finding by {report.judged} rules; {len(report.skipped)} were not judged, see above"
+        style = "bold yellow"
+    else:
+        verdict, style = "nothing found", "bold green"
+    parts += [Text(), Text(verdict, style=style)]
     return Group(*parts)
 
 
 def _head(report: Report) -> Text:
+    """The first line: what was read, how much of it, and with what."""
     about = [f"{report.rows:,} rows", f"{report.tokens:,} tokens", f"{report.trained_tokens:,} trained"]
     if report.source.get("kind") == "tokenizer":
         # It has no rows, so counts would all be 0.
@@ -65,9 +79,10 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
     )
     compared = False
     for evidence in finding.evidence[:SHOWN]:
-        yield Padding(_place(evidence), (0, 0, 0, 8))
+        yield Padding(Text(f"{place_of(evidence)}: {_safe(evidence.note)}"), (0, 0, 0, 8))
         if evidence.window:
             yield Padding(_window(evidence), (0, 0, 0, 10))
+        # The table takes a screen, so it is shown for the first place only.
         if is_masked_wrongly(finding, evidence) and not compared:
             yield Padding(_comparison(evidence), (0, 0, 0, 10))
             compared = True
@@ -75,7 +90,14 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
     if more:
         yield Padding(Text(more, style="dim"), (0, 0, 0, 8))
     if finding.details:
-        yield Padding(_details(finding), (0, 0, 0, 8))
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for name, value in finding.details.items():
+            # A value is a number, or an object of numbers or of objects of them: one line for each of its entries.
+            for inner, numbers in value.items() if isinstance(value, dict) else [(name, value)]:
+                if isinstance(numbers, dict):
+                    numbers = ", ".join(f"{n:,} {what}" for what, n in numbers.items())
+                table.add_row(str(inner), f"{numbers:,}" if isinstance(numbers, int) else str(numbers))
+        yield Padding(table, (0, 0, 0, 8))
     yield Padding(Text.assemble(("cause   ", "dim"), finding.cause), (0, 0, 0, 8))
     yield Padding(Text.assemble(("fix     ", "dim"), finding.fix), (0, 0, 0, 8))
     # Terminals open it by a click.
@@ -83,15 +105,12 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
     yield Padding(Text.assemble(("thread  ", "dim"), (finding.thread, style)), (0, 0, 0, 8))
 
 
-def _place(evidence: Evidence) -> Text:
-    return Text(f"{place_of(evidence)}: {_safe(evidence.note)}")
-
-
 def place_of(evidence: Evidence) -> str:
     """The place of evidence: `chats.jsonl:17 (row 16), message 1, token 41`.
 
     Rows, messages and tokens are counted from 0, lines of files from 1.
     """
+    # `data row 16` names the row already; `chats.jsonl:17` does not.
     parts = [evidence.where] if evidence.where else []
     if evidence.row >= 0 and not evidence.where.endswith(f"row {evidence.row}"):
         parts = [f"{evidence.where} (row {evidence.row})".strip()]
@@ -106,27 +125,13 @@ def _safe(text: str) -> str:
 
 
 def _window(evidence: Evidence) -> Text:
+    """The tokens around a place, coloured as `Evidence.html` colours them, the one at the place underlined."""
     text = Text()
     for at, token in enumerate(evidence.window):
-        style = _style(token)
+        style = STYLES["trained" if token.trained else "scaffold" if token.role is None else "context"]
         text.append(visible(token.text) or "∅", style=f"{style} underline" if at == evidence.mark else style)
         text.append(" ")
     return text
-
-
-def _style(token: WindowToken) -> str:
-    if token.trained:
-        return STYLES["trained"]
-    return STYLES["scaffold"] if token.role is None else STYLES["context"]
-
-
-def _details(finding: Finding) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for name, value in finding.details.items():
-        for inner, numbers in value.items() if isinstance(value, dict) else [(name, value)]:
-            shown = ", ".join(f"{n:,} {what}" for what, n in numbers.items()) if isinstance(numbers, dict) else numbers
-            table.add_row(str(inner), f"{shown:,}" if isinstance(shown, int) else str(shown))
-    return table
 
 
 def more_places(finding: Finding, shown: int) -> str:
@@ -149,15 +154,13 @@ def _comparison(evidence: Evidence) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("token", "role", "mask", "should be"):
         table.add_column(name, no_wrap=True, overflow="ellipsis")
+    word_of = {None: "?", True: "trained", False: "."}
     for token in evidence.window:
         wrong = token.expected is not None and token.expected != token.trained
-        text, masks = Text(visible(token.text) or "∅"), map(_mask_word, (token.trained, token.expected))
+        masks = (word_of[token.trained], word_of[token.expected])
+        text = Text(visible(token.text) or "∅")
         table.add_row(text, token.role or "", *masks, style="bold" if wrong else "bright_black")
     return table
-
-
-def _mask_word(trained: bool | None) -> str:
-    return "?" if trained is None else "trained" if trained else "."
 
 
 def _judged(report: Report) -> str:
@@ -186,20 +189,6 @@ def not_judged(report: Report) -> str:
     return f"not judged: {count} of {count + report.judged} rules: {'; '.join(report.reasons())}"
 
 
-def _verdict(report: Report) -> Text:
-    counts = {severity: sum(f.severity == severity for f in report.findings) for severity in SEVERITIES}
-    if not report.findings:
-        if report.skipped:
-            text = f"no finding by {report.judged} rules; {len(report.skipped)} were not judged, see above"
-            return Text(text, style="bold yellow")
-        return Text("nothing found", style="bold green")
-    names = {"error": "errors", "warning": "warnings", "info": "remarks"}
-    text = ", ".join(
-        f"{n} {names[severity] if n != 1 else names[severity][:-1]}" for severity, n in counts.items() if n
-    )
-    return Text(text, style="bold red" if counts["error"] else "bold")
-
-
 def markdown(report: Report) -> str:
     """The report as markdown, for issues and build logs."""
     lines = [f"# {_head(report).plain}", ""]
@@ -219,6 +208,7 @@ def markdown(report: Report) -> str:
                 lines.append(f"  should be `{_fenced(_bracketed(evidence, expected=True))}`")
         if more_places(finding, len(finding.evidence)):
             lines.append(f"* {more_places(finding, len(finding.evidence))}")
+        # In angle brackets, as some readers of markdown do not link bare addresses.
         thread = f"<{finding.thread}>" if finding.thread.startswith("https:") else finding.thread
         lines += ["", f"Cause: {finding.cause}", "", f"Fix: {finding.fix}", "", f"Thread: {thread}", ""]
     for silenced in report.silenced:
@@ -233,6 +223,7 @@ def _bracketed(evidence: Evidence, *, expected: bool = False) -> str:
 
 
 def _fenced(text: str) -> str:
+    """Text for a code span of markdown, in which no character can be escaped: a backtick would end it."""
     return text.replace("`", "'")
 
 

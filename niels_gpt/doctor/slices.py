@@ -77,7 +77,8 @@ def of_lines(files: Iterable[Path], chosen: Int64s | None, count: ReadProgress |
         count: counts the bytes that are read.
     """
     wanted = None if chosen is None else iter(chosen.tolist())
-    # Both sequences ascend, so one comparison per line decides; -1 matches no line.
+    # Both sequences ascend, so one comparison per line decides, and a set of a million numbers is not needed; -1
+    # matches no line.
     next_wanted = None if wanted is None else next(wanted, -1)
     numbers: list[int] = []
     lines: list[tuple[str, bytes]] = []
@@ -113,6 +114,7 @@ def of_records(records: Iterable[Record | Rejected], chosen: Int64s | None) -> I
             continue
         numbers.append(number)
         pending.append(record)
+        # By rows alone: objects are in memory already, so their bytes are not counted.
         if len(pending) >= SLICE_ROWS:
             yield np.array(numbers), Objects(pending)
             numbers, pending = [], []
@@ -128,6 +130,7 @@ def of_batches(batches: Iterable[tuple[str, int, Any]], chosen: Int64s | None) -
     """
     base = 0
     for name, at, batch in batches:
+        # Positions in the batch of the rows that are taken.
         here = np.arange(batch.num_rows)
         if chosen is not None:
             here = chosen[(chosen >= base) & (chosen < base + batch.num_rows)] - base
@@ -179,7 +182,7 @@ def parquet_file(file: Path) -> Any:
     import pyarrow
     import pyarrow.parquet
 
-    is_regular(file)
+    is_regular(file)  # raises for a pipe, which pyarrow would wait for
     try:
         return pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:

@@ -15,7 +15,7 @@ from niels_gpt.datasets import Dataset, DocumentPieces, DocumentSplit, TokenStre
 from niels_gpt.doctor.rows import Int64s, TokenRows
 from niels_gpt.doctor.slices import Slice
 
-SLICE_TOKENS: Final = 1 << 18
+SLICE_TOKENS: Final = 1 << 18  # 512 KB of ids of two bytes: documents are longer than conversations
 
 
 def sentinels_of(dataset: Dataset) -> dict[str, int]:
@@ -25,17 +25,17 @@ def sentinels_of(dataset: Dataset) -> dict[str, int]:
     return special if set(special) == {"sys", "usr", "asst", "eot"} else {}
 
 
-def rows_of(dataset: Dataset, split: str, own: Int64s, numbers: Int64s) -> TokenRows:
+def rows_of(dataset: Dataset, split: str, in_split: Int64s, numbers: Int64s) -> TokenRows:
     """Some examples or episodes.
 
     Args:
-        own: their numbers in the split. numbers: in the input.
+        in_split: their numbers in the split. numbers: in the input.
     """
-    rows = dataset.split(split).rows(own)
+    rows = dataset.split(split).rows(in_split)
     unit = "episode" if dataset.kind == "episodes" else "example"
     return TokenRows(
         numbers=numbers,
-        wheres=[f"{dataset.path} {split} {unit} {number}" for number in own.tolist()],
+        wheres=[f"{dataset.path} {split} {unit} {number}" for number in in_split.tolist()],
         ids=rows.ids.astype(np.int64),
         starts=rows.starts,
         trained=None if rows.weights is None else rows.weights > 0,
@@ -44,13 +44,9 @@ def rows_of(dataset: Dataset, split: str, own: Int64s, numbers: Int64s) -> Token
 
 def stream_of(dataset: Dataset, split: str) -> TokenStream:
     """The ids of a split of a pretraining cache."""
-    return _documents(dataset, split).stream
-
-
-def _documents(dataset: Dataset, split: str) -> DocumentSplit:
-    opened = dataset.split(split)
-    assert isinstance(opened, DocumentSplit)
-    return opened
+    documents = dataset.split(split)
+    assert isinstance(documents, DocumentSplit)
+    return documents.stream
 
 
 def document_slices(dataset: Dataset, splits: Mapping[str, int], chosen: Int64s | None) -> Iterator[Slice]:
@@ -62,7 +58,10 @@ def document_slices(dataset: Dataset, splits: Mapping[str, int], chosen: Int64s 
     """
     base = 0
     for split, count in splits.items():
-        for pieces in _documents(dataset, split).pieces(SLICE_TOKENS):
+        documents = dataset.split(split)
+        assert isinstance(documents, DocumentSplit)
+        for pieces in documents.pieces(SLICE_TOKENS):
+            # Documents are numbered through all splits: with 10 of train, number 2 of val is 12.
             numbers = pieces.numbers + base
             wanted = np.ones(len(numbers), dtype=np.bool_) if chosen is None else np.isin(numbers, chosen)
             if wanted.any():
@@ -76,7 +75,7 @@ def rows_of_pieces(dataset: Dataset, pieces: DocumentPieces, numbers: Int64s) ->
     Args:
         numbers: of each piece its document's number in the input.
     """
-    filled = np.flatnonzero(pieces.stops > pieces.starts)
+    filled = np.flatnonzero(pieces.stops > pieces.starts)  # `TokenRows` must not contain empty rows
     starts, stops = pieces.starts[filled], pieces.stops[filled]
     ids = np.zeros(0, np.int64)
     if len(filled):
@@ -95,6 +94,7 @@ def rows_of_pieces(dataset: Dataset, pieces: DocumentPieces, numbers: Int64s) ->
 
 def where(dataset: Dataset, pieces: DocumentPieces, piece: int) -> str:
     """Where a piece is, for evidence."""
+    # A document of many pieces has one number; the token tells its pieces apart.
     document = f"{dataset.path} {pieces.split} document {int(pieces.numbers[piece])}"
     if pieces.begins[piece]:
         return document

@@ -11,7 +11,6 @@ from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, St
 from niels_gpt.renderers.template.proofs.proof import SampledSpan
 from niels_gpt.renderers.template.proofs.stops import NO_STOP
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.renderers.types import Piece
 from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable
 
 COLOURS: dict[Status, str] = {
@@ -40,13 +39,36 @@ def summary(report: TemplateReport) -> Iterator[Text]:
         if found:
             yield Text.assemble((f"{status:<9}", COLOURS[status]), f" {len(found):>4}  ", (MEANING[status], "dim"))
             yield from _lines(report, status)
-    yield from _counted("starts", report.rules)
-    yield from _counted("stops", _named(report.stops))
-    yield from _stop_tokens(report)
-    yield _verdict(report)
+    # The number of probes for each: `starts    the generation prompt is a prefix (120), ...`.
+    stops = {stop or "none (ordinary text, or the next turn's opener)": count for stop, count in report.stops.items()}
+    for title, counts in (("starts", report.rules), ("stops", stops)):
+        text = ", ".join(f"{_safe(name)} ({count})" for name, count in counts.items() if name)
+        if text:
+            yield from _titled(title, text)
+    # Which tokens count as the end of a turn; and what to do, where a turn ends without one.
+    stop_tokens = ", ".join(map(_safe, report.stop_tokens)) or "none"
+    reasons = [reason.text for reason in report.reasons("partial")]
+    advice = ""
+    # Both kinds of advice may be given: the token may be unknown, or not written at all.
+    if any(NO_STOP in reason for reason in reasons):
+        advice += (
+            ". If the turns end with another token, add its id to eos_token_id in generation_config.json beside the "
+            "tokenizer, where generate() and servers look, too"
+        )
+    if any(" stop" in reason for reason in reasons):
+        advice += ". Where the template writes none after answers, --renderer-option final_stop=TOKEN writes one"
+    yield from _titled("stop tokens", f"{stop_tokens} (eos, and those of generation_config.json){advice}")
+    partial, rendered = report.counts["partial"], len(report.results) - report.counts["refused"]
+    if not rendered:
+        yield Text("the template refuses every probe, so nothing is proven", style="bold red")
+    elif partial:
+        yield Text(f"partial: {partial} of {rendered} rendered probes are not proven", style="bold yellow")
+    else:
+        yield Text(f"full attribution on all {rendered} rendered probes", style="bold green")
 
 
 def _lines(report: TemplateReport, status: Status) -> Iterator[Text]:
+    """What has a status: kinds of conversations; for all but the certified ones under the reason why."""
     if status == "certified":
         for line in _kinds(report, report.of(status)):
             yield Text(f"{_MARGIN}{line}")
@@ -68,45 +90,11 @@ def _kinds(report: TemplateReport, results: Sequence[ProbeResult], indent: str =
         )
 
 
-def _named(stops: dict[str, int]) -> dict[str, int]:
-    return {stop or "none (ordinary text, or the next turn's opener)": count for stop, count in stops.items()}
-
-
-def _counted(title: str, counts: dict[str, int]) -> Iterator[Text]:
-    """Lines such as `starts    the generation prompt is a prefix (120), ...`, with the number of probes of each."""
-    named = ", ".join(f"{_safe(name)} ({count})" for name, count in counts.items() if name)
-    if named:
-        yield from _titled(title, named)
-
-
 def _titled(title: str, text: str) -> Iterator[Text]:
+    """A paragraph beside its title, which is written in the margin."""
     first, *others = textwrap.wrap(text, _WIDTH, break_long_words=False)
     yield Text.assemble((title.ljust(len(_MARGIN)), "bold"), first)
     yield from (Text(f"{_MARGIN}{line}") for line in others)
-
-
-def _stop_tokens(report: TemplateReport) -> Iterator[Text]:
-    """Which tokens count as the end of a turn; what to do, where a turn ends without one."""
-    known = ", ".join(map(_safe, report.stop_tokens)) or "none"
-    advice = (
-        ". If the turns end with another token, add its id to eos_token_id in generation_config.json beside the "
-        "tokenizer, where generate() and servers look, too"
-    )
-    option = ". Where the template writes none after answers, --renderer-option final_stop=TOKEN writes one"
-    reasons = [reason.text for reason in report.reasons("partial")]
-    told = advice if any(NO_STOP in reason for reason in reasons) else ""
-    told += option if any(" stop" in reason for reason in reasons) else ""
-    yield from _titled("stop tokens", f"{known} (eos, and those of generation_config.json){told}")
-
-
-def _verdict(report: TemplateReport) -> Text:
-    counts = report.counts
-    rendered = len(report.results) - counts["refused"]
-    if not rendered:
-        return Text("the template refuses every probe, so nothing is proven", style="bold red")
-    if counts["partial"]:
-        return Text(f"partial: {counts['partial']} of {rendered} rendered probes are not proven", style="bold yellow")
-    return Text(f"full attribution on all {rendered} rendered probes", style="bold green")
 
 
 def legend() -> Text:
@@ -141,6 +129,7 @@ def _text(result: ProbeResult, spans: Sequence[SampledSpan]) -> Text:
     text, stops = Text(), {span.stop: span.stop_token for span in spans}
     roles, at = [str(message["role"]) for message in result.probe.messages], 0
     for message, pieces in runs(result.pieces):
+        # Text of no message is the template's own, such as a default system prompt.
         title = f"── {message} {roles[message]} ──" if message >= 0 else "── no message ──"
         text.append(("\n" if text and not text.plain.endswith("\n") else "") + title + "\n", style="bright_black")
         sampled = False
@@ -149,19 +138,16 @@ def _text(result: ProbeResult, spans: Sequence[SampledSpan]) -> Text:
                 text.append("⟦" if piece.sampled else "⟧", style=STYLES["sampled"])
                 sampled = piece.sampled
             at += len(piece.text)
-            _add(text, piece, stops.get(at, "") if piece.sampled else "")
+            # A stop token is the end of a sampled piece, and has a style of its own.
+            stop = stops.get(at, "") if piece.sampled else ""
+            body = piece.text.removesuffix(stop)
+            kind: Kind = "sampled" if piece.sampled else "context" if piece.content else "scaffold"
+            text.append(_lines_of(body), style=STYLES[kind])
+            if len(body) < len(piece.text):
+                text.append(_lines_of(stop), style=STOP_STYLE)
         if sampled:
             text.append("⟧", style=STYLES["sampled"])
     return text
-
-
-def _add(text: Text, piece: Piece, stop: str) -> None:
-    """Append a piece in the colour of its kind; a stop at its end has a style of its own."""
-    kind: Kind = "sampled" if piece.sampled else "context" if piece.content else "scaffold"
-    body = piece.text.removesuffix(stop) if stop else piece.text
-    text.append(_lines_of(body), style=STYLES[kind])
-    if len(body) < len(piece.text):
-        text.append(_lines_of(stop), style=STOP_STYLE)
 
 
 def _lines_of(text: str) -> str:
@@ -170,6 +156,7 @@ def _lines_of(text: str) -> str:
 
 
 def _safe(text: str) -> str:
+    """Text without control codes: templates of strangers must not change the terminal."""
     return "".join(map(printable, text))
 
 

@@ -27,7 +27,8 @@ from niels_gpt.tokenizer.pieces import PieceEncoder
 WINDOW = 4096
 STREAMS = ("nanogpt", "llmc", "npy")
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>")
-# Of so many halves of the first ids, nearly all upper ones are below 16 in uint32: vocabularies end before 2**20.
+# Of so many halves of the first ids, nearly all upper ones are below 16 in uint32: vocabularies end before 2**20. In
+# uint16 every second id would have to be below 16, where control tokens and bytes are.
 SNIFFED, UPPER, MOST = 1 << 16, 16, 0.9
 
 
@@ -51,6 +52,7 @@ def format_of(path: Path) -> str | None:
     """The name of the import format of a file or directory; `None` if it is none of these."""
     if path.is_file():
         return _format_of_file(path)
+    # The order matters: Megatron's and OLMo's directories hold .bin and .npy files, too.
     if _is_megatron_prefix(path):
         return "megatron"
     if not path.is_dir():  # a pipe or device, which others refuse
@@ -63,8 +65,8 @@ def format_of(path: Path) -> str | None:
         (file for folder in (path, *sorted(path.iterdir())) for file in [folder / "index.json"] if file.is_file()), None
     )
     if index is not None:
-        held = read_index(index)
-        return "mds" if isinstance(held, Mapping) and "shards" in held else "litdata"
+        content = read_index(index)
+        return "mds" if isinstance(content, Mapping) and "shards" in content else "litdata"
     file = next((file for pattern in ("*.npy", "*/*.npy", "*.bin") for file in sorted(path.glob(pattern))), None)
     return None if file is None else _format_of_file(file)
 
@@ -79,8 +81,9 @@ def _is_megatron_prefix(path: Path) -> bool:
 
 
 def _format_of_file(path: Path) -> str | None:
+    """The import format of a file, by its suffix, its neighbour or its header."""
     if path.suffix == ".npy":
-        # Dolma's tokenizer names files so that hold nothing but ids, as nanoGPT's do.
+        # Dolma's tokenizer gives this suffix to files that hold nothing but ids, as nanoGPT's do.
         return "npy" if not path.stat().st_size or has_array_header(path) else "nanogpt"
     if path.suffix == ".idx" or (path.suffix == ".bin" and path.with_suffix(".idx").is_file()):
         return "megatron"
@@ -92,6 +95,7 @@ def ends_of(encoder: PieceEncoder) -> tuple[int, ...]:
 
     The eos token of a chat model often ends turns; then another token ends texts.
     """
+    # Tokens that end texts first, then eos: `TokenFiles.splits` takes the first of them that the files hold.
     names = (*ENDS_OF_TEXT, encoder.special_tokens.get("eos_token", ""))
     return tuple(encoder.added_ids[name] for name in dict.fromkeys(names) if name in encoder.added_ids)
 
@@ -117,25 +121,31 @@ class TokenFiles:
         Raises:
             InputError: files that are missing, damaged or of another kind. UsageError: no such split.
         """
-        dtype = _dtype_of(self.path) if self.form in ("nanogpt", "olmo") else None
-        found = FORMATS[self.form].open(self.path, ImportOptions(self._eos_id(dtype), dtype))
+        has_bare_ids = self.form in ("nanogpt", "olmo")
+        has_several_ends = len(self.ends) > 1 and self.form in STREAMS
+        file = _first_file(self.path) if has_bare_ids or has_several_ends else None
+        dtype = None
+        if has_bare_ids:
+            # Ids without a header are of two bytes or four, which the upper halves of the first ones show:
+            #     uint32  151644 872 198     as uint16  20572 2  872 0  198 0      upper halves 2 0 0
+            dtype = "uint16"
+            if file is not None and file.stat().st_size % 4 == 0:
+                with open_regular(file) as opened:
+                    upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]
+                dtype = "uint32" if float((upper < UPPER).mean()) > MOST else "uint16"
+        eos_id = self.ends[0] if self.ends else NO_ID
+        if has_several_ends and file is not None:
+            # Several ids of the tokenizer may end texts: it is the first one that occurs among the first ids.
+            if self.form == "npy":
+                ids = array_of(file).reshape(-1)[:SNIFFED]
+            else:
+                header = HEADER_BYTES if self.form == "llmc" else 0
+                ids = np.fromfile(file, dtype or token_dtype_of(file), SNIFFED, offset=header)
+            eos_id = next((end for end in self.ends if (ids == end).any()), eos_id)
+        found = FORMATS[self.form].open(self.path, ImportOptions(eos_id, dtype))
         if self.split is not None and self.split not in found:
             raise UsageError(f"{self.path}: no split {self.split!r}; it has {', '.join(found)}")
         return {name: files for name, files in found.items() if self.split in (None, name)}
-
-    def _eos_id(self, dtype: str | None) -> int:
-        """The first of `ends` that the first file begins with, among many ids; `NO_ID` without any of them."""
-        if not self.ends or self.form not in STREAMS or len(self.ends) == 1:
-            return self.ends[0] if self.ends else NO_ID
-        file = _first_file(self.path)
-        if file is None:
-            return self.ends[0]
-        if self.form == "npy":
-            ids = array_of(file).reshape(-1)[:SNIFFED]
-        else:
-            header = HEADER_BYTES if self.form == "llmc" else 0
-            ids = np.fromfile(file, dtype or token_dtype_of(file), SNIFFED, offset=header)
-        return next((end for end in self.ends if (ids == end).any()), self.ends[0])
 
     def tokens(self) -> int | None:
         """How many tokens all files have; `None` where that is not known before they are read."""
@@ -148,16 +158,20 @@ class TokenFiles:
         Args:
             chosen: only rows with these numbers, sorted; `None` for all.
         """
+        # The number of the next row, through all splits; `base` is that of the split's first row, for the names of
+        # rows.
         number = 0
         for split, files in self.splits().items():
             base = number
             for rows in files.read():
                 lengths = rows.lengths
                 if not self.ends and self.form in STREAMS:
-                    # Without separators a stream has no known documents, so it is examined in windows.
-                    lengths = _windows(lengths)
+                    # Without separators a stream has no known documents, so it is examined in windows of `WINDOW`
+                    # tokens: 10,000 are 4096, 4096 and 1808.
+                    cut = [np.diff(np.append(np.arange(0, n, WINDOW), n)) for n in lengths.tolist()]
+                    lengths = np.concatenate(cut).astype(np.int64) if cut else lengths
                 trained = rows.trained if files.has_mask else None
-                for start, stop in _parts(lengths):
+                for start, stop in _slices_of_rows(lengths):
                     first, last = int(lengths[:start].sum()), int(lengths[:stop].sum())
                     numbers = np.arange(number + start, number + stop)
                     part = Concatenated(
@@ -181,30 +195,11 @@ def _first_file(path: Path) -> Path | None:
     return next((file for file in files if is_regular(file) and file.stat().st_size), None)
 
 
-def _dtype_of(path: Path) -> str:
-    """The dtype of ids without a header, by the upper halves of the first ids, which are small in uint32::
-
-    uint32  151644 872 198     as uint16  20572 2  872 0  198 0      upper halves 2 0 0
-    """
-    file = _first_file(path)
-    if file is None or file.stat().st_size % 4:
-        return "uint16"
-    with open_regular(file) as opened:
-        upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]
-    return "uint32" if float((upper < UPPER).mean()) > MOST else "uint16"
-
-
-def _windows(lengths: Int64s) -> Int64s:
-    """Rows of at most `WINDOW` tokens: 10,000 tokens are 4096, 4096 and 1808."""
-    whole, rest = np.divmod(lengths, WINDOW)
-    parts = [np.append(np.full(n, WINDOW), r) if r else np.full(n, WINDOW) for n, r in zip(whole, rest, strict=True)]
-    return np.concatenate(parts).astype(np.int64) if parts else lengths
-
-
-def _parts(lengths: Int64s) -> Iterator[tuple[int, int]]:
+def _slices_of_rows(lengths: Int64s) -> Iterator[tuple[int, int]]:
     """First row, and one past the last, of slices of about `SLICE_ROWS` rows or `SLICE_BYTES` bytes of ids."""
     start = size = 0
     for row, length in enumerate(lengths.tolist()):
+        # Four bytes an id, whatever the dtype of the files is.
         size += 4 * length
         if row + 1 - start >= SLICE_ROWS or size >= SLICE_BYTES:
             yield start, row + 1
@@ -214,9 +209,10 @@ def _parts(lengths: Int64s) -> Iterator[tuple[int, int]]:
 
 
 def _chosen(numbers: Int64s, part: Concatenated, chosen: Int64s) -> Iterator[Slice]:
-    keep = np.isin(numbers, chosen)
-    if keep.any():
-        tokens = np.repeat(keep, part.lengths)
+    """The rows of a slice that are in a sample, if there are any."""
+    is_chosen = np.isin(numbers, chosen)
+    if is_chosen.any():
+        tokens = np.repeat(is_chosen, part.lengths)
         trained = None if part.trained is None else part.trained[tokens]
-        wheres = [where for where, kept in zip(part.wheres, keep.tolist(), strict=True) if kept]
-        yield numbers[keep], Concatenated(part.ids[tokens], part.lengths[keep], trained, wheres)
+        wheres = [part.wheres[row] for row in np.flatnonzero(is_chosen).tolist()]
+        yield numbers[is_chosen], Concatenated(part.ids[tokens], part.lengths[is_chosen], trained, wheres)

@@ -90,9 +90,7 @@ class View:
     def padding(self) -> Bools:
         """True on padding: by the attention mask if there is one, else runs of the padding token at the ends of rows.
 
-        Where the padding token also ends turns, the first one of a run after text is the real end of the turn::
-
-            a b E E E E      padding  . . . # # #
+        Shape (tokens,).
         """
         rows = self.rows
         if rows.attended is not None:
@@ -102,22 +100,34 @@ class View:
         pad = layout.pad if layout is not None else None
         # The last and the first id of every row: padding is at one of the ends.
         last, first = rows.ids[rows.starts[1:] - 1], rows.ids[rows.starts[:-1]]
-        run = _run_at_end(rows, last)
+        # How often the last id is repeated: 2 for b a a. The position of every other id, and -1 for the repeated one,
+        # so the maximum in a row is the last that differs. `reduceat` needs a row.
+        other = np.where(rows.ids != last[rows.row_of], np.arange(len(rows.ids)), -1)
+        differs = np.maximum.reduceat(other, rows.starts[:-1]) if len(rows) else other
+        run = rows.starts[1:] - 1 - np.maximum(differs, rows.starts[:-1] - 1)
         stop = np.isin(last, list(layout.serving_stops | set(layout.stops))) if layout is not None else run > 0
+        # Where the padding token also ends turns, the first one of a run after text is the real end of the turn:
+        #     a b E E E E      padding  . . . # # #
         # A row of nothing but the padding token holds no end of turn.
-        real = stop & (run < rows.lengths)
+        ends_turn = stop & (run < rows.lengths)
         is_pad = (last == pad) if pad is not None else np.zeros(len(rows), dtype=np.bool_)
         # Some tokenizers name no padding token; ordinary text does not repeat a control token at its end.
         control = np.isin(last, list(layout.controls)) if layout is not None else np.zeros(len(rows), dtype=np.bool_)
         is_pad |= control & (run >= UNNAMED_PADDING)
-        # `real` is 1 where the first token of the run ends the turn, so it is taken from the run.
-        after = np.where(is_pad, np.maximum(run - real, 0), 0)
-        # On the left one token is a beginning of text; two or more are padding.
-        before = np.where((first == pad) & (_run_at_start(rows, first) >= 2), _run_at_start(rows, first), 0)
-        # A row that is all padding is counted once, by its end.
-        before = np.where(before >= rows.lengths, 0, before) if pad is not None else np.zeros_like(before)
+        # `ends_turn` is 1 where the first token of the run ends the turn, so it is taken from the run.
+        after = np.where(is_pad, np.maximum(run - ends_turn, 0), 0)
         ends, starts = rows.starts[1:], rows.starts[:-1]
-        return covered(ends - after, ends, len(rows.ids)) | covered(starts, starts + before, len(rows.ids))
+        padding = covered(ends - after, ends, len(rows.ids))
+        if pad is None:
+            return padding
+        # The same at the start: the minimum is the first position that differs, or the row's end.
+        other = np.where(rows.ids != first[rows.row_of], np.arange(len(rows.ids)), len(rows.ids))
+        differs = np.minimum.reduceat(other, starts) if len(rows) else other
+        run = np.minimum(differs, ends) - starts
+        # On the left one token is a beginning of text; two or more are padding. A row of nothing else is counted once,
+        # by its end.
+        before = np.where((first == pad) & (run >= 2) & (run < rows.lengths), run, 0)
+        return padding | covered(starts, starts + before, len(rows.ids))
 
     @cached_property
     def sampled(self) -> Bools:
@@ -143,6 +153,7 @@ class View:
         if self.rendered_turns is not None or layout is None or turns is None or not layout.first_ids or not len(rows):
             return none, none
         n = len(rows.ids)
+        # Each text of each row may begin with the rest of a turn.
         begins = np.flatnonzero(rows.first_of_document)
         # The first real token of each text, after padding on the left.
         first = _next(np.flatnonzero(~self.padding), begins, n)
@@ -169,20 +180,22 @@ class View:
         none = np.zeros(0, dtype=np.int64)
         if self.rendered_turns is not None or layout is None or self.turns is None or not len(rows.ids):
             return WrongHeaders(none, none, none, none)
-        place, which, after, sizes = layout.white_space_after(rows)
-        # The white space that this opener needs, per place.
+        start, which, after, sizes = layout.white_space_after(rows)
+        # The white space that each opener needs.
         wanted = np.array(layout.min_white_space or [0] * len(layout.openers), dtype=np.int64)[which]
         # Nothing is missing where the row, or its text before padding, ends inside the header.
-        whole = after < rows.starts[1:][rows.row_of[place]]
-        whole &= ~self.padding[np.minimum(after, len(rows.ids) - 1)]
+        complete = after < rows.starts[1:][rows.row_of[start]]
+        complete &= ~self.padding[np.minimum(after, len(rows.ids) - 1)]
         unknown = layout.unknown_headers(rows)
         followers = layout.followers(rows, after)
         headers = zip(which.tolist(), followers.tolist(), strict=True)
         # A header that no probe has is not judged: no white space is too much for it.
         most = np.array([layout.most_white_space.get(header, 1 << 30) for header in headers], dtype=np.int64)
+        # A control token before padding begins no header.
         unknown = unknown[~self.padding[np.minimum(unknown + 1, len(rows.ids) - 1)]]
-        long, thinks = whole & (sizes > most), followers == (layout.think or (-2,))[0]
-        return WrongHeaders(place[whole & (sizes < wanted)], unknown, place[long & thinks], place[long & ~thinks])
+        # Followers are -1 or ids, so without a token for <think> no header is followed by -2.
+        long, thinks = complete & (sizes > most), followers == (layout.think or (-2,))[0]
+        return WrongHeaders(start[complete & (sizes < wanted)], unknown, start[long & thinks], start[long & ~thinks])
 
     @cached_property
     def role_of(self) -> Int64s:
@@ -192,61 +205,63 @@ class View:
         if turns is not None and len(turns):
             at = np.arange(len(roles))
             # Turns start at 0 5 9: token 6 is in turn searchsorted(.., 6, right) - 1 = 1.
+            # Tokens before the first turn are asked of turn 0, and are not within it.
             inside = np.maximum(np.searchsorted(turns.start, at, side="right") - 1, 0)
             within = (at >= turns.start[inside]) & (at < turns.end[inside])
             roles[within] = turns.role[inside[within]]
         return roles
 
-    def evidence(self, row: int, place: int, note: str) -> Evidence:
+    def evidence(self, row: int, position: int, note: str) -> Evidence:
         """Evidence at a position of the flat ids, with the tokens around it; -1 is the row as a whole.
 
         For a whole row, the tokens shown are those around the first one whose mask is wrong.
         """
         rows = self.rows
         start, stop = int(rows.starts[row]), int(rows.starts[row + 1])
-        shown = place
-        if place < 0:
-            has_both = self._has_expected
+        has_both = rows.trained is not None and self.turns is not None  # the mask, and what it should be
+        shown = position
+        if position < 0:
+            # argmax is the first True, and 0 where there is none.
             wrong = self.trained[start:stop] != self.sampled[start:stop] if has_both else np.zeros(1, np.bool_)
             shown = start + int(np.argmax(wrong))
         # The window never shows tokens of another row.
         low, high = max(start, shown - WINDOW), min(stop, shown + WINDOW + 1)
+        window = [
+            WindowToken(
+                id=int(rows.ids[at]),
+                text=self.scope.decode_id(int(rows.ids[at])),
+                trained=None if rows.trained is None else bool(self.trained[at]),
+                role=ROLES[self.role_of[at]] if self.role_of[at] >= 0 else None,
+                expected=bool(self.sampled[at]) if has_both else None,
+            )
+            for at in range(low, high)
+        ]
         return Evidence(
             row=int(rows.numbers[row]),
             where=rows.wheres[row],
             note=note,
-            token=None if place < 0 else place - start,
-            window=tuple(self._token(at) for at in range(low, high)),
-            mark=None if place < 0 else shown - low,
+            token=None if position < 0 else position - start,
+            window=tuple(window),
+            mark=None if position < 0 else shown - low,
         )
 
-    @property
-    def _has_expected(self) -> bool:
-        return self.rows.trained is not None and self.turns is not None
-
-    def _token(self, at: int) -> WindowToken:
-        token, role = int(self.rows.ids[at]), int(self.role_of[at])
-        trained = None if self.rows.trained is None else bool(self.trained[at])
-        expected = bool(self.sampled[at]) if self._has_expected else None
-        return WindowToken(token, self.scope.decode_id(token), trained, ROLES[role] if role >= 0 else None, expected)
-
-    def hit(self, rule: str, rows: Int64s, places: Int64s, note: str | Callable[[int, int], str]) -> None:
+    def hit(self, rule: str, rows: Int64s, positions: Int64s, note: str | Callable[[int, int], str]) -> None:
         """Report hits of a rule at positions of the flat ids.
 
         Args:
-            rows, places: row and position of each hit, both of shape (hits,).
+            rows, positions: row and position of each hit, both of shape (hits,).
             note: what is wrong there, or a function of row and position that returns it.
         """
-        note_of = note if callable(note) else lambda row, place: note
-        self.counters.places(rule, rows, places, lambda row, place: self.evidence(row, place, note_of(row, place)))
+        note_of = note if callable(note) else lambda row, at: note
+        self.counters.places(rule, rows, positions, lambda row, at: self.evidence(row, at, note_of(row, at)))
 
     def hit_tokens(self, rule: str, wrong: Bools, note: str | Callable[[int, int], str]) -> None:
         """Report each run of tokens where `wrong`, of shape (tokens,), is True as one hit at its first token."""
         # Runs end with rows: wrong # # | # in two rows is two hits.
         before = np.concatenate(([False], wrong[:-1]))
         before[self.rows.starts[:-1]] = False
-        places = np.flatnonzero(wrong & ~before)
-        self.hit(rule, self.rows.row_of[places], places, note)
+        positions = np.flatnonzero(wrong & ~before)
+        self.hit(rule, self.rows.row_of[positions], positions, note)
 
     def hit_rows(self, rule: str, wrong: Bools, note: str | Callable[[int, int], str]) -> None:
         """Report the rows where `wrong`, of shape (rows,), is True."""
@@ -254,27 +269,11 @@ class View:
         self.hit(rule, found, np.full(len(found), -1), note)
 
 
-def _next(places: Int64s, lower: Int64s, none: int) -> Int64s:
-    """For each entry of `lower` the first of the sorted `places` at or after it; `none` where there is none."""
-    # Places 2 5 and lower 0 3 6 give 2 5 none: what is past the last place finds the appended entry.
-    found: Int64s = np.append(places, none)[np.searchsorted(places, lower)]
+def _next(positions: Int64s, lower: Int64s, none: int) -> Int64s:
+    """For each entry of `lower` the first of the sorted `positions` at or after it; `none` where there is none."""
+    # Positions 2 5 and lower 0 3 6 give 2 5 none: what is past the last one finds the appended entry.
+    found: Int64s = np.append(positions, none)[np.searchsorted(positions, lower)]
     return found
-
-
-def _run_at_end(rows: TokenRows, token: Int64s) -> Int64s:
-    """How many times `token[r]` is repeated at the end of row r: 2 for `a` in b a a."""
-    # The place of every other id, and -1 for the repeated one, so the maximum in a row is the last that differs.
-    other = np.where(rows.ids != token[rows.row_of], np.arange(len(rows.ids)), -1)
-    last = np.maximum.reduceat(other, rows.starts[:-1]) if len(rows) else other
-    return rows.starts[1:] - 1 - np.maximum(last, rows.starts[:-1] - 1)
-
-
-def _run_at_start(rows: TokenRows, token: Int64s) -> Int64s:
-    """How many times `token[r]` is repeated at the start of row r."""
-    n = len(rows.ids)
-    other = np.where(rows.ids != token[rows.row_of], np.arange(n), n)
-    first = np.minimum.reduceat(other, rows.starts[:-1]) if len(rows) else other
-    return np.minimum(first, rows.starts[1:]) - rows.starts[:-1]
 
 
 @dataclass(frozen=True)
@@ -306,59 +305,59 @@ class TurnMasks:
 
     @classmethod
     def of(cls, view: View, turns: Turns) -> TurnMasks:
-        """Measure the turns. For ids h (header) a b (message) E (stop) n (newline after it)::
+        """Measure the turns.
 
-        ids             h a b E n
-        correct mask    . # # # .
-        left            # # # . .      begins in the header, leaves out the stop
-        right           . . # # #      leaves out the first token
-
-        and where the next opener O ends turns::
-
-            ids             h a b O
-            correct mask    . # # .
-            left            # # . .      begins in the header, leaves out the last token
-
-        and after an empty think block < w >, of which the prompt has < w::
-
-            ids             h < w > w a b E n
-            correct mask    . . . # # # # # .      or, where the prompt has all of it    . . . . . # # # .
-            right           . . . . # # # # #      leaves out the end of the block, and trains what follows the stop
+        Args:
+            turns: the assistant's, perhaps changed by `without_empty_thoughts`.
         """
+        # In the examples h is a header, a b a message, E its stop and n the newline after it.
         trained = view.trained
-        ends = np.where(turns.stop >= 0, turns.stop, _end_before_padding(view, turns))
-        last = np.maximum(ends, turns.body)
+        # A turn without a stop ends where the padding after it begins.
+        end = turns.end - counts_in(view.padding, turns.body, turns.end)
+        last = np.maximum(np.where(turns.stop >= 0, turns.stop, end), turns.body)
         count, length = counts_in(trained, turns.body, last), last - turns.body
         padded = np.concatenate((trained, [False]))  # so that position n, one past the ids, can be asked
-        stopped = turns.stop >= 0
+        stopped = turns.stop >= 0  # bool of shape (turns,), as all that follow
         # Without a stop the index is -1, the False at the end of `padded`.
         stop = stopped & padded[turns.stop]
-        whole = stopped & (length > 0)
+        complete = stopped & (length > 0)
         # The last token of the header is trained: the mask may begin one token too early.
         before = (turns.body > turns.start) & padded[turns.body - 1]
         # More of the header is trained: then it is no shift by one.
         further = (turns.body - 1 > turns.start) & padded[turns.body - 2]
-        left = whole & before & ~further & (count == length) & ~stop
-        right = whole & ~padded[turns.body] & (count == length - 1) & stop & ~before
+        #     ids             h a b E n
+        #     correct mask    . # # # .
+        #     left            # # # . .      begins in the header, leaves out the stop
+        #     right           . . # # #      leaves out the first token
+        left = complete & before & ~further & (count == length) & ~stop
+        right = complete & ~padded[turns.body] & (count == length - 1) & stop & ~before
         if view.scope.layout is not None and not view.scope.layout.has_own_stop:
-            # The next opener ends turns, and is not trained: then a shift leaves out the last token of the message.
+            # The next opener O ends turns, and is not trained: then a shift leaves out the last token of the message.
+            #     ids             h a b O
+            #     correct mask    . # # .
+            #     left            # # . .
             one_less = (length > 1) & (count == length - 1)
             left |= one_less & before & ~further & ~stop & ~padded[last - 1]
             # The last turn of a row has no next opener.
             right |= one_less & ~stopped & ~before & ~padded[turns.body]
         # What follows a stop at the end of its row belongs to the next row.
+        # What follows the stop tells a shift from a block that was left out: a shifted mask trains it.
         followed = stopped & (turns.stop + 1 < view.rows.starts[turns.row + 1])
         after = followed & padded[turns.stop + 1]
         # In formats without a stop of their own the last turn of a row has none, and the next opener may be trained.
-        own = view.scope.layout is None or view.scope.layout.has_own_stop
-        ended = stop if own else stop | ~stopped
-        begun = _begin_after_thought(view, turns) & (length > 0) & (count == length) & ended & ~padded[turns.body - 1]
+        has_own_stop = view.scope.layout is None or view.scope.layout.has_own_stop
+        ended = stop if has_own_stop else stop | ~stopped
+        # After an empty think block < w >, of which the prompt has < w, a shift looks like a block that is left out:
+        #     ids             h < w > w a b E n
+        #     correct mask    . . . # # # # # .      or, where the prompt has all of it    . . . . . # # # .
+        #     right           . . . . # # # # #      leaves out the end of the block, and trains what follows the stop
+        after_thought, end_left_out, begins_with_end = _empty_thoughts(view, turns)
+        begun = after_thought & (length > 0) & (count == length) & ended & ~padded[turns.body - 1]
         white = _is_white(view, turns.body) | ~_is_white(view, turns.stop + 1)
         right |= begun & after & white
-        like_right = right | (begun & (after | ~followed | (not own)))
+        like_right = right | (begun & (after | ~followed | (not has_own_stop)))
         touched = counts_in(trained, turns.start, np.minimum(turns.end, last + 2)) > 0
-        left_out, written = _thought_ends(view, turns)
-        without, with_ = begun & left_out & like_right, written & padded[turns.body]
+        without, with_ = begun & end_left_out & like_right, begins_with_end & padded[turns.body]
         return cls(turns, last, length, count, stop, left, right, like_right, without, with_, touched)
 
     def shifted_rows(self, n: int) -> Bools:
@@ -403,6 +402,7 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
     if layout.think is None or not len(turns):
         return turns
     opened, closed = layout.think
+    # Four steps from the body on: white space, <think>, white space, </think>; `at` is where each turn has come to.
     n = len(view.rows.ids)
     # One place more, so that the position after the last token can be asked.
     ids = np.append(view.rows.ids, -1)
@@ -418,46 +418,39 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
     return replace(turns, body=np.where(untrained, np.minimum(after, turns.end), turns.body))
 
 
-def _begin_after_thought(view: View, turns: Turns) -> Bools:
-    """True on turns whose bodies `without_empty_thoughts` moved to the token after the end of a think block."""
-    layout = view.scope.layout
-    if layout is None or layout.think is None or view.turns is None or not len(turns):
-        return np.zeros(len(turns), dtype=np.bool_)
-    moved: Bools = (turns.body > view.turns.assistants.body) & (view.rows.ids[turns.body - 1] == layout.think[1])
-    return moved
+def _empty_thoughts(view: View, turns: Turns) -> tuple[Bools, Bools, Bools]:
+    """Where `without_empty_thoughts` has moved the bodies of turns, three arrays of shape (turns,), bool.
 
-
-def _thought_ends(view: View, turns: Turns) -> tuple[Bools, Bools]:
-    """Turns from which `without_empty_thoughts` took the end of a think block and no more, and turns that begin so.
-
-    Two arrays of shape (turns,), bool. The prompt has the rest of such a block.
+    Returns:
+        Turns whose bodies begin after a think block now; those of them that lost nothing but its end; and turns that
+        begin with the end of one.
     """
     layout = view.scope.layout
     if layout is None or layout.think is None or view.turns is None or not len(turns):
         none = np.zeros(len(turns), dtype=np.bool_)
-        return none, none
-    first = view.turns.assistants.body
-    closes: Bools = view.rows.ids[np.minimum(first, len(view.rows.ids) - 1)] == layout.think[1]
-    return closes & (turns.body == first + 1), closes & (turns.body == first)
+        return none, none, none
+    ids, first = view.rows.ids, view.turns.assistants.body  # before any body was moved
+    # With w white space, T <think> and E </think>:
+    #     w T w E a b     body 0 -> 4     moved
+    #     E a b           body 0 -> 1     moved, and lost nothing but E: the prompt has w T w
+    #     E a b           body 0          begins with E
+    moved: Bools = (turns.body > first) & (ids[turns.body - 1] == layout.think[1])
+    closes: Bools = ids[np.minimum(first, len(ids) - 1)] == layout.think[1]
+    return moved, closes & (turns.body == first + 1), closes & (turns.body == first)
 
 
-def _is_white(view: View, places: Int64s) -> Bools:
-    """True on places whose tokens are nothing but white space."""
+def _is_white(view: View, positions: Int64s) -> Bools:
+    """True on positions whose tokens are nothing but white space."""
     layout, ids = view.scope.layout, view.rows.ids
-    here = ids[np.minimum(places, len(ids) - 1)]
+    here = ids[np.minimum(positions, len(ids) - 1)]
     white: Bools = (here >= 0) & (here < (0 if layout is None else layout.vocab_size))
     if layout is not None:
         white[white] = layout.white_bytes[here[white]]
     return white
 
 
-def after_white_space(white: Bools, places: Int64s) -> Int64s:
+def after_white_space(white: Bools, positions: Int64s) -> Int64s:
     """Each place, or that after one or two tokens of white space."""
     for _ in range(2):
-        places = places + white[places]
-    return places
-
-
-def _end_before_padding(view: View, turns: Turns) -> Int64s:
-    """The end of each turn without the padding after it."""
-    return turns.end - counts_in(view.padding, turns.body, turns.end)
+        positions = positions + white[positions]
+    return positions

@@ -12,11 +12,11 @@ from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Int64s, Rows, cut, padded_inputs
 from niels_gpt.export.source import Examples, Stream, portions_of
 from niels_gpt.format.fitting import check_policy
-from niels_gpt.format.packing import PackPlan, pack
+from niels_gpt.format.packing import pack
 from niels_gpt.ranges import LIMIT, MAX_LENGTH, PAD_MULTIPLE, SEED
 from niels_gpt.seeds import order
 
-LENGTHS_AT_ONCE = 1 << 19  # rows whose lengths are read in one call: 4 MB
+LENGTHS_AT_ONCE = 1 << 19  # rows whose lengths are read in one call: 4 MB of int64
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ def arrange(source: Examples | Stream, how: Arrangement) -> Iterator[Rows]:
                 "shuffle and max_length are for conversations. Leave them out"
             )
         return limited(source.portions(), how.limit)
+    # Such rows were packed by lengths without padding.
     if how.pad_multiple > 1 and source.facts.several_texts:
         raise UsageError(
             f"{source.facts.path}: its rows hold several texts already, and padding would make rows too long; "
@@ -117,12 +118,12 @@ def _one_by_one(source: Examples, numbers: Int64s | None, how: Arrangement) -> I
         numbers: the rows of the source that are exported; `None` for all.
     """
     n = source.n if numbers is None else len(numbers)
-    # A permutation that is computed place by place; it takes no memory.
+    # A permutation that is computed position by position; it takes no memory.
     shuffled = None if how.shuffle is None else order(how.shuffle, 0, n)
 
-    def row_at(places: Int64s) -> Int64s:
-        # Place in the output -> place among the chosen rows -> number in the source.
-        at = places if shuffled is None else shuffled[places]
+    def row_at(positions: Int64s) -> Int64s:
+        # Position in the output -> position among the chosen rows -> number in the source.
+        at = positions if shuffled is None else shuffled[positions]
         return at if numbers is None else numbers[at]
 
     for rows in source.in_order(row_at, n):
@@ -131,6 +132,11 @@ def _one_by_one(source: Examples, numbers: Int64s | None, how: Arrangement) -> I
 
 def _packed(source: Examples, numbers: Int64s | None, how: Arrangement) -> Iterator[Rows]:
     """Rows with packing: the rows of the source that share a row become its texts.
+
+    ::
+
+        plan     offsets 0 2 3, items 4 0 2: row 0 holds items 4 0, row 1 holds item 2
+        wanted   1 0      counts 1 2, ends 1 3, positions 2 | 0 1, items 2 | 4 0
 
     Args:
         numbers: the rows of the source that are exported; `None` for all.
@@ -149,25 +155,14 @@ def _packed(source: Examples, numbers: Int64s | None, how: Arrangement) -> Itera
     for first in range(0, plan.rows, LENGTHS_AT_ONCE):
         chunk = sequence[first : first + LENGTHS_AT_ONCE]
         for part in portions_of(sizes[chunk]):
-            yield _joined(source, plan, chosen, chunk[part], how)
-
-
-def _joined(source: Examples, plan: PackPlan, chosen: Int64s, wanted: Int64s, how: Arrangement) -> Rows:
-    """Some rows of a packing plan.
-
-    ::
-
-        plan     offsets 0 2 3, items 4 0 2: row 0 holds items 4 0, row 1 holds item 2
-        wanted   1 0      counts 1 2, ends 1 3, places 2 | 0 1, items 2 | 4 0
-    """
-    assert how.max_length is not None
-    counts = plan.offsets[wanted + 1] - plan.offsets[wanted]
-    ends = np.cumsum(counts)
-    places = np.arange(ends[-1]) + np.repeat(plan.offsets[wanted] - (ends - counts), counts)
-    rows = cut(source.read(chosen[plan.items[places]]), how.max_length, how.too_long)
-    # The texts of a packed row are adjacent already, so joining them only changes where rows end: lengths 3 2 4 with
-    # counts 1 2 become 3 6.
-    return replace(rows, lengths=np.add.reduceat(rows.lengths, ends - counts))
+            wanted = chunk[part]
+            counts = plan.offsets[wanted + 1] - plan.offsets[wanted]
+            ends = np.cumsum(counts)
+            positions = np.arange(ends[-1]) + np.repeat(plan.offsets[wanted] - (ends - counts), counts)
+            rows = cut(source.read(chosen[plan.items[positions]]), width, how.too_long)
+            # The texts of a packed row are adjacent already, so joining them only changes where rows end: lengths
+            # 3 2 4 with counts 1 2 become 3 6.
+            yield replace(rows, lengths=np.add.reduceat(rows.lengths, ends - counts))
 
 
 def _lengths(source: Examples, numbers: Int64s) -> Int64s:

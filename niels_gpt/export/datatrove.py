@@ -41,21 +41,17 @@ class TokenizedFiles(Shards):
         """Write the metadata."""
         tokenizer = self.facts.tokenizer_sha256 or "unknown"
         width = np.dtype(self._dtype).itemsize
+        # datatrove writes the number again for people: 1 234 567 is `1.23 MT`, 12 is `12 T`.
+        units = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"), (1, ""))
+        size, unit = next(scale for scale in units if self.tokens >= scale[0] or scale[0] == 1)
         # Three lines: tokenizer and bytes per token, the number of tokens, and the same for people.
-        text = f"{tokenizer}|{width}\n{self.tokens}\n{_readable(self.tokens)}"
+        text = f"{tokenizer}|{width}\n{self.tokens}\n{self.tokens / size:.3g} {unit}T"
         self.set.open(f"{self._name}.metadata").write(text.encode())
-
-
-def _readable(tokens: int) -> str:
-    """1 234 567 -> `1.23 MT`."""
-    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.3g} {unit}T"
-    return f"{tokens} T"
 
 
 def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     del settings
+    # The files do not say how wide tokens are, and datatrove's reader assumes two bytes.
     width = np.dtype(token_dtype(next(iter(splits.values())))).itemsize
     return [
         f"DatatroveFolderDataset('DIRECTORY/train', seq_len=..., token_size={width}, return_positions=True)",

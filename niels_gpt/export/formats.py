@@ -104,6 +104,7 @@ def as_tokens(ids: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     Raises:
         UsageError: an id is too large for the dtype; it is never wrapped around.
     """
+    # The vocabulary may be too large for the dtype, as for the uint16 of nanoGPT, or not be recorded.
     most = np.iinfo(dtype).max
     if ids.size and ids.max() > most:
         raise UsageError(f"id {int(ids.max()):,} does not fit into this format's {np.dtype(dtype).name}")

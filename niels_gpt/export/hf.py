@@ -38,6 +38,7 @@ class HubFiles(Shards):
         super().__init__(folder, facts, settings)
         self.columns: dict[str, str] = {}
         self.scalars: dict[str, str] = {}
+        # Under their temporary names; `files` has them under those of the hub.
         self._closed: list[tuple[Path, FileRecord]] = []
         self._named: dict[str, FileRecord] = {}
         self._file: ParquetFile | None = None
@@ -90,6 +91,7 @@ class LabelledRows(HubFiles):
 
     def append(self, rows: Rows) -> None:
         """Append rows as a row group."""
+        # Each column with its own lengths: `seq_lengths` has fewer values than the others.
         columns: dict[str, Lists] = {
             "input_ids": (rows.signed_ids(), rows.lengths),
             "labels": (rows.labels(), rows.lengths),

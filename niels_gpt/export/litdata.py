@@ -31,6 +31,7 @@ class LightningChunks(SampleShards):
 
     def encoded(self, columns: dict[str, Column]) -> list[Column]:
         """The size of each column, then the columns."""
+        # Rows differ in length, so every column's size varies.
         sizes = np.stack([column.sizes for column in columns.values()], axis=1)
         return [per_row(sizes.astype("<u4")), *columns.values()]
 
@@ -44,15 +45,12 @@ class LightningChunks(SampleShards):
 
     def index(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """See `SampleShards`."""
-        # A constant instead of the time, so that the same data gives the same bytes.
-        return {"chunks": entries, "config": self._config(), "updated_at": "0"}
-
-    def _config(self) -> dict[str, Any]:
         leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
-        # litData restores a sample by a pytree description: here a dict of leaves.
+        # litData restores a sample by a pytree description, as torch serialises it: here a dict of leaves. The 1 is
+        # the version of that description.
         names = json.dumps(list(self.kinds))
         spec = {"type": "builtins.dict", "context": names, "children_spec": [leaf] * len(self.kinds)}
-        return {
+        config = {
             "chunk_bytes": self.most,
             "chunk_size": None,
             "compression": None,
@@ -61,6 +59,8 @@ class LightningChunks(SampleShards):
             "encryption": None,
             "item_loader": "PyTreeLoader",
         }
+        # A constant instead of the time, so that the same data gives the same bytes.
+        return {"chunks": entries, "config": config, "updated_at": "0"}
 
 
 def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:

@@ -23,7 +23,7 @@ from niels_gpt.storage.checksums import FileRecord, file_record
 
 HEADER = 256  # int32 numbers
 MAGIC_AND_VERSION = {"<u2": (20240520, 1), "<u4": (20240801, 7)}
-MOST_TOKENS = 2**31 - 1
+MOST_TOKENS = 2**31 - 1  # the header counts tokens in int32
 
 
 class TokenFiles(Shards):
@@ -51,7 +51,6 @@ class TokenFiles(Shards):
 
     def append(self, rows: Rows) -> None:
         """Append rows."""
-        # The header counts tokens in int32.
         if self.tokens + len(rows.ids) > MOST_TOKENS:
             raise UsageError(f"a document of {len(rows.ids):,} tokens; an llm.c file holds at most {MOST_TOKENS:,}")
         self._tokens.write(as_tokens(rows.ids, self._dtype))
@@ -72,7 +71,7 @@ class TokenFiles(Shards):
                 file.write(header.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
-            # Read again, because the checksum while writing was that of a blank header.
+            # Read again: the checksum that was computed while writing is of a blank header.
             self._records[name] = file_record(path)
 
 

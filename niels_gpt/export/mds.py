@@ -71,6 +71,7 @@ class MosaicShards(SampleShards):
 
 def _shapes(lengths: Int64s) -> Column:
     """The bytes before the values of an array: 3 -> 04 03; 300 -> 05 2c 01; 70 000 -> 06 70 11 01 00."""
+    # A row for each array: its code, and its length in four bytes, of which the last ones may be cut off.
     table = np.zeros((len(lengths), 5), dtype=np.uint8)
     width: npt.NDArray[np.int64] = np.select([lengths < 1 << 8, lengths < 1 << 16], [1, 2], 4).astype(np.int64)
     # The first byte is the format's code: one dimension, in 1, 2 or 4 bytes.

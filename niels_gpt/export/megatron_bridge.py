@@ -19,7 +19,6 @@ token that is not its tokenizer's eos as the end of a text, so `pad_id` must be 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,18 @@ class PackedRows:
 
     def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
         self._multiple, self._pad_id = settings.options["pad_multiple"], settings.options["pad_id"]
-        _check_pad_id(self._multiple, self._pad_id, facts)
+        if self._multiple == 1 and self._pad_id is not None:
+            raise UsageError(
+                "pad_id without pad_multiple; pass the multiple to which texts are padded (--pad-multiple 2*CP)"
+            )
+        # Ids are stored as int32, which bounds the id where no vocabulary is recorded.
+        most = (facts.vocab_size or 2**31) - 1
+        is_id = isinstance(self._pad_id, int) and 0 <= self._pad_id <= most
+        if self._multiple > 1 and not is_id:
+            raise UsageError(
+                f"pad_id is {self._pad_id!r}; expected an id up to {most:,}: the eos of Megatron-Bridge's tokenizer, "
+                "by which it recognises padding (--pad-id)"
+            )
         self.files: dict[str, FileRecord] = {}
         columns = {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"}
         self._file = ParquetFile(folder / f"{FILE_NAMES[facts.split]}.idx.parquet", columns)
@@ -67,23 +77,6 @@ class PackedRows:
         self._file.abandon()
 
 
-def _check_pad_id(multiple: int, pad_id: Any, facts: Facts) -> None:
-    # Nothing is padded.
-    if multiple == 1 and pad_id is None:
-        return
-    if multiple == 1:
-        raise UsageError(
-            "pad_id without pad_multiple; pass the multiple to which texts are padded (--pad-multiple 2*CP)"
-        )
-    # Ids are stored as int32, which bounds the id where no vocabulary is recorded.
-    most = (facts.vocab_size or 2**31) - 1
-    if not isinstance(pad_id, int) or not 0 <= pad_id <= most:
-        raise UsageError(
-            f"pad_id is {pad_id!r}; expected an id up to {most:,}: the eos of Megatron-Bridge's tokenizer, by which "
-            "it recognises padding (--pad-id)"
-        )
-
-
 def label_aligned(rows: Rows) -> npt.NDArray[np.int8]:
     """The mask aligned with the labels, int8 of shape (tokens,).
 
@@ -103,6 +96,19 @@ def text_starts(rows: Rows) -> Int64s:
 
 def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     size = settings.max_length or "the longest row"
+    multiple, pad_id = settings.options["pad_multiple"], settings.options["pad_id"]
+    # Context parallelism cuts every text into 2 * CP equal parts.
+    parallelism = (
+        "Context parallelism: texts are not padded to multiples of 2 * CP. Use a context-parallel size of 1, or export "
+        "with --pad-multiple."
+    )
+    if multiple > 1:
+        parallelism = (
+            f"Context parallelism: the inputs of every text are padded to a multiple of {multiple} with the id "
+            f"{pad_id}, which must be its tokenizer's eos. Set pad_seq_to_mult={multiple}; it must be a multiple of 2 "
+            "* CP, and with sequence parallelism of CP * TP too. Set calculate_per_token_loss=True and "
+            "average_in_collective=False."
+        )
     lines = [
         f"packed_train_data_path=DIRECTORY/training.idx.parquet and packed_sequence_size={size}; "
         + ("packed_val_data_path=DIRECTORY/validation.idx.parquet." if "val" in splits else "no validation split."),
@@ -110,24 +116,11 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
         "Do not shift loss_mask: it is already aligned with the labels.",
         "Megatron-Bridge removes the loss where the input token is its tokenizer's eos. The token after an end-of-turn "
         "is normally not trained, so this changes nothing, unless eos also occurs inside trained turns.",
-        _parallelism(settings.options["pad_multiple"], settings.options["pad_id"]),
+        parallelism,
     ]
     if not settings.packing:
         lines.append("Rows are not packed; export with --packing --sequence-length to fill them.")
     return lines
-
-
-def _parallelism(multiple: int, pad_id: int | None) -> str:
-    if multiple == 1:
-        return (
-            "Context parallelism: texts are not padded to multiples of 2 * CP. Use a context-parallel size of 1, or "
-            "export with --pad-multiple."
-        )
-    return (
-        f"Context parallelism: the inputs of every text are padded to a multiple of {multiple} with the id {pad_id}, "
-        f"which must be its tokenizer's eos. Set pad_seq_to_mult={multiple}; it must be a multiple of 2 * CP, and with "
-        "sequence parallelism of CP * TP too. Set calculate_per_token_loss=True and average_in_collective=False."
-    )
 
 
 MEGATRON_BRIDGE = Format(

@@ -49,6 +49,7 @@ class OneFile:
 
 def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     del settings
+    # nanoGPT reads the vocabulary's size from a meta.pkl, which this export does not write, and else assumes 50,304.
     size = next(iter(splits.values())).vocab_size
     return [
         f"Put train.bin and val.bin into nanoGPT's data/NAME/ and train with --dataset=NAME; vocab_size is {size}.",

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.datasets import Dataset, Split, open_dataset
+from niels_gpt.datasets import Split, open_dataset
 from niels_gpt.errors import UsageError
 from niels_gpt.export.arranging import Arrangement
 from niels_gpt.export.formats import Settings
@@ -32,7 +32,9 @@ from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.progress import Progress
 from niels_gpt.seeds import order
 
+# Groups that are read and written at once; a file's row group holds their rows.
 GROUPS_AT_ONCE: Final = 2048
+# Longer than any completion.
 NO_LIMIT: Final = (1 << 31) - 2
 PAIRS: Final = ("best_worst", "adjacent", "all")
 MARGINS: Final = ("stored", "scores", "none")
@@ -90,9 +92,15 @@ class _Table(NamedTuple):
 class _PreferenceFiles(HubFiles):
     """The rows of one split."""
 
-    def write_table(self, table: _Table) -> None:
+    def write_rows(self, rows: list[Row]) -> None:
         """Append rows, to a new file if need be."""
-        self.write(cast("Any", table))  # of the rows, `Shards` reads `ids` alone
+        lists = {
+            name: (np.concatenate([row[name] for row in rows]), np.array([len(row[name]) for row in rows]))
+            for name in self.columns
+        }
+        scalars = {name: np.array([row[name] for row in rows], dtype) for name, dtype in self.scalars.items()}
+        table = _Table(np.concatenate([values for values, _ in lists.values()]), {**lists, **scalars})
+        self.write(cast("Any", table))  # of rows, `Shards` reads `ids` alone
 
     def append(self, rows: Any) -> None:
         """Append a table as a row group."""
@@ -115,7 +123,16 @@ class PreferenceSource:
         self._scalars = dict(chosen.scalars)
         # A column of margins that nobody computed would be read by TRL, and change its loss.
         margin = self._options.get("margin")
-        if margin == "none" or (margin == "stored" and not _has_margins(self._split, source)):
+        has_margins = margin == "scores"
+        if margin == "stored":
+            known = ~np.isnan(self._split.records(self._split.begins[:-1])["margin"])
+            has_margins = bool(known.any())
+            if has_margins and not known.all():
+                raise UsageError(
+                    f"{source}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for "
+                    "every row. Pass margin=none or margin=scores"
+                )
+        if not has_margins:
             self._scalars.pop("margin", None)
 
     def open_files(self, folder: Path, settings: Settings) -> _PreferenceFiles:
@@ -134,21 +151,31 @@ class PreferenceSource:
             UsageError: the format cannot hold a group.
         """
         chosen, limit = self._chosen, self._how.limit
-        progress.begin(f"{self.facts.split} to {chosen.name}", total=len(self._split), unit="groups")
+        n = len(self._split)
+        stored = self._dataset.split(self.facts.split)
+        # Groups are shuffled, and not rows: a permutation that is computed position by position takes no memory.
+        shuffled = None if self._how.shuffle is None else order(self._how.shuffle, 0, n)
+        progress.begin(f"{self.facts.split} to {chosen.name}", total=n, unit="groups")
         counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens", "groups_without_rows"), 0)
-        for groups in _groups(self._dataset, self._split, self.facts.split, self._how, self._options):
-            found = [list(chosen.rows(sides, self._options)) for sides in groups]
-            counts["groups_without_rows"] += sum(not rows for rows in found)
-            rows = [row for each in found for row in each][: None if limit is None else limit - counts["rows"]]
+        for first in range(0, n, GROUPS_AT_ONCE):
+            stop = min(n, first + GROUPS_AT_ONCE)
+            positions = np.arange(first, stop) if shuffled is None else np.asarray(shuffled[first:stop])
+            rows: list[Row] = []
+            for group in self._split.read(stored, self._split.filtered[positions]):
+                of_group = list(chosen.rows(_sides(self._split, stored, group, self._options), self._options))
+                counts["groups_without_rows"] += not of_group
+                rows += of_group
+            rows = rows[: None if limit is None else limit - counts["rows"]]
             if rows:
-                files.write_table(_table(rows, chosen, self._scalars))
+                files.write_rows(rows)
             for row in rows:
                 lengths = [len(row[name]) for name in chosen.lists]
                 counts["tokens"] += sum(lengths)
+                # `context`: how many of them are of prompts.
                 counts["trained_tokens"] += sum(lengths) - row["context"]
             counts["rows"] += len(rows)
             counts["texts"] += len(rows) * (1 if chosen.name == "trl-kto" else 2)
-            progress.advance(len(groups))
+            progress.advance(stop - first)
             if limit is not None and counts["rows"] >= limit:
                 break
         return counts
@@ -161,19 +188,6 @@ def check_options(options: dict[str, Any]) -> None:
             raise UsageError(f"{name} is {options[name]!r}; expected one of {', '.join(known)}")
 
 
-def _groups(
-    dataset: Dataset, opened: PreferenceSplit, split: str, how: Arrangement, options: dict[str, Any]
-) -> Iterator[list[list[Side]]]:
-    """The completions of the groups to export, some groups at a time."""
-    n = len(opened)
-    shuffled = None if how.shuffle is None else order(how.shuffle, 0, n)
-    stored = dataset.split(split)
-    for first in range(0, n, GROUPS_AT_ONCE):
-        stop = min(n, first + GROUPS_AT_ONCE)
-        positions = np.arange(first, stop) if shuffled is None else np.asarray(shuffled[first:stop])
-        yield [_sides(opened, stored, group, options) for group in opened.read(stored, opened.filtered[positions])]
-
-
 def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: dict[str, Any]) -> list[Side]:
     """The completions of a group, cut as the policy says, up to their stops."""
     lengths = np.array([len(ids) for ids in group.ids])
@@ -184,8 +198,8 @@ def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: 
     window = slice(cut, cut + opened.fitting.width)
     prompt = int(prompts[0]) - cut
     sides: list[Side] = []
-    for whole, weights, record in zip(group.ids, group.weights, group.records, strict=True):
-        ids, trained = whole[window].astype(np.int64), weights[window] > 0
+    for stored_ids, weights, record in zip(group.ids, group.weights, group.records, strict=True):
+        ids, trained = stored_ids[window].astype(np.int64), weights[window] > 0
         # What follows the last trained token, such as a newline, is no part of the completion: TRL would train it.
         end = int(np.flatnonzero(trained)[-1]) + 1 if trained.any() else prompt
         untrained = int((~trained[prompt:end]).sum())
@@ -200,33 +214,6 @@ def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: 
     return sides
 
 
-def _has_margins(opened: PreferenceSplit, source: Path) -> bool:
-    """Whether every group has a margin; false if none has.
-
-    Raises:
-        UsageError: some have.
-    """
-    known = ~np.isnan(opened.records(opened.begins[:-1])["margin"])
-    if known.any() and not known.all():
-        raise UsageError(
-            f"{source}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for every row. "
-            "Pass margin=none or margin=scores"
-        )
-    return bool(known.any())
-
-
-def _table(rows: list[Row], chosen: PreferenceFormat, scalars: dict[str, str]) -> _Table:
-    lists = {
-        name: (np.concatenate([row[name] for row in rows]), np.array([len(row[name]) for row in rows]))
-        for name in chosen.lists
-    }
-    columns: dict[str, Any] = {
-        **lists,
-        **{name: np.array([row[name] for row in rows], kind) for name, kind in scalars.items()},
-    }
-    return _Table(np.concatenate([values for values, _ in lists.values()]), columns)
-
-
 def _pairs(sides: Sequence[Side], how: str) -> Iterator[tuple[Side, Side]]:
     """Pairs of a better and a worse completion; completions of equal rank form none.
 
@@ -235,20 +222,21 @@ def _pairs(sides: Sequence[Side], how: str) -> Iterator[tuple[Side, Side]]:
     """
     if len(sides) < 2:
         raise UsageError("the dataset holds single completions, which form no pairs; export them with --to trl-kto")
-    chosen: Any = {"best_worst": [(sides[0], sides[-1])], "adjacent": pairwise(sides)}.get(how) or combinations(
-        sides, 2
-    )
-    return ((better, worse) for better, worse in chosen if better.record["rank"] < worse.record["rank"])
+    pairs: Any = {"best_worst": [(sides[0], sides[-1])], "adjacent": pairwise(sides)}.get(how) or combinations(sides, 2)
+    return ((better, worse) for better, worse in pairs if better.record["rank"] < worse.record["rank"])
 
 
 def _dpo(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
+    """The rows of `trl-dpo`; the prompt of both completions is one column."""
     for chosen, rejected in _pairs(sides, options["pairs"]):
         n = len(chosen.prompt)
         yield {"prompt_ids": chosen.prompt, "chosen_ids": chosen.ids, "rejected_ids": rejected.ids, "context": n}
 
 
 def _reward(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
+    """The rows of `trl-reward`; RewardTrainer reads each completion with its prompt in front."""
     for chosen, rejected in _pairs(sides, options["pairs"]):
+        # The margin of a group is in the record of its first completion.
         margin = float(sides[0].record["margin"])
         if options["margin"] == "scores":
             margin = float(chosen.record["score"] - rejected.record["score"])
@@ -263,7 +251,9 @@ def _reward(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
 
 
 def _kto(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
+    """The rows of `trl-kto`."""
     del options
+    # -1 is no label.
     labelled = [(side, int(side.record["label"])) for side in sides]
     if len(sides) > 1:  # the best is desirable, the worst is not, and those between them are neither
         labelled = [] if sides[0].record["rank"] == sides[-1].record["rank"] else [(sides[0], 1), (sides[-1], 0)]
@@ -274,7 +264,7 @@ def _kto(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
         yield row | {"context": len(side.prompt)}
 
 
-_WHOLE: Final = {"whole_completions": False, "no_completion": "error"}
+_COMMON_OPTIONS: Final = {"whole_completions": False, "no_completion": "error"}
 
 PREFERENCE_FORMATS: Final[dict[str, PreferenceFormat]] = {
     "trl-dpo": PreferenceFormat(
@@ -288,7 +278,7 @@ PREFERENCE_FORMATS: Final[dict[str, PreferenceFormat]] = {
             "as they are; DPOTrainer itself would look for texts.",
             "DPOConfig(max_length=None): rows were cut by the export. Its collator pads, and makes completion_mask.",
         ],
-        options={"pairs": "best_worst", **_WHOLE},
+        options={"pairs": "best_worst", **_COMMON_OPTIONS},
     ),
     "trl-kto": PreferenceFormat(
         name="trl-kto",
@@ -302,7 +292,7 @@ PREFERENCE_FORMATS: Final[dict[str, PreferenceFormat]] = {
             'KTOConfig(max_length=None, train_sampling_strategy="sequential"): KTO pairs each prompt with the '
             "completion of the row before it, so shuffle here (--seed) and not there.",
         ],
-        options=dict(_WHOLE),
+        options=dict(_COMMON_OPTIONS),
     ),
     "trl-reward": PreferenceFormat(
         name="trl-reward",
@@ -314,6 +304,6 @@ PREFERENCE_FORMATS: Final[dict[str, PreferenceFormat]] = {
             "RewardTrainer(train_dataset=datasets.load_dataset(DIRECTORY, split='train'), ...) takes the rows as "
             "they are."
         ],
-        options={"pairs": "best_worst", "margin": "stored", **_WHOLE},
+        options={"pairs": "best_worst", "margin": "stored", **_COMMON_OPTIONS},
     ),
 }

@@ -103,12 +103,13 @@ def rows_of(
         weights: `None` where everything is trained.
         begins: where texts begin inside rows; a text begins with every row anyway.
     """
-    at = np.zeros(len(ids), dtype=np.bool_) if begins is None else begins.copy()
+    # Copies, since the arrays may be views of mapped files.
+    text_begins = np.zeros(len(ids), dtype=np.bool_) if begins is None else begins.copy()
     # Whatever the source records, a row begins a text.
-    at[np.cumsum(lengths) - lengths] = True
-    stored_weights = np.ones(len(ids), dtype=np.uint8) if weights is None else weights.copy()
-    stored_weights[at] = 0
-    return Rows(ids, lengths, at, stored_weights)
+    text_begins[np.cumsum(lengths) - lengths] = True
+    text_weights = np.ones(len(ids), dtype=np.uint8) if weights is None else weights.copy()
+    text_weights[text_begins] = 0
+    return Rows(ids, lengths, text_begins, text_weights)
 
 
 def padded_inputs(lengths: Int64s, multiple: int) -> Int64s:
@@ -133,11 +134,11 @@ def padded(rows: Rows, multiple: int, pad_id: int) -> Rows:
     new = padded_inputs(old, multiple) + 1
     starts = np.cumsum(new) - new
     # Each text moves by the padding before it: old starts 0 3 and new starts 0 5 move the second text by 2.
-    places = np.arange(len(rows.ids)) + np.repeat(starts - (np.cumsum(old) - old), old)
+    positions = np.arange(len(rows.ids)) + np.repeat(starts - (np.cumsum(old) - old), old)
     ids = np.full(int(new.sum()), pad_id, dtype=np.uint32)
-    ids[places] = rows.ids
+    ids[positions] = rows.ids
     weights = np.zeros(len(ids), dtype=rows.weights.dtype)
-    weights[places] = rows.weights
+    weights[positions] = rows.weights
     begins = np.zeros(len(ids), dtype=np.bool_)
     begins[starts] = True
     texts = rows.texts_per_row()
@@ -164,9 +165,10 @@ def cut(rows: Rows, width: int, policy: str) -> Rows:
     # The source may be a memory-mapped file.
     weights = rows.weights.copy()
     if policy == "drop_partial_turn":
-        # The token after the cut shows whether it goes through a turn.
-        places = rows.starts[long][:, None] + np.arange(width + 1)
-        weights[places[:, :width]] = without_cut_turn(weights[places], width)
+        # The token after the cut shows whether it goes through a turn. Of rows that start at 0 5 and width 2, the
+        # positions are 0 1 2 and 5 6 7; a row that is cut has at least width + 1 tokens.
+        positions = rows.starts[long][:, None] + np.arange(width + 1)
+        weights[positions[:, :width]] = without_cut_turn(weights[positions], width)
     lengths = np.minimum(rows.lengths, width)
     # `tail` begins as many tokens later as are cut: a row of 5 cut to 3 begins at 2.
     starts = rows.starts + (rows.lengths - lengths if policy == "tail" else 0)

@@ -95,6 +95,7 @@ class Examples:
 
     def in_order(self, order: Callable[[Int64s], Int64s], n: int) -> Iterator[Rows]:
         """`n` rows, about `PORTION_TOKENS` tokens at a time; `order` maps places to the numbers of rows."""
+        # Numbers and lengths of some rows at a time; an order may be a permutation of billions.
         for first in range(0, n, CHUNK_ROWS):
             numbers = order(np.arange(first, min(first + CHUNK_ROWS, n)))
             for part in portions_of(self.lengths(numbers)):
@@ -133,6 +134,7 @@ def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
     rows = rows_of(stored.ids, stored.lengths, stored.weights, begins)
 
     def where(token: int) -> str:
+        # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of these.
         return split.describe(int(stored.numbers[np.searchsorted(stored.starts, token, side="right") - 1]))
 
     limit = facts.vocab_size
@@ -145,10 +147,9 @@ def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
         )
     weights = rows.weights
     # An unsigned weight cannot be negative.
-    good = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
-    if not good.all():
-        # The first that is not good.
-        at = int(np.argmin(good))
+    valid = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
+    if not valid.all():
+        at = int(np.argmin(valid))  # the first False
         expected = "0 or 1" if weights.dtype == np.uint8 else "a weight of 0 or more"
         raise CacheError(f"{where(at)}: mask {weights[at]}; expected {expected}. Build the dataset again")
     return rows
@@ -178,11 +179,12 @@ def open_source(path: Path, split: str) -> Examples | Stream:
     Raises:
         CacheError: not there, unfinished or damaged, or without such a split.
     """
+    # Also a split that exists and holds nothing: its export would be empty.
     if split not in splits_of(path):
         raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(splits_of(path)) or 'nothing'}")
     # A text of no tokens has no place in any of the formats.
     dataset = open_dataset(path, min_tokens=1)
-    if dataset.kind == "episodes":
+    if dataset.kind == "episodes":  # preferences and rollouts are stored as episodes, too
         require_plain_episodes(path, dataset.manifest or None)
     opened = dataset.split(split)
     if isinstance(opened, EpisodeRows) and opened.has_images:

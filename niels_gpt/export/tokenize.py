@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.conversation_encoders import as_encoder
-from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch
+from niels_gpt.builds.encoder_protocol import ConversationEncoder
 from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
 from niels_gpt.datasets import gather
 from niels_gpt.errors import DataError, UsageError, did_you_mean
@@ -123,25 +123,38 @@ class Tokenize:
             UsageError: a message has a weight other than 0 and 1, which labels cannot express; a row has a label of
                 KTO, and no format is named.
         """
+        # Of this batch alone: batches run in many processes.
         bad = _BadRows(self.on_bad_rows)
-        given = _rows(batch)
-        encoded = list(self._encoder.encode(self._conversations(given, indices), bad))
+        batch_rows = _rows(batch)
+        encoded = list(self._encoder.encode(self._conversations(batch_rows, indices), bad))
+        weights = np.concatenate([np.empty(0, np.float32), *(part.weights for part in encoded)])
+        fractional = weights[(weights != 0) & (weights != 1)]
+        if fractional.size:
+            raise UsageError(
+                f"a message has the weight {float(fractional[0]):g}; labels can express only 0 and 1. Give messages "
+                "weights of 0 and 1, or build episodes, which store weights"
+            )
+        ids = np.concatenate([np.empty(0, np.int64), *(part.ids for part in encoded)]).astype(np.uint32)
+        lengths = np.concatenate([np.empty(0, np.int64), *(part.lengths for part in encoded)])
         names = [chat.where for part in encoded for chat in part.conversations]
-        rows = self._fitted(_joined(encoded), names, bad)
-        bad.log(len(given))
+        rows = self._fitted(rows_of(ids, lengths, weights.astype(np.uint8)), names, bad)
+        bad.log(len(batch_rows))
         return self._columns(rows)
 
     def _conversations(
         self, rows: Sequence[Mapping[str, Any]], indices: Sequence[int] | None
     ) -> Iterator[Conversation | Rejected]:
+        """The rows as conversations, or why they are none."""
         format_ = self.format
-        whole = " of the batch" if indices is None else ""
+        of_batch = " of the batch" if indices is None else ""
         for number, row in zip(range(len(rows)) if indices is None else indices, rows, strict=True):
+            where = f"row {number}{of_batch}"
             if self.format is None:
-                refuse_labelled(row, f"row {number}{whole}")
+                refuse_labelled(row, where)
             # The first row decides for the whole batch: later rows may lack the column that shows the format.
             format_ = format_ or detect(row) or "messages"
-            yield record_to_conversation(Record(f"row {number}{whole}", row, arrow=True), format_)
+            # Always as from Arrow, which `datasets` and Ray are built on: it adds nulls to rows.
+            yield record_to_conversation(Record(where, row, arrow=True), format_)
 
     def _fitted(self, rows: Rows, names: list[str], bad: _BadRows) -> Rows:
         """The rows with at most `row_length` tokens; those that have nothing to train afterwards are left out."""
@@ -165,9 +178,11 @@ class Tokenize:
         return _only(rows, trains)
 
     def _columns(self, rows: Rows) -> dict[str, list[npt.NDArray[Any]]]:
+        """The rows, packed if they are to be, as columns of lists."""
         columns: dict[str, list[npt.NDArray[Any]]] = {}
         lengths = rows.lengths
         if self.pack is not None:
+            # Rows hold conversations of one batch: a larger batch_size fills them better.
             plan = pack(rows.lengths, self.pack)
             # Texts 0 2 in one row and 1 in the next: `items` is 0 2 1, `offsets` 0 2 3, so the texts of a row become
             # neighbours.
@@ -236,7 +251,12 @@ def _rows(batch: Any) -> Sequence[Mapping[str, Any]]:
         return rows
     if isinstance(batch, Mapping):
         columns = {name: _plain(batch[name]) for name in batch}
-        if _is_one_row(columns):
+        # The fields of a single row are not columns of equal length: columns of a batch are lists; the messages of a
+        # row are mappings, those of a batch are lists of them.
+        lists = [values for values in columns.values() if isinstance(values, list)]
+        messages = columns.get("messages")
+        is_row = isinstance(messages, list) and bool(messages) and isinstance(messages[0], Mapping)
+        if is_row or len(lists) < len(columns) or len({len(values) for values in lists}) > 1:
             raise UsageError(
                 "found a single row; expected a batch: datasets.map(function, batched=True, "
                 "remove_columns=dataset.column_names), or function([row])"
@@ -245,15 +265,6 @@ def _rows(batch: Any) -> Sequence[Mapping[str, Any]]:
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return batch
     raise UsageError(f"found a batch of type {type(batch).__name__}; expected columns by name, or a list of rows")
-
-
-def _is_one_row(columns: Mapping[str, Any]) -> bool:
-    """Whether these are the fields of a row, not columns of equal length."""
-    lists = [values for values in columns.values() if isinstance(values, list)]
-    messages = columns.get("messages")
-    # Columns of a batch are lists; the messages of a row are mappings, those of a batch are lists of them.
-    is_row = isinstance(messages, list) and bool(messages) and isinstance(messages[0], Mapping)
-    return is_row or len(lists) < len(columns) or len({len(values) for values in lists}) > 1
 
 
 def _plain(value: Any) -> Any:
@@ -265,25 +276,13 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _joined(encoded: list[EncodedBatch]) -> Rows:
-    """All encoded conversations as rows."""
-    weights = np.concatenate([np.empty(0, np.float32), *(part.weights for part in encoded)])
-    fractional = weights[(weights != 0) & (weights != 1)]
-    if fractional.size:
-        raise UsageError(
-            f"a message has the weight {float(fractional[0]):g}; labels can express only 0 and 1. Give messages "
-            "weights of 0 and 1, or build episodes, which store weights"
-        )
-    ids = np.concatenate([np.empty(0, np.int64), *(part.ids for part in encoded)]).astype(np.uint32)
-    lengths = np.concatenate([np.empty(0, np.int64), *(part.lengths for part in encoded)])
-    return rows_of(ids, lengths, weights.astype(np.uint8))
-
-
 def _only(rows: Rows, wanted: npt.NDArray[np.bool_]) -> Rows:
+    """The rows where `wanted`, of shape (rows,), is True."""
     return rows if wanted.all() else _in_order(rows, np.flatnonzero(wanted))
 
 
 def _in_order(rows: Rows, order: npt.NDArray[np.integer[Any]]) -> Rows:
+    """Some rows, by their indexes."""
     starts, lengths = rows.starts[order], rows.lengths[order]
     ids, weights, begins = (gather(values, starts, lengths) for values in (rows.ids, rows.weights, rows.begins))
     return Rows(ids, lengths, begins, weights)

@@ -131,6 +131,7 @@ class Shards(ABC):
         self.tokens += len(rows.ids)
 
     def _end(self) -> None:
+        """Finish the open shard, if there is one."""
         if self._is_open:
             self.end()
             self.set.finish()
@@ -192,21 +193,20 @@ class ParquetFile:
 
     def write(self, columns: Mapping[str, Lists | npt.NDArray[Any]], *, row_group: int | None = None) -> None:
         """Append rows, as row groups of at most `row_group` rows (`None`: one)."""
-        # In the order of the schema, whatever the order of the dict.
-        arrays = [self._column(columns[field.name], field.type) for field in self._schema]
+        arrays = []
+        for field in self._schema:  # in the order of the schema, whatever the order of the dict
+            column = columns[field.name]
+            if not isinstance(column, tuple):
+                arrays.append(self._arrow.array(column, type=field.type))
+                continue
+            # Lists of lengths 3 2 have the offsets 0 3 5, of 32 bits in Arrow; a portion has about a million tokens.
+            values, lengths = column
+            offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+            np.cumsum(lengths, out=offsets[1:])
+            flat = self._arrow.array(values.astype(field.type.value_type.to_pandas_dtype(), copy=False))
+            arrays.append(self._arrow.ListArray.from_arrays(self._arrow.array(offsets), flat, type=field.type))
         with storage_errors("writing", self.path):
             self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema), row_group)
-
-    def _column(self, values: Lists | npt.NDArray[Any], kind: Any) -> Any:
-        return self._lists(*values, kind) if isinstance(values, tuple) else self._arrow.array(values, type=kind)
-
-    def _lists(self, values: npt.NDArray[Any], lengths: Int64s, kind: Any) -> Any:
-        """Lists of lengths 3 2 have the offsets 0 3 5."""
-        # Arrow's lists have 32-bit offsets; a portion has about a million tokens.
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
-        np.cumsum(lengths, out=offsets[1:])
-        flat = self._arrow.array(values.astype(kind.value_type.to_pandas_dtype(), copy=False))
-        return self._arrow.ListArray.from_arrays(self._arrow.array(offsets), flat, type=kind)
 
     def close(self) -> FileRecord:
         """Finish the file and flush it to the disk."""
@@ -351,33 +351,28 @@ class SampleShards(ABC):
         self._bytes = 0
 
     def _end(self) -> None:
-        """Write the pending samples as a shard."""
-        if not self._sizes:
-            return
-        name = self.file_name(len(self._entries))
-        parts = self._parts(np.concatenate(self._sizes), self.head())
-        file = self._set.open(f"{self._split}/{name}")
-        for part in parts:
-            file.write(part)
-        self._entries.append(self.entry(name, sum(map(len, parts)), sum(map(len, self._sizes))))
-        self._set.finish()
-        self._clear()
-
-    def _parts(self, sizes: Int64s, head: bytes) -> list[bytes]:
-        """The parts of a shard's file, in order; `sizes` are those of its samples in bytes.
-
-        Samples of 3 and 2 bytes without a head: the uint32 numbers 2, 16 19 21 (which take 16 bytes), and 5 bytes.
+        """Write the pending samples as a shard.
 
         Raises:
             UsageError: the shard is too large for offsets of 32 bits.
         """
-        # The number of samples, and one offset more than samples, each of 4 bytes.
+        if not self._sizes:
+            return
+        sizes, head = np.concatenate(self._sizes), self.head()
+        # The number of samples, and one offset more than samples, each of 4 bytes. Samples of 3 and 2 bytes without a
+        # head: the numbers 2, 16 19 21, which take 16 bytes, and then 5 bytes.
         start = 4 * (len(sizes) + 2) + len(head)
         # Shards are ended at `SAMPLE_SHARD_BYTES`; only a single portion of huge rows gets here.
         if start + self._bytes > MOST_BYTES:
             raise UsageError(f"rows of {self._bytes:,} bytes in one shard; this format holds at most {MOST_BYTES:,}")
         offsets = start + np.concatenate([[0], np.cumsum(sizes)])
-        return [np.array([len(sizes), *offsets], dtype="<u4").tobytes(), head, *self._data]
+        name = self.file_name(len(self._entries))
+        file = self._set.open(f"{self._split}/{name}")
+        for part in (np.array([len(sizes), *offsets], dtype="<u4").tobytes(), head, *self._data):
+            file.write(part)
+        self._entries.append(self.entry(name, start + self._bytes, len(sizes)))
+        self._set.finish()
+        self._clear()
 
     def close(self) -> None:
         """Write the last shard and the index."""

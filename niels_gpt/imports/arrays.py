@@ -21,7 +21,7 @@ from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, a
 from niels_gpt.storage.regular import map_npy, map_regular, open_regular
 
 PORTION_TOKENS = 1 << 20
-NO_ID = 1 << 32  # not in any file
+NO_ID = 1 << 32  # in no file, since ids have at most 32 bits: nothing ends documents
 HEADER_BYTES = 4 * HEADER
 DTYPES = {magic: dtype for dtype, (magic, _) in MAGIC_AND_VERSION.items()}
 
@@ -46,11 +46,14 @@ def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
 
 
 def _read_arrays(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
+    """Rows of arrays of two dimensions, documents of those of one."""
     for file in files:
+        # Mapped: files may be larger than memory.
         ids = array_of(file)
         if ids.ndim == 1:
             yield from documents_of(ids, required(eos_id, file), file)
             continue
+        # So many rows at a time; rows without columns have no ids, and are left out.
         n = max(1, PORTION_TOKENS // max(1, ids.shape[1]))
         for start in range(0, len(ids) if ids.shape[1] else 0, n):
             part = ids[start : start + n]
@@ -96,17 +99,14 @@ def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFile
     files = [path] if path.is_file() else sorted(path.glob("*.bin"))
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
     eos_id = required(options.eos_id, files[0])
-    return {
-        split: SplitFiles(
-            paths,
-            False,
-            partial(_read_token_files, paths, eos_id),
-            sum(
-                max(0, file.stat().st_size - HEADER_BYTES) // np.dtype(token_dtype_of(file)).itemsize for file in paths
-            ),
-        )
-        for split, paths in found.items()
-    }
+    splits = {}
+    for split, paths in found.items():
+        # By their sizes; a file whose header announces another number is refused when it is read.
+        widths = [np.dtype(token_dtype_of(file)).itemsize for file in paths]
+        sizes = [max(0, file.stat().st_size - HEADER_BYTES) for file in paths]
+        tokens = sum(size // width for size, width in zip(sizes, widths, strict=True))
+        splits[split] = SplitFiles(paths, False, partial(_read_token_files, paths, eos_id), tokens)
+    return splits
 
 
 def token_dtype_of(file: Path) -> str:
@@ -117,6 +117,7 @@ def token_dtype_of(file: Path) -> str:
 
 
 def _read_token_files(files: list[Path], eos_id: int) -> Iterator[Rows]:
+    """The documents of token files, whose headers must announce as many tokens as there are."""
     for file in files:
         with open_regular(file) as opened:
             header = np.fromfile(opened, dtype="<i4", count=HEADER)
@@ -124,6 +125,7 @@ def _read_token_files(files: list[Path], eos_id: int) -> Iterator[Rows]:
             raise InputError(f"{file}: does not begin as a token file of llm.c; check the format")
         dtype, count = DTYPES[int(header[0])], int(header[2])
         size = file.stat().st_size
+        # More bytes than announced are no tokens of this format, either.
         if HEADER_BYTES + count * np.dtype(dtype).itemsize != size:
             raise InputError(f"{file}: {size:,} bytes, but its header announces {count:,} tokens; it is cut")
         tokens = map_regular(file, dtype, offset=HEADER_BYTES)
@@ -136,28 +138,26 @@ LLMC = ImportFormat("llmc", "token files (.bin) of llm.c and speed-run repositor
 
 def _open_nanogpt(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     files = [path] if path.is_file() else [*path.glob("*.bin")]
-    if not files:  # Dolma's tokenizer writes the same under another name
+    # Dolma's tokenizer writes the same under another name; files with numpy's header are of the format npy.
+    if not files:
         files = [file for file in path.rglob("*.npy") if not has_array_header(file)]
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
     if options.eos_id is None:
         raise UsageError(
             "nanogpt files do not record where documents end; pass the id that ends them (--eos-id, 50256 for GPT-2)"
         )
+    eos_id = options.eos_id
     dtype = {None: "<u2", "uint16": "<u2", "uint32": "<u4"}[options.token_dtype]
+
+    def read(files: list[Path]) -> Iterator[Rows]:
+        for file in files:
+            yield from documents_of(map_file(file, dtype), eos_id, file)
+
+    width = np.dtype(dtype).itemsize
     return {
-        split: SplitFiles(
-            files,
-            False,
-            partial(_read_nanogpt, files, dtype, options.eos_id),
-            sum(file.stat().st_size for file in files) // np.dtype(dtype).itemsize,
-        )
+        split: SplitFiles(files, False, partial(read, files), sum(file.stat().st_size for file in files) // width)
         for split, files in found.items()
     }
-
-
-def _read_nanogpt(files: list[Path], dtype: str, eos_id: int) -> Iterator[Rows]:
-    for file in files:
-        yield from documents_of(map_file(file, dtype), eos_id, file)
 
 
 def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[Rows]:
@@ -177,6 +177,7 @@ def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[
             yield rows_of(as_ids(part, file), np.array([len(part)]), None)
         return
     begun = 0  # where the document that is being read begins
+    # In the example, portions begin at 0 4: ends 3 and 6, so spans 0:3, 3:6 and, after the last end-of-text, 6:7.
     for start in range(0, len(tokens), PORTION_TOKENS):
         ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1
         if len(ends):

@@ -50,16 +50,26 @@ class Exported:
     source: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]
 
-    def check(self, place: Path, progress: Progress = SILENT) -> None:
-        """Read the files that `place` names, and compare them with their checksums.
+    def check(self, source_path: Path, progress: Progress = SILENT) -> None:
+        """Read the files that `source_path` names, and compare them with their checksums.
 
         Args:
-            place: the folder of the export, one in it, a file, or a file without its suffix.
+            source_path: the folder of the export, one in it, a file, or a file without its suffix.
 
         Raises:
             InputError: a file is missing, or differs from what was written; the message names the first difference.
         """
-        wanted = {name: record for name, record in self.files.items() if self._is_meant(name, place)}
+        wanted: dict[str, Mapping[str, Any]] = {}
+        for name, record in self.files.items():
+            path = self.folder / name
+            if source_path.is_dir():
+                is_read = source_path == self.folder or source_path in path.parents
+            else:
+                # A file has others beside it with a longer name: train.idx has train.bin and train_mask.idx.
+                is_read = path.parent == source_path.parent and path.name.startswith(source_path.name.partition(".")[0])
+            if is_read and name != _DOCUMENTATION:
+                wanted[name] = record
+        # Sizes first: a file that was cut is found without reading gigabytes.
         for name, record in wanted.items():
             path = self.folder / name
             if not is_regular(path):
@@ -68,33 +78,26 @@ class Exported:
                 raise InputError(
                     f"{path}: {size:,} bytes, but {EXPORT_MANIFEST} records {record['bytes']:,}. {_AS_IT_IS}"
                 )
+        # The first difference is enough; the generator stops there.
         for line in verify_files(self.folder, wanted, progress):
             raise InputError(f"{line.removesuffix(REPAIR)}{_AS_IT_IS}")
 
-    def _is_meant(self, name: str, place: Path) -> bool:
-        """Whether a file of the export is at `place`, below it, or beside it with a longer name (train_mask.idx)."""
-        path = self.folder / name
-        if name == _DOCUMENTATION:
-            return False
-        if place.is_dir():
-            return place == self.folder or place in path.parents
-        return path.parent == place.parent and path.name.startswith(place.name.partition(".")[0])
 
-
-def exported(place: Path) -> Exported | None:
+def exported(source_path: Path) -> Exported | None:
     """The record of the export in a directory or the one above; `None` if there is none.
 
     Raises:
         InputError: it is not valid JSON. CacheError: it was edited or damaged.
     """
     # The user may pass the data directory inside an export.
-    for folder in (place, place.parent):
+    for folder in (source_path, source_path.parent):
         path = folder / EXPORT_MANIFEST
         if is_regular(path):
             manifest = read_manifest(path)
             check_manifest_hash(path, manifest)
             check_fields(path, {"source": manifest.get("source")}, {"source": OBJECT.or_null()})
             source = dict(manifest.get("source") or {})
+            # These go into the manifest of the episodes, so a wrong type must not get there.
             check_fields(path, source, SOURCE_FIELDS, "source.")
             if manifest.get("kind") != "export" or "files" not in manifest:  # of another program, or an earlier version
                 return Exported(folder, source, {})

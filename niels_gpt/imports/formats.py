@@ -84,10 +84,12 @@ def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
     unnamed = []
     for file in sorted(files):
         # `data/train-00000-of-00002.parquet` has the words data train of parquet.
+        # Whole words of letters, so that `trainer.npy` is not train.
         words = re.split(r"[^a-z]+", file.relative_to(path).as_posix().lower())
         named = [SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS]
         if not named:
             unnamed.append(file)
+        # The first word, which is that of the folder; `None` is the test split, which is left out.
         elif named[0] is not None:
             found.setdefault(named[0], []).append(file)
     if unnamed and found:
@@ -117,6 +119,7 @@ def all_or_none(has_mask: Mapping[Path, bool]) -> bool:
         InputError: only some do. Without a mask their rows would be trained whole, and so would the others if masks
             were left out.
     """
+    # In the order of the files, so that the message is the same on every machine.
     with_mask, without = ([file for file, has in has_mask.items() if has is wanted] for wanted in (True, False))
     if with_mask and without:
         raise InputError(
@@ -138,6 +141,7 @@ def as_ids(values: npt.NDArray[Any], where: object) -> npt.NDArray[np.uint32]:
     if values.dtype.kind not in "iu":
         raise InputError(f"{where}: holds {values.dtype}; expected ids, which are integers")
     if values.size and (values.min() < 0 or values.max() > MOST_ID):
+        # Searched only for the message.
         bad = int(values[(values < 0) | (values > MOST_ID)][0])
         raise InputError(f"{where}: id {bad}; expected ids from 0 to 2**32 - 1. Check the format and the dtype")
     return values.astype(np.uint32)
@@ -159,10 +163,11 @@ def rows_from(
         ids = as_ids(gather(tokens, starts[part], lengths[part]), where)
         weights = None
         if mask is not None:
-            found = gather(mask, starts[part], lengths[part])
-            weights = found.astype(np.uint8)
-            if not np.array_equal(weights, found) or weights.max(initial=0) > 1:
-                raise InputError(f"{where}: its mask holds {found.max()!r}; expected 0 and 1")
+            stored = gather(mask, starts[part], lengths[part])
+            # Compared after the cast: 256 and 0.5 would become 0.
+            weights = stored.astype(np.uint8)
+            if not np.array_equal(weights, stored) or weights.max(initial=0) > 1:
+                raise InputError(f"{where}: its mask holds {stored.max()!r}; expected 0 and 1")
         yield rows_of(ids, lengths[part], weights)
 
 
@@ -174,6 +179,7 @@ def map_file(path: Path, dtype: str) -> npt.NDArray[Any]:
     """
     with storage_errors("reading", path):
         size, width = path.stat().st_size, np.dtype(dtype).itemsize
+    # numpy would leave out the bytes of a token that was cut.
     if size % width:
         raise InputError(
             f"{path}: {size:,} bytes are not a whole number of {np.dtype(dtype).name}; it is cut, or of another kind"

@@ -27,15 +27,12 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     del options
     root = path if path.is_dir() else path.parent
     found = require(path, by_split(root, [path] if path.is_file() else path.rglob("*.parquet")), "parquet file")
-    return {
-        split: SplitFiles(
-            files,
-            all_or_none({file: _has_mask(file) for file in files}),
-            partial(_read, files),
-            sum(map(_ids_in, files)),
-        )
-        for split, files in found.items()
-    }
+    splits = {}
+    for split, files in found.items():
+        # Only the footers are read here.
+        has_mask = {file: bool(set(TRAINED) & set(_parquet(file).schema_arrow.names)) for file in files}
+        splits[split] = SplitFiles(files, all_or_none(has_mask), partial(_read, files), sum(map(_ids_in, files)))
+    return splits
 
 
 def _ids_in(path: Path) -> int:
@@ -43,6 +40,7 @@ def _ids_in(path: Path) -> int:
     metadata = _parquet(path).metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    # Parquet names the values of a column of lists `input_ids.list.element`.
     return sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == "input_ids")
 
 
@@ -59,6 +57,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _parquet(path: Path) -> Any:
+    """An open parquet file; a pipe or device is refused, for which pyarrow would wait."""
     check_library("pyarrow")
     import pyarrow
     import pyarrow.parquet
@@ -68,16 +67,14 @@ def _parquet(path: Path) -> Any:
         return pyarrow.parquet.ParquetFile(path)
 
 
-def _has_mask(path: Path) -> bool:
-    return bool(set(TRAINED) & set(_parquet(path).schema_arrow.names))
-
-
 def _read(files: list[Path]) -> Iterator[Rows]:
+    """The rows of files, a batch at a time."""
     for path in files:
         file = _parquet(path)
         names = file.schema_arrow.names
         if "input_ids" not in names:
             raise InputError(f"{path}: columns {', '.join(names)}; expected input_ids, as in tokenized datasets")
+        # Texts and other columns are not read.
         columns = [name for name in ("input_ids", *OPTIONAL) if name in names]
         row = 0
         batches = file.iter_batches(BATCH_ROWS, columns=columns)
@@ -96,6 +93,7 @@ def _rows(batch: Any, where: str) -> Rows:
     """The rows of a batch: each text of a packed row is a row, and padding is removed."""
     lists = {name: _lists(batch.column(name), f"{where}: {name}") for name in batch.schema.names}
     ids, lengths = lists["input_ids"]
+    # `seq_lengths` has an entry for each text; all other columns have one for each token.
     for name, (_, column_lengths) in lists.items():
         if name != "seq_lengths" and not np.array_equal(column_lengths, lengths):
             raise InputError(f"{where}: {name} and input_ids differ in length; the rows do not belong together")
@@ -109,11 +107,11 @@ def _rows(batch: Any, where: str) -> Rows:
         lengths = texts
     if "attention_mask" in lists:
         # Padding may be on either side, and packed rows may number their texts 1, 2, ...
-        real = lists["attention_mask"][0] != 0
+        attended = lists["attention_mask"][0] != 0
         row = np.repeat(np.arange(len(lengths)), lengths)
         # Attended 1 1 0 | 1 0 in rows of 3 2: row 0 0 0 1 1, so 2 and 1 tokens are left.
-        lengths = np.bincount(row[real], minlength=len(lengths)).astype(np.int64)
-        ids, weights = ids[real], weights[real] if weights is not None else None
+        lengths = np.bincount(row[attended], minlength=len(lengths)).astype(np.int64)
+        ids, weights = ids[attended], weights[attended] if weights is not None else None
     # A row without attended tokens vanishes.
     return rows_of(as_ids(ids, f"{where}: input_ids"), lengths[lengths > 0], weights)
 
@@ -149,6 +147,7 @@ def _weights(lists: dict[str, tuple[npt.NDArray[Any], Int64s]], where: str) -> n
     values, ids = lists["labels"][0], lists["input_ids"][0]
     trained = values != IGNORE_INDEX
     if not np.array_equal(values[trained], ids[trained]):
+        # Shifted labels get a message of their own.
         at = np.flatnonzero(trained[:-1])
         # A label equal to the next id wherever it is set is shifted by one.
         shifted = np.array_equal(values[at], ids[at + 1]) if len(at) else False

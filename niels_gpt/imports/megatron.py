@@ -9,10 +9,8 @@ import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from niels_gpt.errors import InputError
 from niels_gpt.export.megatron import MAGIC, VERSION
@@ -41,6 +39,7 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
         found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
     else:  # a path without its suffix, as Megatron takes it
         index = path.with_name(f"{path.name.removesuffix('.idx').removesuffix('.bin')}.idx")
+        # A single file is train, whatever its name is.
         found, path = ({"train": [index]} if index.is_file() else {}), path.parent
     splits = {}
     for split, files in require(path if found else passed, found, ".idx file").items():
@@ -61,19 +60,27 @@ def _tokens_of(index: Path) -> int:
     """How many tokens a file has; 0 where it is damaged, which is reported when it is read."""
     with open_regular(index) as file:
         data, tokens = file.read(HEADER_BYTES), index.with_suffix(".bin")
-    code = data[len(MAGIC) + 8] if len(data) == HEADER_BYTES else 0
+    code = data[len(MAGIC) + 8] if len(data) == HEADER_BYTES else 0  # after the version
     return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and is_regular(tokens) else 0
 
 
 def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
+    """The documents of files; with `masked` each has a mask beside it, of the same documents."""
     for file in files:
         code, starts, lengths = read_index(file)
         tokens = map_file(file.with_suffix(".bin"), DTYPES[code])
-        _check_places(file, tokens, starts, lengths)
+        # Documents follow each other, so the end of the last one is the end of all.
+        stop = int(starts[-1] + lengths[-1])
+        if lengths.min() < 1 or stop > len(tokens):
+            raise InputError(
+                f"{file}: ends at token {stop:,}, but {file.with_suffix('.bin').name} has {len(tokens):,}; the files "
+                "do not belong together, or a document is empty"
+            )
         mask = None
         if masked:
             mask_file = _mask_of(file)
             mask_code, _, mask_lengths = read_index(mask_file)
+            # A dataset like the tokens, with a value for each of them.
             mask = map_file(mask_file.with_suffix(".bin"), DTYPES[mask_code])
             if not np.array_equal(mask_lengths, lengths) or len(mask) != len(tokens):
                 raise InputError(f"{mask_file}: other lengths than {file.name}; mask and tokens do not belong together")
@@ -103,21 +110,13 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     documents = map_regular(path, "<i8", offset=HEADER_BYTES + 12 * n, shape=(entries,)).astype(np.int64)
     if n == 0 or documents[0] != 0 or documents[-1] != n or (np.diff(documents) < 1).any():
         raise InputError(f"{path}: its documents do not cover its {n:,} sequences; the index is damaged")
+    # Pointers are in bytes. Rows are read as runs, from a first sequence to a last one, so there may be no gaps.
     starts = pointers // np.dtype(DTYPES[code]).itemsize
     if (starts[1:] != starts[:-1] + lengths[:-1]).any():
         raise InputError(
             f"{path}: sequences do not follow each other in the .bin; expected files of Megatron's builder"
         )
     return code, starts[documents[:-1]], np.add.reduceat(lengths, documents[:-1])
-
-
-def _check_places(path: Path, tokens: npt.NDArray[Any], starts: Int64s, lengths: Int64s) -> None:
-    """Refuse documents that are empty or end after the last token."""
-    if lengths.min() < 1 or int(starts[-1] + lengths[-1]) > len(tokens):
-        raise InputError(
-            f"{path}: ends at token {int(starts[-1] + lengths[-1]):,}, but {path.with_suffix('.bin').name} has "
-            f"{len(tokens):,}; the files do not belong together, or a document is empty"
-        )
 
 
 MEGATRON = ImportFormat("megatron", ".bin and .idx of Megatron", _open)

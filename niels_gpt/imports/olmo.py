@@ -49,14 +49,17 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
 
 
 def _mask_of(file: Path) -> Path:
+    """The mask of a part, a bool for each token."""
     return file.with_name(file.name.replace("token_ids", "labels_mask"))
 
 
 def _documents_of(file: Path) -> Path:
+    """The list of a part's documents."""
     return file.with_suffix(".csv.gz")
 
 
 def _read(dtypes: dict[Path, str], masked: bool) -> Iterator[Rows]:
+    """The documents of parts, whose tokens have these dtypes."""
     for file, dtype in dtypes.items():
         mask = map_file(_mask_of(file), "?") if masked else None
         tokens = map_file(file, dtype)
@@ -69,7 +72,7 @@ def _read(dtypes: dict[Path, str], masked: bool) -> Iterator[Rows]:
             raise InputError(f"{lines}: no such file; expected the start and end of every document, a line for each")
         with open_bytes(lines) as packed:
             at = 0
-            # Documents are listed in a compressed file, which is read in pieces.
+            # Some lines at a time: a part may have millions of documents.
             while chunk := list(islice(packed, LINES)):
                 bounds = _bounds(chunk, lines, at)
                 at += len(chunk)
@@ -88,11 +91,12 @@ def _bounds(chunk: list[bytes], file: Path, before: int) -> npt.NDArray[np.int64
     Raises:
         InputError: a line does not begin with two numbers.
     """
-    found = [_TWO_NUMBERS.match(line) for line in chunk]
-    pairs = [match.groups() for match in found if match]
+    matches = [_TWO_NUMBERS.match(line) for line in chunk]
+    pairs = [match.groups() for match in matches if match]
     if len(pairs) < len(chunk):
-        where = f"{file}:{before + found.index(None) + 1}"
+        where = f"{file}:{before + matches.index(None) + 1}"
         raise InputError(f"{where}: expected the start and end of a document, two numbers")
+    # numpy parses the digits of an array of bytes at once.
     return np.array(pairs).astype(np.int64)
 
 

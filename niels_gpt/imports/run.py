@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows
 from niels_gpt.imports.arrays import LLMC, NANOGPT, NPY
 from niels_gpt.imports.exported import exported
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
+from niels_gpt.imports.formats import ImportFormat, ImportOptions
 from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.imports.olmo import OLMO
@@ -36,9 +35,6 @@ def format_named(name: str) -> ImportFormat:
     if name not in FORMATS:
         raise UsageError(f"{name!r} cannot be imported; {', '.join(FORMATS)} can{did_you_mean(name, FORMATS)}")
     return FORMATS[name]
-
-
-_NO_ROWS = {"episodes": 0, "tokens": 0, "trained_tokens": 0}
 
 
 def import_episodes(
@@ -76,91 +72,64 @@ def import_episodes(
     ranges.TOKEN_ID.check(eos_id, "eos_id")
     ranges.VOCAB_SIZE.check(vocab_size)
     ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
-    place, chosen = Path(path), format_named(form)
-    export = exported(place)
+    # Before anything is written: an unknown format, a changed export, missing or damaged files.
+    source, source_format = Path(path), format_named(form)
+    export = exported(source)
     if export is not None:
-        export.check(place, progress)
-    splits = chosen.open(place, ImportOptions(eos_id, token_dtype))
+        export.check(source, progress)
+    splits = source_format.open(source, ImportOptions(eos_id, token_dtype))
     recorded = {} if export is None else export.source
     # What the user passes wins over the record of an export.
     size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
-    mask_dtype = _mask_dtype(splits, place)
+    # Episodes have masks in all splits or in none.
+    masks = {found.has_mask for found in splits.values()}
+    if len(masks) > 1:
+        raise InputError(f"{source}: one split has a mask and the other does not; import them one by one")
+    mask_dtype = "uint8" if masks == {True} else None
     # Before the input is hashed, which may take hours; the build looks again.
     check_target_free(real_path(Path(out)), replaceable=MANIFEST_NAME if overwrite else None)
     hashed = HashedFiles()
     inputs = {name: hashed.fingerprint(found.files, progress) for name, found in splits.items()}
-    recipe = _recipe(place, chosen, inputs, eos_id, mask_dtype, shard_bytes, {**recorded, "vocab_size": size})
+    # The settings that decide the dataset's bytes, in the order in which the manifest records them.
+    recipe = {
+        "format_version": FORMAT_VERSION,
+        "kind": "episodes",
+        "dataset_name": source.name,
+        "dataset_config": {"imported_from": source_format.name, "eos_id": eos_id, "inputs": inputs},
+        "token_dtype": "uint32",
+        "mask_dtype": mask_dtype,
+        "shard_bytes": shard_bytes,
+        "vocab_size": size,
+        "encoder": f"imported from {source_format.name}",
+        "tokenizer_sha256": recorded.get("tokenizer_sha256"),
+        "template_sha256": None,
+        "special_token_ids": recorded.get("special_token_ids") or {},
+    }
     with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
-        counts = dict.fromkeys(("train", "val"), _NO_ROWS)
+        # Also of a split without files.
+        counts = {name: {"episodes": 0, "tokens": 0, "trained_tokens": 0} for name in ("train", "val")}
         for name, found in splits.items():
             writer = build.add(EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes))
-            progress.begin(f"{place.name} {name}", total=found.tokens, unit="tokens")
-            for rows in _checked(found.read(), size, place):
+            progress.begin(f"{source.name} {name}", total=found.tokens, unit="tokens")
+            for rows in found.read():
+                _check_ids(rows, size, source)
                 writer.write(rows.ids, rows.lengths, rows.weights if mask_dtype else None)
                 progress.advance(len(rows.ids))
+            # The manifest records their hashes, so they must not have changed while they were read.
             hashed.check(found.files)
             counts[name] = writer.counts()
         totals = {f"{name}_episodes": each["episodes"] for name, each in counts.items()}
         if not sum(totals.values()):
-            raise InputError(f"{place}: no file contains rows; nothing was written")
+            raise InputError(f"{source}: no file contains rows; nothing was written")
         build.close_writers()
         build.finish(totals, counts)
     return read_manifest(Path(out) / MANIFEST_NAME)
 
 
-def _recipe(
-    place: Path,
-    form: ImportFormat,
-    inputs: Mapping[str, list[dict[str, Any]]],
-    eos_id: int | None,
-    mask_dtype: str | None,
-    shard_bytes: int | None,
-    source: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The settings that decide the dataset's bytes, in the order in which the manifest records them.
-
-    Args:
-        inputs: of each split, name, bytes and sha256 of its files.
-        source: what is known of the tokenizer: `exported.SOURCE_FIELDS`.
-    """
-    return {
-        "format_version": FORMAT_VERSION,
-        "kind": "episodes",
-        "dataset_name": place.name,
-        "dataset_config": {"imported_from": form.name, "eos_id": eos_id, "inputs": inputs},
-        "token_dtype": "uint32",
-        "mask_dtype": mask_dtype,
-        "shard_bytes": shard_bytes,
-        "vocab_size": source.get("vocab_size"),
-        "encoder": f"imported from {form.name}",
-        "tokenizer_sha256": source.get("tokenizer_sha256"),
-        "template_sha256": None,
-        "special_token_ids": source.get("special_token_ids") or {},
-    }
-
-
-def _mask_dtype(splits: Mapping[str, SplitFiles], place: Path) -> str | None:
-    """How masks are stored; `None` without masks. Episodes have masks in all splits or in none.
-
-    Raises:
-        InputError: only one split has a mask.
-    """
-    masks = {found.has_mask for found in splits.values()}
-    if len(masks) > 1:
-        raise InputError(f"{place}: one split has a mask and the other does not; import them one by one")
-    return "uint8" if masks == {True} else None
-
-
-def _checked(portions: Iterator[Rows], vocab_size: int | None, place: Path) -> Iterator[Rows]:
-    """The rows, if their ids are in the vocabulary.
-
-    Raises:
-        UsageError: an id is not.
-    """
-    for rows in portions:
-        if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
-            raise UsageError(
-                f"{place}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "
-                "vocab_size, or check the format and the dtype"
-            )
-        yield rows
+def _check_ids(rows: Rows, vocab_size: int | None, source: Path) -> None:
+    """Raise `UsageError` if an id is not in the vocabulary."""
+    if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
+        raise UsageError(
+            f"{source}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "
+            "vocab_size, or check the format and the dtype"
+        )

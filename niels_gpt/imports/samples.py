@@ -42,20 +42,10 @@ IDS: Final = ("tokens", "input_ids")
 MASKS: Final = ("mask", *MASK_COLUMNS)
 LENGTHS: Final = "seq_lengths"
 PORTION_TOKENS: Final = 1 << 20
-# litData's tables of dtypes: of numpy, and of torch (bfloat16 and complex numbers hold no ids).
-NUMPY: Final = [
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-]
+# litData's tables of dtypes, which its indexes refer to by number: of numpy, and of torch without bfloat16 and complex
+# numbers, which hold no ids.
+FLOATS: Final = ("float16", "float32", "float64")
+NUMPY: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", *FLOATS)
 TORCH: Final = {11: "uint8", 12: "int8", 13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64"}
 
 Reader = Callable[[memoryview], npt.NDArray[Any]]
@@ -79,12 +69,15 @@ class _Shard:
 
 
 def _open(path: Path, options: ImportOptions, shards_of: Callable[[Path], list[_Shard]]) -> dict[str, SplitFiles]:
+    """The shards of each split, as `shards_of` reads them from an index."""
     del options
+    # Directories such as .cache hold copies of shards.
     indexes = [file for file in named_below(path, INDEX) if not file.relative_to(path).parts[0].startswith(".")]
     found = require(path, by_split(path, indexes), INDEX)
     splits = {}
     for split, files in found.items():
         shards = [shard for index in files for shard in _listed(index, shards_of)]
+        # Every shard names its columns, and other programs may have appended shards with others.
         names = [{column.name for column in shard.columns} for shard in shards]
         if not all(set(IDS) & columns for columns in names):
             raise InputError(f"{path}: columns {', '.join(sorted(set().union(*names)))}; expected tokens or input_ids")
@@ -96,10 +89,12 @@ def _open(path: Path, options: ImportOptions, shards_of: Callable[[Path], list[_
 
 
 def _listed(index: Path, shards_of: Callable[[Path], list[_Shard]]) -> list[_Shard]:
+    """The shards that an index names."""
     try:
         return shards_of(index)
-    except InputError:
+    except InputError:  # which is a ValueError, and says what is wrong
         raise
+    # An index of strangers may hold any JSON, in which fields are missing or of another type.
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise InputError(f"{index}: {error!r}; expected the index of a dataset, it is damaged or newer") from error
 
@@ -111,20 +106,18 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
     lengths: list[npt.NDArray[np.int64]] = []
     size = 0
     for shard in shards:
+        # In Python, sample by sample: the formats allow each of them another size and, in MDS, another dtype.
         for sample in _samples(shard):
             tokens = next(sample[name] for name in IDS if name in sample).reshape(-1)
             if not len(tokens):
                 continue
             ids.append(as_ids(tokens, shard.path))
-            lengths.append(
-                sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(tokens)])
-            )
+            # A sample of several texts becomes as many rows.
+            texts = sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(tokens)])
+            lengths.append(texts)
             masks = [sample[name].reshape(-1) for name in MASKS if name in sample] if masked else []
-            if (
-                lengths[-1].min() < 1
-                or int(lengths[-1].sum()) != len(tokens)
-                or any(len(mask) != len(tokens) for mask in masks)
-            ):
+            fits = texts.min() >= 1 and int(texts.sum()) == len(tokens)
+            if not fits or any(len(mask) != len(tokens) for mask in masks):
                 raise InputError(
                     f"{shard.path}: a sample of {len(tokens)} tokens whose mask or seq_lengths are of others"
                 )
@@ -140,6 +133,7 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
 
 
 def _joined(ids: list[npt.NDArray[Any]], weights: list[npt.NDArray[Any]], lengths: list[npt.NDArray[np.int64]]) -> Rows:
+    """Samples as rows of an export, whose weights are uint8 or float32."""
     mask = np.concatenate(weights) if weights else None
     if mask is not None:
         mask = mask.astype("<f4") if mask.dtype.kind == "f" else mask.astype(np.uint8)
@@ -153,16 +147,17 @@ def _samples(shard: _Shard) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         InputError: places outside of the file, or samples whose columns end elsewhere.
     """
     data = map_file(shard.path, "u1")
-    # Two samples have three places: the last one is where the second sample ends.
+    # Two samples have three offsets: the last one is where the second sample ends.
     count = int(data[:4].view("<u4")[0]) if len(data) >= 4 else 0
     fits = 8 + 4 * count <= len(data)
-    places = data[4 : 8 + 4 * count].view("<u4").astype(np.int64) if fits else np.empty(0, np.int64)
-    if not fits or (np.diff(places) < 0).any() or int(places[-1]) > len(data):
+    offsets = data[4 : 8 + 4 * count].view("<u4").astype(np.int64) if fits else np.empty(0, np.int64)
+    if not fits or (np.diff(offsets) < 0).any() or int(offsets[-1]) > len(data):
         raise InputError(
             f"{shard.path}: its table of {count:,} samples does not fit its {len(data):,} bytes; it is cut"
         )
+    # Sizes are stored for these columns only; the index has those of all others.
     varying = sum(column.size is None for column in shard.columns)
-    for start, stop in zip(places[:-1].tolist(), places[1:].tolist(), strict=True):
+    for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         # A sample begins with a uint32 for each column whose size varies; then come the columns.
         at, sample = start + 4 * varying, {}
         try:
@@ -191,6 +186,7 @@ def read_index(path: Path) -> Any:
 
 
 def _plain(data: memoryview, dtype: str) -> npt.NDArray[Any]:
+    """Values without a header."""
     return np.frombuffer(data, dtype=dtype)
 
 
@@ -204,15 +200,17 @@ def _unread(data: memoryview) -> npt.NDArray[Any]:
 
 
 def _mosaic_shards(index: Path) -> list[_Shard]:
-    held = read_index(index)
+    """The shards of an index of MosaicML Streaming, each of which has columns of its own."""
+    content = read_index(index)
     shards = []
-    for entry in held.get("shards", []) if isinstance(held, dict) else []:
+    for entry in content.get("shards", []) if isinstance(content, dict) else []:
         if entry.get("format") != "mds" or entry.get("compression"):
             raise InputError(
                 f"{index}: shards of format {entry.get('format')}, compression {entry.get('compression')}; this reads "
                 "mds without compression"
             )
         columns = zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True)
+        # Only the name: an index of strangers must not lead out of its directory.
         path = index.parent / Path(entry["raw_data"]["basename"]).name
         shards.append(_Shard(path, tuple(_Column(name, size, _mosaic_reader(kind)) for name, kind, size in columns)))
     if not shards:
@@ -239,20 +237,10 @@ def _with_shape(data: memoryview, dtype: str | None) -> npt.NDArray[Any]:
         05 | 0c 00 | values        05: one dimension (05 >> 2), of two bytes (1 << (05 & 3)): 12 values
     """
     if dtype is None:
-        names = (
-            "uint8",
-            "int8",
-            "uint16",
-            "int16",
-            "uint32",
-            "int32",
-            "uint64",
-            "int64",
-            "float16",
-            "float32",
-            "float64",
-        )
+        # MosaicML's own order, which is not litData's.
+        names = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", *FLOATS)
         dtype, data = names[data[0]], data[1:]
+    # The shape is passed over: ids are read flat, as many as there are.
     dimensions, width = data[0] >> 2, 1 << (data[0] & 3)
     values = data[1 + dimensions * width :]
     return np.frombuffer(values, dtype=dtype)
@@ -262,20 +250,23 @@ def _with_shape(data: memoryview, dtype: str | None) -> npt.NDArray[Any]:
 
 
 def _lightning_shards(index: Path) -> list[_Shard]:
-    held = read_index(index)
-    config = held.get("config") if isinstance(held, dict) else None
+    """The chunks of an index of litData, all with the same columns."""
+    content = read_index(index)
+    config = content.get("config") if isinstance(content, dict) else None
     if not isinstance(config, dict) or config.get("compression") or config.get("encryption"):
         raise InputError(f"{index}: no chunks of litData without compression and encryption; this reads no others")
+    # `data_format` has one entry for each leaf of a sample, in the order of the description below.
     kinds = config["data_format"]
     # The names of a sample's columns are in a description of a tree; samples that are one array have none.
     spec = config.get("data_spec")
     tree = json.loads(spec)[1] if isinstance(spec, str) else {}
     names = json.loads(tree["context"]) if tree.get("context") else [IDS[0]]
     columns = tuple(_Column(str(n), None, _lightning_reader(kind)) for n, kind in zip(names, kinds, strict=True))
-    return [_Shard(index.parent / Path(chunk["filename"]).name, columns) for chunk in held["chunks"]]
+    return [_Shard(index.parent / Path(chunk["filename"]).name, columns) for chunk in content["chunks"]]
 
 
 def _lightning_reader(kind: str) -> Reader:
+    """How a column of this kind is read: `no_header_numpy:6` are values of the seventh of `NUMPY`."""
     name, _, number = kind.partition(":")
     if name == "no_header_numpy" and int(number) < len(NUMPY):
         return partial(_plain, dtype=NUMPY[int(number)])
