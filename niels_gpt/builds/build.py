@@ -158,6 +158,7 @@ def check_ids(ids: npt.NDArray[np.integer[Any]], vocab_size: int | None) -> None
 
     Written as uint16 it would wrap around silently, and as uint32 it would crash the model's embedding later.
     """
+    # Where the vocabulary's size is not known, only negative ids can be found.
     most = ids.max(initial=0) + 1 if vocab_size is None else vocab_size
     if len(ids) and (ids.min() < 0 or ids.max() >= most):
         bad = int(ids[(ids < 0) | (ids >= most)][0])
@@ -209,6 +210,7 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
     """The innermost values that differ: `inputs.0.sha256`, not the whole list of inputs."""
     if isinstance(old, dict) and isinstance(new, dict):
         pairs = [(key, old.get(key), new.get(key)) for key in old | new]
+    # Lists of different lengths are shown whole, since nothing says which of their items correspond.
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = [(str(number), *both) for number, both in enumerate(zip(old, new, strict=True))]
     else:
@@ -238,6 +240,7 @@ def report_changes(out: Path, changed: Mapping[str, int], progress: Progress) ->
     """Note how many rows of a finished build were used with something changed or left out, by code."""
     for code, rows in sorted(changed.items()):
         field = code.removesuffix(NOT_WRITTEN)
+        # All other codes are names of fields, see `NOT_WRITTEN`.
         message = CHANGE_MESSAGES.get(code) or (
             f"{field} is not written, because the format has no place for it; refuse such rows with "
             "--on-unsupported error (on_unsupported='error')"
@@ -315,7 +318,7 @@ class Build:
         Raises:
             TooManyBadRows: more than `max_bad_rows`. Else as the task and the executor raise.
         """
-        self._rows = rows
+        self._rows = rows  # `finish` asks them whether their files have changed
         chunks = options.executor.chunks(
             task, rows, self.rejections, out=self._out, recipe=self._meta, progress=options.progress
         )
@@ -345,6 +348,7 @@ class Build:
         # A build whose budgets are full has left off in the middle of files, whose ends would have checked them.
         if isinstance(self._rows, HasHashedFiles) and self._rows.hashed is not None:
             self._rows.hashed.check_unfinished()
+        # Each writer's files sorted by name, so that equal builds have equal manifests.
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
         # The description of the cache format can be read in two ways, totals as an object or as top-level keys. Readers
         # of either kind find them.

@@ -38,10 +38,18 @@ def as_encoder(
     """
     check_samples(samples)
     folder = None if images is None else _image_folder(encoder, Path(images), samples)
+    # From the most specific protocol to the least: what a caller has may follow several of them.
     if isinstance(encoder, ConversationEncoder):
         if samples != "per-conversation":
             raise UsageError(f"samples are {samples}, and {type(encoder).__name__} is an encoder; pass its renderer")
-        _refuse_policy(encoder, policy or RenderingPolicy())
+        # The encoder's policy alone decides; another one that was passed would have no effect.
+        policy_of_encoder = encoder.policy if isinstance(encoder, RendererEncoder) else RenderingPolicy()
+        if policy is not None and policy not in (policy_of_encoder, RenderingPolicy()):
+            raise UsageError(
+                f"found allow_partial={policy.allow_partial} and on_unsupported={policy.on_unsupported!r} beside a "
+                f"{type(encoder).__name__}, which has its own; pass its renderer, or make it with "
+                "as_encoder(renderer, policy=RenderingPolicy(...))"
+            )
         return encoder
     if isinstance(encoder, CacheTokenizer):
         if samples == "per-turn":  # "auto" is one: the sentinel format never rewrites history
@@ -62,18 +70,6 @@ def as_encoder(
     return SampleEncoder(encoder, on=on, policy=policy, samples=samples, **known)
 
 
-def _refuse_policy(encoder: ConversationEncoder, policy: RenderingPolicy) -> None:
-    """Raise `UsageError` for a policy that is not the encoder's own, which alone decides."""
-    policy_of_encoder = encoder.policy if isinstance(encoder, RendererEncoder) else RenderingPolicy()
-    if policy in (policy_of_encoder, RenderingPolicy()):
-        return
-    raise UsageError(
-        f"found allow_partial={policy.allow_partial} and on_unsupported={policy.on_unsupported!r} beside a "
-        f"{type(encoder).__name__}, which has its own; pass its renderer, or make it with as_encoder(renderer, "
-        "policy=RenderingPolicy(...))"
-    )
-
-
 def check_samples(samples: str) -> None:
     """Raise `UsageError` unless this is one of `Samples`."""
     if samples not in get_args(Samples):
@@ -88,6 +84,7 @@ def refuse_image_folder(encoder: ConversationEncoder, kind: str) -> None:
 
 
 def _image_folder(renderer: Any, folder: Path, samples: Samples) -> ImageFolder:
+    # Not in the protocol of renderers: those that read images have one.
     processor = getattr(renderer, "processor", None)
     if processor is None:
         raise UsageError(

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch, Rows
 from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.rows import as_conversation
@@ -42,7 +39,13 @@ class SFTCacheTask:
             MessageError: a weight other than 0 and 1.
         """
         for batch in self.encoder.encode(rows, rejections):
-            _check_binary(batch.weights)
+            other = (batch.weights != 0) & (batch.weights != 1)
+            if other.any():
+                raise MessageError(
+                    "unsupported_field",
+                    f"a token's weight is {batch.weights[other][0]:g}; this cache holds 0 or 1. Build episodes with "
+                    "mask_dtype='float32' (niels-gpt episodes build --mask float32), or round the weights",
+                )
             yield _chunk(batch)
 
 
@@ -84,7 +87,7 @@ class EpisodeTask:
         """See `ReadsFiles`."""
         if self.images is None:
             return True
-        parts = list(contents)
+        parts = list(contents)  # gone through twice, and perhaps read from a unit's files
         if any(isinstance(part, Rejected) and part.reason in FILE_REASONS for part in parts):
             return False
         rows = (row for part in parts if isinstance(part, Chunk) for row in part.metadata)
@@ -96,6 +99,7 @@ class EpisodeTask:
             if isinstance(row, Rejected):
                 yield row
                 continue
+            # Known before the row is read, because the error of a row that cannot be read names it, too.
             where = row.where if isinstance(row, Conversation) else f"example {number}"
             try:
                 chat = as_conversation(number, row)
@@ -108,9 +112,13 @@ class EpisodeTask:
                 yield chat
 
     def _metadata(self, batch: EncodedBatch) -> list[RowMetadata]:
-        rows: list[dict[str, Any]] = [
-            dict(self._row_metadata(chat)) if self.types else {} for chat in batch.conversations
-        ]
+        rows: list[dict[str, Any]] = [{} for _ in batch.conversations]
+        if self.types:  # the columns of `episodes.parquet`
+            for row, chat in zip(rows, batch.conversations, strict=True):
+                weight = chat.metadata.get("weight")
+                row["type"] = chat.metadata.get("type")
+                row["source"] = chat.metadata.get("source") or self.source_name
+                row["weight"] = 1.0 if weight is None else float(weight)
         if self.prefixes and batch.prefixes is not None:
             for row, prefix in zip(rows, batch.prefixes.tolist(), strict=True):
                 row[PREFIX] = prefix
@@ -119,28 +127,9 @@ class EpisodeTask:
                 row[IMAGES] = [asdict(image) for image in images]
         return [*rows]
 
-    def _row_metadata(self, chat: Conversation) -> RowMetadata:
-        """The conversation's row of `episodes.parquet`."""
-        weight = chat.metadata.get("weight")
-        return {
-            "type": chat.metadata.get("type"),
-            "source": chat.metadata.get("source") or self.source_name,
-            "weight": 1.0 if weight is None else float(weight),
-        }
-
 
 def _chunk(batch: EncodedBatch, metadata: Sequence[RowMetadata] = ()) -> Chunk:
     return Chunk(batch.ids, batch.lengths, batch.weights, [chat.group for chat in batch.conversations], metadata)
-
-
-def _check_binary(weights: npt.NDArray[np.float32]) -> None:
-    other = (weights != 0) & (weights != 1)
-    if other.any():
-        raise MessageError(
-            "unsupported_field",
-            f"a token's weight is {weights[other][0]:g}; this cache holds 0 or 1. Build episodes with "
-            "mask_dtype='float32' (niels-gpt episodes build --mask float32), or round the weights",
-        )
 
 
 def _check_message_weights(chat: Conversation, *, binary: bool) -> None:

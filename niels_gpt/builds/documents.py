@@ -87,13 +87,10 @@ class DocumentEncoder:
             encoded = self.tokenizer.encode_strings([[text] for text in texts], [[0]] * len(texts))
             ids, lengths = encoded.ids, encoded.lengths
         check_ids(ids, self.vocab_size)
-        return self._with_separators(ids, lengths)
-
-    def _with_separators(self, ids: Ids, lengths: Lengths) -> tuple[Ids, Lengths]:
-        """Lengths 3 2, one id before and one after: inserted before the positions 0 3 3 5 of the five ids."""
         separators = (*self.before, *self.after)
         if not separators or not len(lengths):
             return ids, lengths
+        # Lengths 3 2, one id before and one after each: inserted before the positions 0 3 3 5 of the five ids.
         ends = np.cumsum(lengths)
         edges = np.stack([*[ends - lengths] * len(self.before), *[ends] * len(self.after)], axis=1)
         inserted = np.tile(np.array(separators, ids.dtype), len(lengths))
@@ -119,7 +116,15 @@ def document_encoder(source: Any, separator: str | None = None) -> DocumentEncod
         if separator is not None:
             raise UsageError(f"a DocumentEncoder has its separator; leave out separator={separator!r}")
         return source
-    tokenizer = _opened(source)
+    tokenizer: CacheTokenizer | PieceEncoder
+    if isinstance(source, CacheTokenizer):
+        tokenizer = source
+    elif isinstance(source, str | PathLike) and Path(source).name == MODEL_NAME:
+        tokenizer = load_sentencepiece(Path(source))  # its error says how to train one
+    else:
+        opened = open_encoder(source)
+        # One of ours is a `CacheTokenizer` inside of an encoder, whose sentinels separate documents.
+        tokenizer = opened.tokenizer if isinstance(opened, SentencePieceEncoder) else opened
     if isinstance(tokenizer, CacheTokenizer):
         return _with_sentinels(tokenizer, separator)
     special = {name: _special_id(tokenizer, name) for name in ("eos", "bos")}
@@ -129,6 +134,7 @@ def document_encoder(source: Any, separator: str | None = None) -> DocumentEncod
             f"{tokenizer.name}: it names no eos_token, so nothing would separate documents; choose --separator "
             f"(separator=): {' or '.join(_possible(known))}. Or name the token in tokenizer_config.json"
         )
+    # Which separators are possible depends on the special tokens that the tokenizer names.
     separator = separator or "eos"
     wanted = [] if separator == "none" else separator.split("+")
     if missing := [name for name in wanted if name not in known]:
@@ -159,15 +165,6 @@ def _with_sentinels(tokenizer: CacheTokenizer, separator: str | None) -> Documen
         )
     after = () if separator == "none" else (special["eot"],)
     return DocumentEncoder(tokenizer, (), after, special, {"separate_documents": bool(after)})
-
-
-def _opened(source: Any) -> CacheTokenizer | PieceEncoder:
-    if isinstance(source, CacheTokenizer):
-        return source
-    if isinstance(source, str | PathLike) and Path(source).name == MODEL_NAME:
-        return load_sentencepiece(Path(source))  # its error says how to train one
-    encoder = open_encoder(source)
-    return encoder.tokenizer if isinstance(encoder, SentencePieceEncoder) else encoder
 
 
 def _special_id(encoder: PieceEncoder, name: str) -> int | None:
@@ -223,7 +220,9 @@ class DocumentTask:
                 documents = [row for row in run if isinstance(row, Document)]
                 counts = lengths[first : first + len(documents)]
                 end = at + int(counts.sum())
-                groups, metadata = [row.group for row in documents], [_row_metadata(row) for row in documents]
+                groups = [row.group for row in documents]
+                # What `with_split` needs of a document after its text is gone.
+                metadata = [{"characters": len(row.text), "split": row.split} for row in documents]
                 yield Chunk(ids[at:end], counts, _NO_WEIGHTS, groups, metadata)
                 at, first = end, first + len(documents)
 
@@ -235,27 +234,21 @@ class DocumentTask:
         except TokenizerError:
             if isinstance(self.encoder.tokenizer, CacheTokenizer):
                 raise  # the tokenizer is unusable, not a text
-        # A text of the batch is at fault; encoded one by one, it shows.
-        checked = [self._checked(row) for row in batch]
+        # A text of the batch is at fault, such as one that only spells a control token; encoded one by one, it shows.
+        checked: list[Document | Rejected] = []
+        for row in batch:
+            if isinstance(row, Document):
+                try:
+                    self.encoder.encode([row.text])
+                except TokenizerError as error:
+                    row = Rejected(row.where, "not_encodable", f"{row.where}: {error}")
+            checked.append(row)
         texts = [row.text for row in checked if isinstance(row, Document)]
         return checked, *self.encoder.encode(texts, num_threads=self.num_threads)
-
-    def _checked(self, row: Document | Rejected) -> Document | Rejected:
-        """The row, or `Rejected` if its text cannot be encoded, such as one that only spells a control token."""
-        if isinstance(row, Document):
-            try:
-                self.encoder.encode([row.text])
-            except TokenizerError as error:
-                return Rejected(row.where, "not_encodable", f"{row.where}: {error}")
-        return row
 
 
 def _size(row: Document | Rejected) -> int:
     return len(row.text if isinstance(row, Document) else row.detail)
-
-
-def _row_metadata(document: Document) -> dict[str, Any]:
-    return {"characters": len(document.text), "split": document.split}
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +320,7 @@ class TokenBudgets:
         return chosen
 
     def _begin_inside(self, chosen: Bools, lengths: Lengths, split: str) -> Bools:
+        # Lengths 3 3 3 of which the first and last are chosen: taken 3 0 3, which begin at 0 3 3.
         taken = np.where(chosen, lengths, 0)
         inside: Bools = np.cumsum(taken) - taken < self._left[split]
         return inside

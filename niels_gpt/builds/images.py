@@ -77,6 +77,7 @@ class ImageFolder:
 
     def describe(self) -> dict[str, Any]:
         """The processor's class and a hash of its settings, if readable: these decide the number of tokens."""
+        # A processor of transformers for images and text has the one for images inside; others are one themselves.
         inner = getattr(self.processor, "image_processor", self.processor)
         settings = inner.to_dict() if hasattr(inner, "to_dict") else None
         text = None if settings is None else json.dumps(settings, sort_keys=True, default=str)
@@ -112,6 +113,7 @@ class ImageFolder:
         Raises:
             UsageError: the renderer shows another number of images.
         """
+        # Both are in the order of the conversation: the renderer has seen the messages that `located` returned.
         places = [] if media is None else media.mm_placeholders.get("image", [])
         if len(places) != len(files):
             raise UsageError(
@@ -144,6 +146,7 @@ class ImageFolder:
                 "or a path (of datasets: cast_column(NAME, Image(decode=False)))",
             )
         source = source_of(image)
+        # Resolved, because below a path is compared with it after its own links were followed.
         root = self.folder.resolve()
         if isinstance(source, BytesIO):
             data = source.getvalue()
@@ -226,26 +229,22 @@ def fit_rendered(rendered: RenderedTokens, room: int, policy: str = "head") -> R
         return rendered
     if policy == "error":
         raise MessageError("too_long", f"{n} tokens; expected at most {room}. Shorten the conversation or drop the row")
-    media = rendered.multi_modal_data or MultiModalData()
+    media = rendered.multi_modal_data or MultiModalData()  # a text without images has no runs
     places = [place for placeholders in media.mm_placeholders.values() for place in placeholders]
     # Each run with its opening and closing token: an image of 3 tokens at 3 occupies 2 to 7.
     starts = np.sort(np.array([place.offset for place in places], dtype=np.int64)) - 1
     stops = np.sort(np.array([place.offset + place.length for place in places], dtype=np.int64)) + 1
     window = beside_runs(slice(n - room, n) if policy == "tail" else slice(0, room), starts, stops)
-    cut = _cut(rendered, window)
+    lists = ("token_ids", "message_indices", "sampled_mask", "is_content")
+    parts: dict[str, Any] = {name: getattr(rendered, name)[window] for name in lists}
+    media_inside = None if rendered.multi_modal_data is None else _media_in(media, window)
+    cut = replace(rendered, **parts, multi_modal_data=media_inside)
     if policy == "drop_partial_turn" and rendered.sampled_mask[window.stop] and cut.sampled_mask:
         # The cut fell inside a sampled turn. It begins after the last token that is not sampled: F F T F T T -> from 4.
         sampled = np.asarray(cut.sampled_mask)
         sampled[np.flatnonzero(~sampled).max(initial=-1) + 1 :] = False
         cut = replace(cut, sampled_mask=sampled.tolist())
     return cut
-
-
-def _cut(rendered: RenderedTokens, window: slice) -> RenderedTokens:
-    lists = ("token_ids", "message_indices", "sampled_mask", "is_content")
-    parts: dict[str, Any] = {name: getattr(rendered, name)[window] for name in lists}
-    media = rendered.multi_modal_data
-    return replace(rendered, **parts, multi_modal_data=None if media is None else _media_in(media, window))
 
 
 def _media_in(media: MultiModalData, window: slice) -> MultiModalData | None:

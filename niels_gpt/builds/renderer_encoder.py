@@ -124,6 +124,7 @@ class RendererEncoder:
 
     def describe(self) -> dict[str, Any]:
         """See `ConversationEncoder`."""
+        # Both keys are always there: a null says that this renderer has no such hash.
         known = {"tokenizer_sha256": None, "template_sha256": None, **self.fingerprints}
         options: dict[str, Any] = {}
         if self.on != LossOn():
@@ -180,6 +181,7 @@ class RendererEncoder:
         """Encode all conversations in one call; `None` if one must be rejected, which `_one_by_one` then finds."""
         if not isinstance(self.renderer, BatchRenderer):
             return None
+        # Files of images are looked up row by row, since each of them may be missing.
         if self.images is not None and any(has_images(chat.messages) for chat in chats):
             return None
         try:
@@ -200,6 +202,7 @@ class RendererEncoder:
         if not all(map(self.policy.allow, rendered.attribution, lost)):
             return None
         check_ids(rendered.ids, self.vocab_size)
+        # Counted only now: a batch that is given up above is counted row by row.
         for chat, attribution, fields in zip(chats, rendered.attribution, lost, strict=True):
             rejections.changed.update(changes_of(chat, attribution, fields))
         images = None if self.images is None else [()] * len(chats)

@@ -92,7 +92,8 @@ def _checked_conversation(
         if chat.tools:
             raise MessageError("unsupported_field", "tools have no place in a format of plain text turns; remove them")
         check_chat(chat.messages, allow_message_weights=allow_message_weights)
-        _check_trains(chat.messages)
+        if not any(message["role"] == "assistant" for message in chat.messages):
+            raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")
         _check_contents(chat.messages, max_message_bytes)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
@@ -114,11 +115,6 @@ def as_conversation(number: int, row: Sequence[ChatMsg] | Sequence[Message] | Co
             "sources.chat_files.from_dataset(dataset)",
         )
     return Conversation(normalise(row), where=f"example {number}")
-
-
-def _check_trains(messages: Sequence[Message]) -> None:
-    if not any(message["role"] == "assistant" for message in messages):
-        raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")
 
 
 def _check_no_nul(text: str, where: str) -> None:
@@ -156,6 +152,7 @@ def batches(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Ro
     for row in rows:
         batch.append(row)
         total += size(row)
+        # Also by rows: a million rows without any text would never fill a batch.
         if total >= BATCH_CHARACTERS or len(batch) >= BATCH_ROWS:
             yield batch
             batch, total = [], 0

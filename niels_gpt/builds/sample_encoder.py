@@ -80,6 +80,7 @@ class SampleEncoder(RendererEncoder):
         if not isinstance(self.renderer, BatchRenderer) or not isinstance(producer, BatchRenderer):
             return None
         turns = [self._turns(chat) for chat in chats]
+        # Chats of the turns 1 3 and 1: three parts, (chat 0, 1) (chat 0, 3) (chat 1, 1).
         parts = [(chat, turn) for chat, chat_turns in zip(chats, turns, strict=True) for turn in chat_turns]
         try:
             wholes = self.renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
@@ -97,6 +98,7 @@ class SampleEncoder(RendererEncoder):
             ]
         except MessageError:
             return None
+        # One iterator over all of `produced`, of which each conversation takes as many as it has turns.
         attribution = iter(produced.attribution)
         for chat, whole_one, chat_turns, fields in zip(chats, wholes.attribution, turns, lost, strict=True):
             partial = [one for one in (whole_one, *(next(attribution) for _ in chat_turns)) if one != "full"]

@@ -102,5 +102,6 @@ class SentinelEncoder:
         """
         weight_of_turn = [weight_of(m) for chat in chats for m in chat.messages if m["role"] == "assistant"]
         trained = assistant_mask(ids, **{f"{name}_id": token for name, token in self._special.items()})
+        # Turn 0, which is before the first assistant turn, has the weight 0.0 that is put in front below.
         turn = np.cumsum(ids == self._special["asst"])
         return np.where(trained, np.array([0.0, *weight_of_turn], dtype=np.float32)[turn], np.float32(0))

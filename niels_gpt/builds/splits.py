@@ -40,17 +40,15 @@ class _Draws:
 
     def take(self, n: int) -> npt.NDArray[np.float64]:
         """The next `n` numbers."""
-        missing = -(-(n - len(self._block)) // BLOCK)  # in blocks, rounded up
-        self._block = np.concatenate([self._block, *(self._drawn() for _ in range(missing))])
+        blocks = [self._block]
+        # Always in whole blocks, rounded up, so that the numbers do not depend on how many are taken at once.
+        for _ in range(-(-(n - len(self._block)) // BLOCK)):
+            halves = self._twister.randint(2**32, size=(BLOCK, 2), dtype=np.uint32).astype(np.uint64)
+            bits = halves[:, 0] << np.uint64(32) | halves[:, 1]
+            blocks.append((bits & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53)
+        self._block = np.concatenate(blocks)
         taken, self._block = self._block[:n], self._block[n:]
         return taken
-
-    def _drawn(self) -> npt.NDArray[np.float64]:
-        """The next `BLOCK` numbers. The fixed size makes `take` independent of how it is called."""
-        halves = self._twister.randint(2**32, size=(BLOCK, 2), dtype=np.uint32).astype(np.uint64)
-        whole = halves[:, 0] << np.uint64(32) | halves[:, 1]
-        with_split: npt.NDArray[np.float64] = (whole & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
-        return with_split
 
 
 class ValidationSplit:
@@ -72,6 +70,7 @@ class ValidationSplit:
         SEED.check(seed)
         if not 0.0 <= fraction < 1.0:
             raise UsageError(f"the validation fraction is {fraction}; expected 0 or more and below 1")
+        # 0.1 is no exact float; as 1/10 its strata have ten rows each.
         exact = Fraction(fraction).limit_denominator(1_000_000)
         if exact == 1 or (exact == 0) != (fraction == 0):
             raise UsageError(f"the validation fraction is {fraction}; expected 0, or 0.000001 to 0.999999")
@@ -84,6 +83,7 @@ class ValidationSplit:
 
     def draw(self, group: str | None = None) -> bool:
         """Whether the next row goes to validation. Neighbouring rows of one `group` count as one row."""
+        # Only the last group is remembered, so the memory does not grow with their number.
         if group is None or group != self._group:
             self._group, self._in_val = group, self._next()
         return self._in_val
@@ -119,9 +119,10 @@ def shuffled(items: Iterable[Item], buffer_size: int, seed: int) -> Iterator[Ite
         if len(buffer) < buffer_size:
             buffer.append(item)
             continue
-        place = int(draws.take(1)[0] * buffer_size)
-        leaving, buffer[place] = buffer[place], item
+        at = int(draws.take(1)[0] * buffer_size)
+        leaving, buffer[at] = buffer[at], item
         yield leaving
+    # The rest by one draw for each: stable, so that equal draws give the same order everywhere.
     order = np.argsort(draws.take(len(buffer)), kind="stable")
-    for place in order.tolist():
-        yield buffer[place]
+    for at in order.tolist():
+        yield buffer[at]

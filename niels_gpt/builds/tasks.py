@@ -113,6 +113,8 @@ class Executor(Protocol):
 class SerialExecutor:
     """Runs the task in this process and stores nothing."""
 
+    # Nothing to report or to delete, so `out`, `recipe` and `progress` are not used here.
+
     def chunks(
         self,
         task: Task,

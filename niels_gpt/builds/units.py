@@ -26,7 +26,7 @@ import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -47,7 +47,6 @@ from niels_gpt.sources.rejections import ALL, REJECTED_NAME, Rejections
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import HashedWriter, json_bytes, sync_directory, write_atomic
 from niels_gpt.storage.manifests import (
-    Manifest,
     check_file_records,
     check_keys,
     check_manifest_hash,
@@ -96,7 +95,7 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
                 _delete_other(other, wanted, progress)
         shutil.rmtree(folder / ATTEMPTS, ignore_errors=True)
         (folder / ATTEMPTS).mkdir(parents=True, exist_ok=True)  # a worker of a killed run may still be writing there
-    if finished := _count(folder):
+    if finished := len(list(folder.glob("unit_*"))):
         progress.note(f"{out}: continues with {finished:,} finished units of an earlier run")
     write_atomic(folder / RECIPE_NAME, json_bytes(wanted))
     return folder
@@ -148,7 +147,7 @@ def _read_listing(path: Path, first: bytes) -> tuple[list[Slice], int]:
     size = len(first)
     for line in lines[1:]:
         try:
-            part = Slice(**json.loads(line[9:]))
+            part = Slice(**json.loads(line[9:]))  # after eight digits of the checksum and a space
         except (ValueError, TypeError):
             break
         if _line(asdict(part)) != line:
@@ -156,10 +155,6 @@ def _read_listing(path: Path, first: bytes) -> tuple[list[Slice], int]:
         known.append(part)
         size += len(line)
     return known, size
-
-
-def _count(folder: Path) -> int:
-    return sum(1 for _ in folder.glob("unit_*"))
 
 
 def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) -> None:
@@ -178,7 +173,7 @@ def retain_or_delete(out: Path, folder: Path, progress: Progress) -> None:
 
     With a single unit, starting again costs less than a directory beside the output that a user has to understand.
     """
-    if (finished := _count(folder)) > 1:
+    if (finished := len(list(folder.glob("unit_*")))) > 1:
         progress.note(f"{out}: {finished:,} finished units stay in {folder}; the same command continues from there")
     else:
         rename_and_delete(units_path(out))
@@ -294,11 +289,12 @@ def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> 
     finally:
         writer.abandon()
         rejections.abandon()
+    # Last: a directory without it is no unit, whatever else is in it.
     manifest = {
         "slice": _recorded(unit_task.part),
         "rows": writer.rows,
         "tokens": writer.tokens,
-        "whole": task.binary_mask,
+        "whole": task.binary_mask,  # all weights are whole numbers, stored as uint8; else as float32
         "changed": dict(rejections.changed),
         "files": files,
     }
@@ -340,7 +336,7 @@ class _UnitWriter:
         return [writer for writer in every if writer is not None]
 
     def write(self, chunk: Chunk) -> None:
-        weights = chunk.weights.astype(self._dtype)
+        weights = chunk.weights.astype(self._dtype)  # of float32 0.5 makes uint8 0, which the comparison finds
         if (weights != chunk.weights).any():
             raise UsageError('a weight between 0 and 1 does not fit a mask of 0 and 1; build with mask_dtype="float32"')
         self._ids.write(chunk.ids.astype("<u4"))
@@ -348,18 +344,15 @@ class _UnitWriter:
         self._weights.write(weights)
         if self._metadata is not None:
             self._metadata.write(_lines(chunk.metadata))
-        self._write_groups(chunk.groups)
-        self.tokens += len(chunk.ids)
-        self.rows += len(chunk.lengths)
-
-    def _write_groups(self, groups: Sequence[str | None]) -> None:
         # Most sources have no groups, so the file is only created with the first one, with a null for each row before
         # it.
-        if self._groups is None and any(group is not None for group in groups):
+        if self._groups is None and any(group is not None for group in chunk.groups):
             self._groups = HashedWriter(self._groups_path)
             self._groups.write(_lines([None] * self.rows))
         if self._groups is not None:
-            self._groups.write(_lines(groups))
+            self._groups.write(_lines(chunk.groups))
+        self.tokens += len(chunk.ids)
+        self.rows += len(chunk.lengths)
 
     def close(self) -> dict[str, Any]:
         return {writer.path.name: writer.close().to_json() for writer in self._writers}
@@ -402,7 +395,14 @@ class Unit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        manifest = _manifest(path)
+        manifest_path = path / MANIFEST_NAME
+        try:
+            manifest = read_manifest(manifest_path)
+            check_keys(manifest_path, manifest, REQUIRED_KEYS, "unit")
+            check_file_records(manifest_path, manifest)
+            check_manifest_hash(manifest_path, manifest)
+        except CacheError as error:
+            raise DataError(f"{error}; the unit is built again") from error
         for name, record in manifest["files"].items():
             file = path / name
             if not file.is_file() or file_record(file).sha256 != record["sha256"]:
@@ -416,6 +416,7 @@ class Unit:
         """Chunks of about a million tokens, memory-mapped, with the rejected rows in their places between them."""
         with ExitStack() as files:
             rows, taken = _Rows(self.path, self._weights_dtype, files), 0
+            # Rows 0 to 4 with rejections after 2 and after 4 rows: rows 0 1, a rejection, rows 2 3, a rejection, row 4.
             for before, rejected in map(json.loads, _json_lines(self.path / REJECTED_NAME, files)):
                 yield from rows.take(before - taken)
                 taken = before
@@ -457,17 +458,6 @@ def _values(lines: Iterator[bytes], n: int) -> list[Any]:
     return values
 
 
-def _manifest(path: Path) -> Manifest:
-    try:
-        manifest = read_manifest(path / MANIFEST_NAME)
-        check_keys(path / MANIFEST_NAME, manifest, REQUIRED_KEYS, "unit")
-        check_file_records(path / MANIFEST_NAME, manifest)
-        check_manifest_hash(path / MANIFEST_NAME, manifest)
-    except CacheError as error:
-        raise DataError(f"{error}; the unit is built again") from error
-    return manifest
-
-
 def _parts(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     """Cut lengths into parts of at most `TOKENS_AT_ONCE` tokens; a longer row is a part of its own.
 
@@ -476,6 +466,7 @@ def _parts(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     for first in range(0, len(lengths), ROWS_AT_ONCE):
         rows = np.array(lengths[first : first + ROWS_AT_ONCE])
         while len(rows):
+            # At least one row, so that a row that is longer by itself makes progress.
             fit = max(1, int(np.searchsorted(np.cumsum(rows), TOKENS_AT_ONCE, side="right")))
             yield rows[:fit]
             rows = rows[fit:]

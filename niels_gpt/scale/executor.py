@@ -151,7 +151,7 @@ class _Watch:
         with self._lock:
             self._begun.pop(unit_task.number, None)
             self._consumed = unit_task.part.read
-        self._report()
+        self._report()  # at once, because at the end of a build there may be no next second
 
     def __enter__(self) -> _Watch:
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -190,6 +190,7 @@ def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
 
 def _without_outdated(task: Task, unit_task: UnitTask, progress: Progress) -> UnitTask:
     """The same unit task, after deleting a unit of an earlier run that read files (images) which have changed since."""
+    # Which images rows name is part of the input, which the recipe's hash covers; the bytes of these files are not.
     if isinstance(task, ReadsFiles) and is_finished(unit_task):
         try:
             current = task.is_current(_contents(unit_task.path))

@@ -81,51 +81,51 @@ class ReadCache:
         name, data = remote_manifest
         # The path in the store: unlike the URL it has no password, which must not become part of a name.
         store_path = file_system(url)[1]
-        place = self.folder / f"{plain_name(store_path)}-{sha256(data).hexdigest()[:16]}"
-        with storage_errors("creating the directory", place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(place):
+        target = self.folder / f"{plain_name(store_path)}-{sha256(data).hexdigest()[:16]}"
+        with storage_errors("creating the directory", target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target):
             # This class makes no links, and might write through one. A user who changes the directory at the same
             # moment is not stopped by this: the read cache must belong to its users.
-            below = [Path(root, name) for root, folders, files in os.walk(place) for name in folders + files]
-            for path in (place, *below):
+            below = [Path(root, name) for root, folders, files in os.walk(target) for name in folders + files]
+            for path in (target, *below):
                 if path.is_symlink():
                     raise _planted(path)
-            if not _is_complete(place, Path(store_path) / name, data):
-                self._fetch(url, Path(store_path) / name, place, data)
+            if not _is_complete(target, Path(store_path) / name, data):
+                self._fetch(url, Path(store_path) / name, target, data)
             # The time of the last use, on the manifest: data files may be mapped by readers, and a time of access is
             # often not recorded at all (`noatime`). The file system's own resolution is coarser.
             now = time.time_ns()
-            os.utime(place / name, ns=(now, now))
-        return place
+            os.utime(target / name, ns=(now, now))
+        return target
 
-    def _fetch(self, url: str, manifest: Path, place: Path, data: bytes) -> None:
-        with storage_errors("creating the directory", place):
-            place.mkdir(exist_ok=True)
+    def _fetch(self, url: str, manifest: Path, target: Path, data: bytes) -> None:
+        with storage_errors("creating the directory", target):
+            target.mkdir(exist_ok=True)
         # The manifest gets its own name last, after every file it lists: an entry without it is a fetch that was cut
         # off, which the next `open` continues.
-        wanted = place / f".{manifest.name}.wanted"
+        wanted = target / f".{manifest.name}.wanted"
         write_atomic(wanted, data)
         files = _files_of(wanted, manifest)
-        self._make_room(bytes_of(files), place)
-        self._progress.begin(f"fetching {place.name}", total=bytes_of(files), unit="bytes")
+        self._make_room(bytes_of(files), target)
+        self._progress.begin(f"fetching {target.name}", total=bytes_of(files), unit="bytes")
         for file, record in files.items():
-            copy_file(f"{url}/{file}", place / file, record, Retries(), self._progress)
-        with storage_errors("completing", place):
-            wanted.rename(place / manifest.name)
-            sync_directory(place)
+            copy_file(f"{url}/{file}", target / file, record, Retries(), self._progress)
+        with storage_errors("completing", target):
+            wanted.rename(target / manifest.name)
+            sync_directory(target)
 
-    def _make_room(self, needed: int, place: Path) -> None:
+    def _make_room(self, needed: int, target: Path) -> None:
         """Evict datasets, the least recently used first, until `needed` bytes fit."""
         for trash in self._named(TRASH):  # of processes that were killed while deleting
             shutil.rmtree(trash, ignore_errors=True)
         if needed > self._max_bytes:
             raise UsageError(
-                f"{place.name} has {needed:,} bytes, more than the {self._max_bytes:,} of the cache {self.folder}; "
+                f"{target.name} has {needed:,} bytes, more than the {self._max_bytes:,} of the cache {self.folder}; "
                 "allow more (max_bytes=, --max-bytes)"
             )
         # Only what has a lock file beside it: a directory of the user's may have a name like an entry's.
-        others = [path for path in self._named(ENTRY) if path != place and _lock_path(path).is_file()]
+        others = [path for path in self._named(ENTRY) if path != target and _lock_path(path).is_file()]
         sizes = {entry: _bytes_below(entry) for entry in others}
         for entry in sorted(others, key=_last_use):
             if sum(sizes.values()) + needed <= self._max_bytes:
@@ -141,12 +141,12 @@ class ReadCache:
         return sorted(path for path in found if path.is_dir() and not path.is_symlink())
 
 
-def _is_complete(place: Path, manifest: Path, data: bytes) -> bool:
+def _is_complete(target: Path, manifest: Path, data: bytes) -> bool:
     """Whether an entry has this manifest, and all files that it lists have their sizes. Contents are not read."""
-    path = place / manifest.name
+    path = target / manifest.name
     if not path.is_file() or path.read_bytes() != data:
         return False
-    return all(size_of(place / file) == record["bytes"] for file, record in _files_of(path, manifest).items())
+    return all(size_of(target / file) == record["bytes"] for file, record in _files_of(path, manifest).items())
 
 
 def _files_of(manifest: Path, where: Path) -> Manifest:
@@ -175,14 +175,14 @@ def _status(path: Path) -> os.stat_result | None:
     return None
 
 
-def _lock_path(place: Path) -> Path:
-    return place.with_name(f"{place.name}.lock")
+def _lock_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.lock")
 
 
 @contextmanager
-def _locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
+def _locked(target: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of an entry for the block; yields false if it is taken and `wait` is false."""
-    path = _lock_path(place)
+    path = _lock_path(target)
     if path.is_symlink():
         raise _planted(path)
     with storage_errors("locking", path):

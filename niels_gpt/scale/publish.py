@@ -176,7 +176,7 @@ def _send(fs: Any, uploader: Uploader, out: OutgoingFile, path: str, progress: P
 
 def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SILENT) -> bool:
     """Whether a file of this size and sha256 is at `path`. If the size is right, the whole file is read back."""
-    if size_at(fs, path) != size:
+    if size_at(fs, path) != size:  # first, because it takes one small request
         return False
     seen = sha256()
     with remote_errors("reading", path), opened(fs, path) as file:

@@ -84,13 +84,14 @@ class RayRunner:
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        if self._ray.is_initialized():
+        if self._ray.is_initialized():  # by the program, which uses its connection afterwards
             yield
             return
         # Without an address Ray connects to the cluster named in a file in its temporary directory, even a dead one.
         address = self._address or os.environ.get("RAY_ADDRESS") or LOCAL
         try:
             _check_reachable(address)
+            # Ray refuses `num_cpus` for a cluster that exists already.
             cpus = self._workers if address == LOCAL else None
             with _sigterm_kept():
                 self._ray.init(address=address, num_cpus=cpus, log_to_driver=False)
@@ -222,14 +223,20 @@ class _Queue:
         ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
             self._take(refs[ref], ref)
+        if self._timeout is None:
+            return
+        now = time.monotonic()
         for started in self.under_way:
-            if self._hangs(started):
+            # The time in Ray's queue does not count: an attempt has begun when its directory exists.
+            if started.since is None:
+                started.since = now if started.unit_task.attempts_path.exists() else None
+            elif now - started.since > self._timeout:
                 self._ray.cancel(started.ref, force=True)
                 self._again(started, f"took longer than {self._timeout:g} s")
 
     def _take(self, started: _Started, ref: Any) -> None:
         try:
-            started.error = self._ray.get(ref)
+            started.error = self._ray.get(ref)  # `None`, or an error that `_build` returned
             started.done = True
             self.under_way.remove(started)
             self._times.append(time.monotonic() - started.sent)
@@ -242,15 +249,6 @@ class _Queue:
                 started.second = None
                 return
             self._again(started, f"died ({type(error).__name__})")
-
-    def _hangs(self, started: _Started) -> bool:
-        if self._timeout is None:
-            return False
-        now = time.monotonic()
-        if started.since is None:
-            started.since = now if started.unit_task.attempts_path.exists() else None
-            return False
-        return now - started.since > self._timeout
 
     def _again(self, started: _Started, why: str) -> None:
         if started.unit_task.attempt + 1 == MOST_ATTEMPTS:

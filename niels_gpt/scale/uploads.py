@@ -63,7 +63,7 @@ class OutgoingFile:
 
 def part_size(size: int, least: int) -> int:
     """Bytes per part: `least`, or more for a file that would have more than `MAX_PARTS` parts."""
-    return max(least, -(-size // MAX_PARTS))
+    return max(least, -(-size // MAX_PARTS))  # rounded up: 1,000,001 bytes in 10,000 parts are 101 each
 
 
 def put_small(fs: Any, path: str, data: bytes) -> None:
@@ -106,6 +106,7 @@ class RenameUploader:
     def send(self, out: OutgoingFile, path: str) -> int:
         """See `Uploader`; always 0."""
         target = Path(path)
+        # Beside the target, because a rename works only within one file system.
         aside = target.with_name(f".{target.name}.part")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -164,6 +165,7 @@ class MultipartUploader:
         Raises:
             DataError: the file differs from its manifest; the upload is aborted.
         """
+        # Also for a file that fits into one part: what an earlier run left open is aborted below.
         unfinished = self._unfinished(path)
         if out.size <= self._part_bytes:
             fullest, before = None, 0
@@ -251,7 +253,7 @@ class Upload:
             except FileNotFoundError:  # completed or aborted since the listing
                 return None
             upload.parts.update((part["PartNumber"], part) for part in page.get("Parts", []))
-            if not page.get("IsTruncated"):
+            if not page.get("IsTruncated"):  # this was the last page
                 return upload
             more = {"PartNumberMarker": page["NextPartNumberMarker"]}
 
@@ -281,4 +283,5 @@ def agrees(part: Part, data: bytes) -> bool:
         return False
     if "ChecksumCRC32" in part:
         return bool(part["ChecksumCRC32"] == b64encode(zlib.crc32(data).to_bytes(4, "big")).decode())
+    # S3 writes ETags in quotes.
     return bool(part["ETag"].strip('"') == md5(data, usedforsecurity=False).hexdigest())

@@ -107,6 +107,7 @@ class _NullFilter:
             return [self.inside(one) for one in node]
         if not isinstance(node, Mapping):
             return node
+        # A call, its function, or a result: what has a name may be described by the tool of this name.
         name = node.get("name")
         schema = self.schemas.get(name) if isinstance(name, str) else None
         result = {}

@@ -104,6 +104,7 @@ class Source(ABC, Generic[Row]):
 
     def fingerprint(self) -> str:
         """sha256 of `config()`: equal fingerprints mean equal rows."""
+        # Sorted, because the order in which a source lists its options says nothing.
         return hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()
 
 

@@ -85,7 +85,7 @@ class ChatFile(ChatSource):
         if self.dialect is not None or self.mapping.dialect is not None:
             return self.dialect or self.mapping.dialect
         seen: dict[str, None] = {}  # in the order of the rows
-        for record in islice(self._made(read_records(self.path)), SAMPLED):
+        for record in islice(self._mapped(read_records(self.path)), SAMPLED):
             if isinstance(record, Record) and isinstance(record.value, dict):
                 found = candidates(record.value)
                 self._refuse_two_readings(record, found)
@@ -127,14 +127,15 @@ class ChatFile(ChatSource):
 
     def resolved(self) -> ChatFile:
         """See `Sliceable`: the dialect is detected once, not for every slice."""
+        # With a counter of its own: this process and a worker read at the same time.
         return replace(self, dialect=self.detected_dialect() or "messages", count=ReadProgress())
 
     def _conversations(self, records: Iterable[Record | Rejected]) -> Iterator[Conversation | Rejected]:
         dialect = self.detected_dialect() or "messages"
-        for record in self._made(records):
+        for record in self._mapped(records):
             yield record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)
 
-    def _made(self, records: Iterable[Record | Rejected]) -> Iterable[Record | Rejected]:
+    def _mapped(self, records: Iterable[Record | Rejected]) -> Iterable[Record | Rejected]:
         """The records after the mapping's function, if it has one."""
         return records if self.mapping.function is None else self.mapping.function.applied(records)
 
@@ -148,6 +149,7 @@ def refuse_labelled(row: Mapping[str, Any], where: str) -> None:
     Raises:
         UsageError: it has a prompt, a completion and a label that is true or false, or a conversation and such a tag.
     """
+    # Only true and false: a label may also be a text, such as a topic, and then says nothing about the answer.
     name = next((name for name in LABELS if isinstance(row.get(name), bool)), None)
     dialect = None if name is None else detect(row)
     is_pair = dialect == "prompt_completion"
@@ -276,7 +278,7 @@ class ChatFiles(ChatSource):
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The conversations of the first file, then of the second, ..., from row `start` on of all rows."""
-        for file in self.files:
+        for file in self.files:  # all of them now, so that the total is known with the first row
             file.count.begin([file.path])
         return islice(self._rows_of(self.files), start, None)
 

@@ -127,6 +127,7 @@ def _slices_of_parquet(files: Sequence[RemoteFile], slice_bytes: int) -> Iterato
     for number, file in enumerate(files):
         check_columns(file, files[0])
         for part in slice_file(file, slice_bytes):
+            # As if all files had the same size: the share is only for the progress.
             read = (number + part.read) / len(files)
             yield replace(part, before=before + part.before, read=read, path=file.url)
         before += row_counts(file)[-1]
@@ -383,7 +384,7 @@ def articles(lines: Iterable[Document | Rejected], split: str) -> Iterator[Docum
         if _TITLE.fullmatch(line.text) and "".join(parts).strip():
             yield Document(where, "".join(parts), split=split)
             parts = []
-        where = where if parts else line.where
+        where = where if parts else line.where  # an article is named by its first row
         parts.append(line.text)
     if "".join(parts).strip():
         yield Document(where, "".join(parts), split=split)

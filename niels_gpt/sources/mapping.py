@@ -210,8 +210,8 @@ def _without(row: Mapping[str, Any], steps: Sequence[str | int]) -> dict[str, An
     first, *later = steps
     rest = {key: value for key, value in row.items() if key != first}
     inner = row.get(first) if isinstance(first, str) else None
-    if later and isinstance(first, str) and isinstance(inner, Mapping) and (kept := _without(inner, later)):
-        rest[first] = kept
+    if later and isinstance(first, str) and isinstance(inner, Mapping) and (remaining := _without(inner, later)):
+        rest[first] = remaining
     return rest
 
 
@@ -350,6 +350,7 @@ def _from_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise InputError(f"{file}: not a Python module")
+    # Registered before it runs: dataclasses look their module up by its name while they are defined.
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

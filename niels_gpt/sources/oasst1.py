@@ -152,6 +152,7 @@ def _thread(
     path: list[dict[str, Any]], name: str, english_only: bool, max_messages: int | None
 ) -> Conversation | Rejected:
     where = f"{name} thread {path[-1]['message_id']}"
+    # Of the whole thread, also of messages after the first `max_messages`.
     if english_only and any(message["lang"] != "en" for message in path):
         return _left_out(where, "other_language", "a message is not in English")
     used = path[:max_messages]

@@ -94,7 +94,7 @@ class PreferenceFiles:
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: small files share a slice."""
-        below = slice_bytes if len(self.files) > 1 else 0
+        below = slice_bytes if len(self.files) > 1 else 0  # one file has no neighbours to share a slice with
         slices = slice_files(self.files, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=below)
         return self.hashed.checked(slices, self.files)
 
@@ -156,6 +156,7 @@ def _preferences(records: Iterable[Record | Rejected], form: str) -> Iterator[Pr
 
 
 def _form_of(path: AnyFile) -> str | None:
+    # More than the first row, because unusable rows may come first.
     for record in islice(read_records(path), LOOKED_AT):
         if isinstance(record, Record) and isinstance(record.value, dict) and (form := detect_form(record.value)):
             return form

@@ -101,10 +101,10 @@ class PromptColumns:
                 raise MessageError("no_prompt", f"{prompt_path} is an empty text; expected a question")
             turns = [{"role": "user", "content": turns}]
         # From here on a prompt is read like a conversation, so that both are rendered alike.
-        whole = {"messages": turns, **{name: value for name, (_, value) in beside.items()}}
+        conversation = {"messages": turns, **{name: value for name, (_, value) in beside.items()}}
         if arrow:
-            whole, _ = without_arrow_nulls(whole)
-        messages = normalise(to_messages(whole, "messages"))
+            conversation, _ = without_arrow_nulls(conversation)
+        messages = normalise(to_messages(conversation, "messages"))
         if messages[-1]["role"] == "assistant":
             raise MessageError(
                 "prompt_ends_with_answer",
@@ -114,7 +114,7 @@ class PromptColumns:
         paths = [prompt_path, answer_path, *(path for path, _ in beside.values())]
         # A column of which only one field was used (`reward_model.ground_truth`) stays.
         metadata = {name: value for name, value in row.items() if name not in paths}
-        return Prompt(messages, answer, where, tools_of(whole), metadata)
+        return Prompt(messages, answer, where, tools_of(conversation), metadata)
 
     def _found(self, row: Row, name: str, paths: Sequence[str]) -> tuple[str | None, Any]:
         """`(path, value)` of the first path at which a row has something; `(None, None)` if it has nothing.
@@ -127,7 +127,7 @@ class PromptColumns:
         for path in paths:
             try:
                 value = value_at(row, name, path)
-            except MessageError:
+            except MessageError:  # nothing there; the row may have one of the other columns
                 continue
             if value is not None:
                 return path, value

@@ -81,6 +81,7 @@ class BadRowLimit:
         Raises:
             UsageError: something else.
         """
+        # Python converts at most 4300 digits; a number of more digits than the largest one is too large anyway.
         if isinstance(value, str) and value.strip().isdecimal() and value.isascii():
             value = int(value) if len(value) < len(str(MAX_BAD_ROWS.most)) else MAX_BAD_ROWS.most + 1
         if not isinstance(value, str):
@@ -138,6 +139,7 @@ class TooManyBadRows(DataError):
     def __init__(
         self, bad_rows: int, rows: int, *, whole: bool, limit: BadRowLimit, reasons: Mapping[str, RejectedReason]
     ) -> None:
+        # The arguments become `args`, from which `__reduce__` makes the error again in another process.
         super().__init__(bad_rows, rows, whole, limit, reasons)
         self.bad_rows, self.rows, self.whole, self.limit, self.reasons = bad_rows, rows, whole, limit, reasons
 
@@ -268,12 +270,9 @@ class Rejections:
                 self._rows_at_excess = self.rows
                 text = f"{_sentence(row.detail)}. Too many unusable rows; reading on, to report all reasons at once"
                 self._progress.note(text)
-        if self._rows_at_excess is None:
-            self._write(row)
-        else:
+        if self._rows_at_excess is not None:
             self._stop_after_reading_on()
-
-    def _write(self, row: Rejected) -> None:
+            return
         place = "" if self.relative_to is None else f"{self.relative_to}/"
         where, detail = (text.replace(place, "") if place else text for text in (row.where, row.detail))
         line: dict[str, Any] = {"where": where, "reason": row.reason, "detail": detail}
@@ -281,6 +280,7 @@ class Rejections:
             line["expected"] = True
         if self._file is None:
             self._file = HashedWriter(self._path)
+        # A detail may quote an unpaired surrogate, which UTF-8 does not have.
         self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
     def _stop_after_reading_on(self) -> None:

@@ -22,6 +22,7 @@ SUFFIXES = (".md", ".markdown")
 # Front matter: a block between two lines of three dashes at the very top of a note.
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _WIKI_LINK = re.compile(r"!?\[\[(?:[^\]|]*\|)?([^\]|]+)\]\]")
+# An address may have one level of parentheses, as in .../Tea_(plant), and a title in quotes after it.
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)")
 
 

@@ -92,7 +92,7 @@ class TextFiles(TextSource):
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
         """See `Sliceable`."""
-        self.count.begin(())
+        self.count.begin(())  # nothing yet: what counts is the part, not its file
         if part.kind == "files":
             files = self.files()[part.start : part.stop]
             return self.hashed.checked(chain.from_iterable(map(_documents, files)), files)
@@ -179,6 +179,7 @@ def _parts(
             where = f"{file}:{line}"
             try:
                 text = decode(part, str(file), first_line=line, first_byte=at)
+                # A byte order mark is one at the beginning of the file only.
                 yield Document(where, text if at else text.removeprefix("\ufeff"), group=str(file))
             except InputError as error:
                 yield Rejected(where, "invalid_utf8", str(error))

@@ -186,6 +186,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 def _open_aside(path: Path) -> tuple[Path, IO[bytes]]:
     """A new temporary file beside `path`, locked while it is open; its name is never used again."""
     while True:
+        # Beside the file: a rename works only within one file system.
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
         file: IO[bytes] | None = None
         try:
@@ -208,12 +209,12 @@ def remove_abandoned(path: Path) -> None:
     # RDWR: NFS locks only files that are open for writing. NOFOLLOW and NONBLOCK: another user may have put a link or a
     # pipe under such a name.
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
+    for abandoned in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
         with suppress(OSError):  # deleted meanwhile, or owned by another user
-            descriptor = os.open(left, flags)
+            descriptor = os.open(abandoned, flags)
             try:
                 if locks.take(descriptor, wait=False):
-                    left.unlink()
+                    abandoned.unlink()
             finally:
                 os.close(descriptor)
 

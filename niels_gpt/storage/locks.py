@@ -34,6 +34,7 @@ def take(descriptor: int, *, wait: bool, shared: bool = False) -> bool:
         wait: for other processes to release it; otherwise the result says whether it was free.
         shared: others may hold it at the same time, if they also take it shared.
     """
+    # LOCK_NB: a lock that is taken is an error at once (EWOULDBLOCK), which Python raises as BlockingIOError.
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -47,6 +48,7 @@ def release(descriptor: int, process: int | None = None) -> None:
     Args:
         process: the id of the process that holds the lock; in one that was forked from it, only the file is closed.
     """
+    # A forked child has the same open file: if it unlocked the file, its parent's lock would be gone, too.
     if process in (None, os.getpid()):
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -79,7 +81,7 @@ def locked_directory(folder: Path, *, seconds: float | None = None) -> Iterator[
 def within(seconds: float, try_once: Callable[[], bool]) -> bool:
     """Try until it succeeds or the time is over, at least once; returns whether it succeeded."""
     end = time.monotonic() + seconds
-    while not try_once():
+    while not try_once():  # polled, because `flock` itself waits without a limit
         if time.monotonic() >= end:
             return False
         time.sleep(POLL_SECONDS)

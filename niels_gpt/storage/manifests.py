@@ -180,6 +180,7 @@ def check_splits(path: Path, manifest: Manifest, splits: Sequence[str], counted:
     foreign = sorted(set(manifest["splits"]) - set(splits))
     if foreign:
         raise CacheError(f"{path}: splits has {foreign[0]!r}; expected {' and '.join(splits)}. {REPAIR}")
+    # Every build counts the same things in each split, so another column is an edit.
     columns = {tuple(sorted(row)) for row in manifest["splits"].values()}
     if len(columns) > 1:
         raise CacheError(f"{path}: splits count different things: {' and '.join(map(str, columns))}. {REPAIR}")

@@ -44,7 +44,7 @@ def is_regular(path: Path) -> bool:
         try:
             mode = path.stat().st_mode
         except FileNotFoundError:
-            if not path.is_symlink():
+            if not path.is_symlink():  # `stat` follows links, so a dead one looks like nothing
                 return False
             raise _no_file(path, "a link to nothing") from None
         except NotADirectoryError:  # a part of the path is a file, so nothing is below it
@@ -116,7 +116,7 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
     Raises:
         StorageError: as `open_regular`. InputError: it is not an array that `numpy.save` wrote, or a damaged one.
     """
-    open_regular(path).close()
+    open_regular(path).close()  # refuses a pipe, for which numpy would wait
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header raises what its parser raises

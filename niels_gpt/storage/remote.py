@@ -227,8 +227,8 @@ class PatientFile(io.RawIOBase):
             wanted -= 1
         fs, path, at, file = self._fs, self._path, self._at, self._file
 
-        # Uses no attribute of this object: after a timeout the stalled call may still run in its thread, with the file
-        # object that it had. `_forget` drops that object, and the next attempt opens another.
+        # Position and file are those of this attempt: after a timeout the stalled call may still run in its thread,
+        # with the file object that it had. `_forget` drops that object, and the next attempt opens another.
         def read() -> tuple[Any, str | None, bytes]:
             if self._by_ranges:  # one request; it opens no file and tells no version
                 return None, None, bytes(fs.cat_file(path, start=at, end=at + wanted))
@@ -404,7 +404,7 @@ def download(url: str, size: int, digest: str, sink: Callable[[int, bytes], None
         StorageError: the store did not give the file in time. MissingExtra: no fsspec, or no s3fs.
     """
     for _ in range(DAMAGED_READS):
-        seen, at = sha256(), 0
+        seen, at = sha256(), 0  # anew: nothing says which of the bytes were damaged
         # Hashed as it comes, so that the comparison costs no second read.
         with suppress(ChangedWhileRead):  # its beginning is another one now, which the next turn reads
             for data in _chunks(url, size, retries, is_hashed=True):

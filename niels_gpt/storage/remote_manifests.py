@@ -51,6 +51,7 @@ def find_manifest(url: str, names: Sequence[str], retries: Retries) -> tuple[str
 def _read_whole(url: str, retries: Retries) -> bytes | None:
     """The bytes of a manifest, read again if they are damaged; the last ones, if they remain so. `None`: no file."""
     data = None
+    # Bytes that stay damaged are returned, so that the reader of the manifest says what is wrong with it.
     for _ in range(DAMAGED_READS):
         data = read_small(url, MOST_MANIFEST_BYTES, retries)
         if data is None or is_whole(data):

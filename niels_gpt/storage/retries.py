@@ -142,6 +142,7 @@ def in_time(call: Callable[[], T], seconds: float | None) -> T:
             failed.append(error)
         done.set()
 
+    # A thread for each call, not a pool: one that has stalled could not be used again.
     threading.Thread(target=run, name="niels_gpt-read", daemon=True).start()
     if not done.wait(seconds):
         raise TimeoutError(f"no answer for {seconds:g} s")

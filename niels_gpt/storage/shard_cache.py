@@ -138,8 +138,8 @@ class ShardCache:
 
     def has(self, shard: RemoteShard) -> bool:
         """Whether the shard is here now, with all its files; it may be evicted at any time, unless it is held."""
-        place = self._place(shard.key)
-        return place.is_dir() and all(size_of(place / file.name) == file.bytes for file in shard.files)
+        shard_dir = self._shard_dir(shard.key)
+        return shard_dir.is_dir() and all(size_of(shard_dir / file.name) == file.bytes for file in shard.files)
 
     def hold(self, shard: RemoteShard) -> HeldShard:
         """The shard, downloaded if necessary, and held while the result exists.
@@ -152,8 +152,8 @@ class ShardCache:
         while (shard_here := self.held_if_here(shard)) is None:
             if not self.fetch(shard) and time.monotonic() > end:
                 raise StorageError(
-                    f"{self._place(shard.key)}: another process of this machine has been downloading this shard for "
-                    f"{PATIENCE * self.retries.stall_seconds:g} s; end it, or use another cache_dir"
+                    f"{self._shard_dir(shard.key)}: another process of this machine has been downloading this shard "
+                    f"for {PATIENCE * self.retries.stall_seconds:g} s; end it, or use another cache_dir"
                 )
             time.sleep(locks.POLL_SECONDS if not self.has(shard) else 0)
         return shard_here
@@ -175,26 +175,26 @@ class ShardCache:
                 f"{shard.url}: a shard of {shard.bytes:,} bytes does not fit into the {self.max_bytes:,} of the cache "
                 f"{self.folder}; raise cache_bytes"
             )
-        place = self._place(shard.key)
-        part = place.with_name(place.name + PART)
-        _refuse_link(place)
+        shard_dir = self._shard_dir(shard.key)
+        part = shard_dir.with_name(shard_dir.name + PART)
+        _refuse_link(shard_dir)
         _refuse_link(part)
         with self._if_free(shard.key) as free:
             # Not free means that another process downloads it, or reads it: then it is complete. If it is free, another
             # one may have completed it since the caller looked.
             if not free or self.has(shard):
                 return self.has(shard)
-            if place.is_dir():
-                _log.warning("[Store] %s: a shard that has lost files; downloading it again", place)
-                with storage_errors("removing what is left of a shard", place):
+            if shard_dir.is_dir():
+                _log.warning("[Store] %s: a shard that has lost files; downloading it again", shard_dir)
+                with storage_errors("removing what is left of a shard", shard_dir):
                     shutil.rmtree(part, ignore_errors=True)
-                    place.rename(part)  # which is deleted before the download
+                    shard_dir.rename(part)  # which is deleted before the download
             if not self._make_room(shard, part, self.retries.stall_seconds if wait else 0):
                 return False
             try:
                 self._download(shard, part)
-                with storage_errors("completing", place):
-                    part.rename(place)
+                with storage_errors("completing", shard_dir):
+                    part.rename(shard_dir)
                 self._record_version(shard, self._version(shard))
             except BaseException:  # Ctrl-C too must not leave part of a download behind
                 shutil.rmtree(part, ignore_errors=True)
@@ -222,7 +222,7 @@ class ShardCache:
 
     def held_if_here(self, shard: RemoteShard) -> HeldShard | None:
         """As `hold`, but `None` instead of downloading or waiting."""
-        _refuse_link(self._place(shard.key))
+        _refuse_link(self._shard_dir(shard.key))
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
             if (
@@ -232,7 +232,7 @@ class ShardCache:
             ):
                 self._record_use(shard.key)
                 # The result now owns the lock, which the `finally` below must not release.
-                held, descriptor = HeldShard(self._place(shard.key), descriptor), -1
+                held, descriptor = HeldShard(self._shard_dir(shard.key), descriptor), -1
                 return held
         finally:
             if descriptor >= 0:
@@ -251,31 +251,33 @@ class ShardCache:
         Raises:
             CacheError: a file differs, and another process is reading the shard.
         """
-        place, version = self._place(shard.key), self._version(shard)
+        shard_dir, version = self._shard_dir(shard.key), self._version(shard)
         # Bytes 0 to 7 of a lock file are the counter, 8 to 39 the version.
         if _lock_file(self._lock_path(shard.key))[COUNTER_BYTES : COUNTER_BYTES + VERSION_BYTES] == version:
             return True
-        changed = next((file for file in shard.files if file_record(place / file.name).sha256 != file.sha256), None)
+        changed = next((file for file in shard.files if file_record(shard_dir / file.name).sha256 != file.sha256), None)
         if changed is None:  # touched, copied, or downloaded by a version of this package that recorded no times
             self._record_version(shard, version)
             return True
         if not locks.take(lock, wait=False):  # exclusively: others may have mapped the files
             raise CacheError(
-                f"{place / changed.name}: changed since it was downloaded (sha256), and another reader has it open; "
-                "end all jobs that use this cache, then run the same command again"
+                f"{shard_dir / changed.name}: changed since it was downloaded (sha256), and another reader has it "
+                "open; end all jobs that use this cache, then run the same command again"
             )
-        _log.warning("[Store] %s: changed since it was downloaded (sha256); downloading it again", place / changed.name)
-        part = place.with_name(place.name + PART)
-        with storage_errors("removing a damaged shard", place):
+        _log.warning(
+            "[Store] %s: changed since it was downloaded (sha256); downloading it again", shard_dir / changed.name
+        )
+        part = shard_dir.with_name(shard_dir.name + PART)
+        with storage_errors("removing a damaged shard", shard_dir):
             shutil.rmtree(part, ignore_errors=True)
-            place.rename(part)  # which is deleted before the download
+            shard_dir.rename(part)  # which is deleted before the download
         return False
 
     def _version(self, shard: RemoteShard) -> bytes:
         """A hash of the files' sizes and the times of their last change, as the file system reports them."""
-        place = self._place(shard.key)
-        with storage_errors("examining a shard", place):
-            found = [(place / file.name).stat() for file in shard.files]
+        shard_dir = self._shard_dir(shard.key)
+        with storage_errors("examining a shard", shard_dir):
+            found = [(shard_dir / file.name).stat() for file in shard.files]
         return sha256(repr([(each.st_size, each.st_mtime_ns) for each in found]).encode()).digest()
 
     def _record_version(self, shard: RemoteShard, version: bytes) -> None:
@@ -301,15 +303,15 @@ class ShardCache:
         def try_once() -> bool:
             with self._locked(self.folder / "lock"):
                 shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-                left = self._evict(self.max_bytes - shard.bytes)
-                fits = left <= self.max_bytes - shard.bytes
+                remaining = self._evict(self.max_bytes - shard.bytes)
+                fits = remaining <= self.max_bytes - shard.bytes
                 # Other files may fill the disk before `max_bytes` is reached: then shards that are not in use are
                 # evicted, one at a time, until the files fit or nothing is left to evict.
                 refused.clear()
                 while fits and (full := _allocated(shard, part)):
                     refused[:] = [full]
-                    before, left = left, self._evict(left - 1)
-                    fits = left < before
+                    before, remaining = remaining, self._evict(remaining - 1)
+                    fits = remaining < before
                 if not fits and seconds:
                     for holder in list(_holders):
                         holder.release()
@@ -328,7 +330,7 @@ class ShardCache:
             shutil.rmtree(part, ignore_errors=True)
             raise
         if seconds:
-            used = sum(_bytes_of(place) for place in self._places())
+            used = sum(_bytes_of(shard_dir) for shard_dir in self._shard_dirs())
             raise StorageError(
                 f"{self.folder}: {used:,} of {self.max_bytes:,} bytes are shards that are being read, so there is no "
                 f"room for {shard.bytes:,} more; raise cache_bytes, or give each job a cache_dir of its own"
@@ -337,32 +339,32 @@ class ShardCache:
 
     def _evict(self, allowed: int) -> int:
         """Evict the least recently used shards until at most `allowed` bytes remain; returns how many bytes remain."""
-        sizes = {place: _bytes_of(place) for place in self._places()}
+        sizes = {shard_dir: _bytes_of(shard_dir) for shard_dir in self._shard_dirs()}
         # Parts first: one whose lock is free is of a process that was killed, and is of no use to anybody.
         # The number of a shard's last use is in its lock file; 0 if it was never used.
-        uses = {place: _number_in(self._lock_path(place.name)) for place in sizes}
-        for place in sorted(sizes, key=lambda place: (not place.name.endswith(PART), uses[place])):
-            is_part = place.name.endswith(PART)
+        uses = {shard_dir: _number_in(self._lock_path(shard_dir.name)) for shard_dir in sizes}
+        for shard_dir in sorted(sizes, key=lambda shard_dir: (not shard_dir.name.endswith(PART), uses[shard_dir])):
+            is_part = shard_dir.name.endswith(PART)
             if not is_part and sum(sizes.values()) <= allowed:
                 break
-            with self._if_free(place.name.removesuffix(PART)) as free:
-                if free and place.is_dir():
-                    part = place if is_part else place.with_name(place.name + PART)
+            with self._if_free(shard_dir.name.removesuffix(PART)) as free:
+                if free and shard_dir.is_dir():
+                    part = shard_dir if is_part else shard_dir.with_name(shard_dir.name + PART)
                     # Renamed before it is deleted: if this process is killed in between, no incomplete shard has a
                     # complete name.
-                    place.rename(part)
+                    shard_dir.rename(part)
                     shutil.rmtree(part)
-                    del sizes[place]
+                    del sizes[shard_dir]
         return sum(sizes.values())
 
-    def _places(self) -> list[Path]:
+    def _shard_dirs(self) -> list[Path]:
         """All directories of shards, complete ones and parts."""
         folder = self.folder / "shards"
         return list(folder.iterdir()) if folder.is_dir() else []
 
     # ---- locks and the order of use
 
-    def _place(self, key: str) -> Path:
+    def _shard_dir(self, key: str) -> Path:
         return self.folder / "shards" / key
 
     def _lock_path(self, key: str) -> Path:
@@ -440,9 +442,9 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
         view, at = view[written:], at + written
 
 
-def _bytes_of(place: Path) -> int:
+def _bytes_of(shard_dir: Path) -> int:
     # Other processes rename and delete at the same time.
-    with suppress(OSError), os.scandir(place) as entries:
+    with suppress(OSError), os.scandir(shard_dir) as entries:
         return sum(entry.stat().st_size for entry in entries)
     return 0
 

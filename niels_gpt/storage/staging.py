@@ -207,6 +207,7 @@ class StagedDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # After `commit` there is no lock. Without one the path may be another process's.
         if self._lock is not None and self._is_ours(self._lock):
             shutil.rmtree(self.path, ignore_errors=True)
         self._unlock()

@@ -206,7 +206,7 @@ class _Seen:
     def read(self, number: int, source: ChatSource, files: Sequence[str], progress: Progress) -> None:
         # A row that no build can use must not be the one that stays, in place of one that can be used.
         rows = (row for row in source.iterate() if isinstance(row, Conversation) and _is_trained(row.messages))
-        before, numbers = self.rows, _numbered(files)
+        before, numbers = self.rows, _numbered(files)  # `before`: rows of earlier sources
         while batch := list(islice(rows, ROWS_AT_ONCE)):
             self._write("hashes", np.array([_hash_of(chat) for chat in batch], dtype="<u8"))
             self._write("places", np.array([place_of(chat.where, numbers) for chat in batch], dtype="<i8"))
@@ -297,6 +297,7 @@ class _Found:
         sources, places = self.seen.mapped("sources", "<i4")[rows], self.seen.mapped("places", "<i8")[rows]
         hashes = self.seen.mapped("hashes", "<u8")
         exact = hashes[rows] == hashes[self.groups.original[rows]]
+        # A table for each source, also an empty one: `Duplicates` opens it.
         for number, name in enumerate(self.names):
             of_source = sources == number
             table = np.zeros(np.count_nonzero(of_source), dtype=TABLE)

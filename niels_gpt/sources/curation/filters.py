@@ -162,6 +162,7 @@ class RowFilters:
             if self.role in (None, message["role"])
             for text in texts_of(message)
         ]
+        # Before `match`: a conversation to which both apply is left out.
         for index, text in searched:
             if exclude is not None and exclude.search(text):
                 return "excluded", f"message {index} contains the excluded expression {self.exclude!r}"
@@ -172,6 +173,7 @@ class RowFilters:
     def _by_language(self, messages: list[Message]) -> Reason | None:
         if self.languages is None:
             return None
+        # Without reasoning, which may be in another language than the conversation.
         text = "\n".join(text for message in messages for text in _contents(message))[:LANGUAGE_CHARACTERS]
         if sum(map(str.isalpha, text)) < LANGUAGE_LETTERS:
             return None
@@ -293,9 +295,10 @@ class Filtered(ChatSource):
 
     def _checked(self, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:
         """The rows in order, `Rejected` in place of those that a check leaves out; the first reason counts."""
-        left = iter(rows)
-        while batch := list(islice(left, ROWS_AT_ONCE)):
+        remaining = iter(rows)
+        while batch := list(islice(remaining, ROWS_AT_ONCE)):
             for check in self.checks:
+                # Found again for each check, since the one before has replaced some conversations in the batch.
                 places = [n for n, row in enumerate(batch) if isinstance(row, Conversation)]
                 found = check.reasons([batch[n] for n in places])  # type: ignore[misc]
                 for n, why in zip(places, found, strict=True):

@@ -111,6 +111,7 @@ class HashedFiles:
         return hashlib.sha256(latest.encode("utf-8", "surrogateescape")).hexdigest()
 
     def _check(self, file: AnyFile) -> None:
+        # Another version does not mean other bytes: the file may have been copied back or touched. Its hash decides.
         known = self._known.get(file)
         if known is None or (now := version_of(file)) in known.versions:
             return

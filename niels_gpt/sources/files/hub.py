@@ -70,7 +70,9 @@ class HubDataset:
             if shuffle is not None:
                 stream = stream.shuffle(seed=shuffle[0], buffer_size=shuffle[1])
             published = (stream.info.splits or {}).get(split)
+            # Added, because a source may read several splits, one after the other.
             self.count.total += published.num_examples if published is not None else 0
+            # Skipped after the shuffle, so `start` counts rows of the shuffled order.
             for row in _closing(iter(stream.skip(start) if start else stream)):
                 self.count.done += 1
                 yield row
@@ -98,12 +100,12 @@ def _closing(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     Measured: a process that exits right after it stops reading a parquet stream is aborted by those threads in one of
     ten runs; with this pause in none of 80.
     """
-    whole = False
+    is_finished = False
     try:
         yield from rows
-        whole = True
+        is_finished = True
     finally:
-        if not whole:
+        if not is_finished:
             del rows
             gc.collect()
             time.sleep(THREAD_SECONDS)

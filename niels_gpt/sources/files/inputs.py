@@ -156,6 +156,7 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
     path = Path(pattern)
     if path.is_dir():
         # A directory may have a name like a file's; a pipe or a dead link must not be left out without a word.
+        # Sorted: file systems list names in orders of their own.
         named = sorted(file for file in _below(path) if file.name.endswith(suffixes))
         found = [file for file in named if not file.is_dir() and is_regular(file)]
         for folder in named:

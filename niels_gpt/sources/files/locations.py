@@ -94,6 +94,7 @@ def pinned(url: str) -> str:
     match = _HUB.fullmatch(url)
     if match is None:
         raise UsageError(f"{url}: expected {HUB_FORM}")
+    # With a slash, which ends the commit; a URL that names all files of a commit may have none.
     if RemoteFile(f"{url}/").is_immutable:
         return url
     commit = HubDataset(match["repo"], revision=match["revision"]).sha

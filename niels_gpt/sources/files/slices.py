@@ -162,6 +162,7 @@ def _row_groups(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
     start = before = size = rows = 0
     for number, (group_bytes, group_rows) in enumerate(sizes):
         size, rows = size + group_bytes, rows + group_rows
+        # Groups of 60 60 60 bytes with slice_bytes 100: the first two make 120, so the slices are 0 to 2 and 2 to 3.
         if size >= slice_bytes or number == len(sizes) - 1:
             yield Slice("row_groups", start, number + 1, before, (number + 1) / len(sizes))
             start, before, size = number + 1, rows, 0

@@ -178,6 +178,7 @@ def instruction_turns(row: Row) -> list[Any]:
         question = f"{question}\n\n{more}"
     turns: list[Any] = []
     for number, pair in enumerate(row.get("history") or []):
+        # LLaMA-Factory's alpaca format has earlier turns as pairs.
         if not isinstance(pair, list) or len(pair) != 2:
             raise MessageError("wrong_type", f"history {number}: expected a pair of question and answer")
         turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]

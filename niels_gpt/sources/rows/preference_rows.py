@@ -147,23 +147,23 @@ def _after_prompt(
 ) -> tuple[list[Message], dict[str, list[Message]]]:
     """The prompt and the messages after it, where the row has a prompt; the sides may repeat it (UltraFeedback)."""
     completions: dict[str, list[Message]] = {}
-    whole: dict[str, str | Messages] = {}
+    conversations: dict[str, str | Messages] = {}
     for name, side in sides.items():
         messages = _checked(_as_messages(side), name)
         # What begins with an answer follows the prompt; what begins with anything else contains it.
         if messages and messages[0]["role"] == "assistant":
             completions[name] = messages
         else:
-            whole[name] = list(messages)
-    if not whole:
+            conversations[name] = list(messages)
+    if not conversations:
         return prompt, completions
     if completions:
-        with_prompt, without = next(iter(whole)), next(iter(completions))
+        with_prompt, without = next(iter(conversations)), next(iter(completions))
         raise MessageError(
             "prompt_differs",
             f"{with_prompt} begins with a prompt of its own and {without} does not; expected both or neither",
         )
-    common, completions = _common_prompt(whole)
+    common, completions = _common_prompt(conversations)
     if prompt[0]["role"] == "system" and prompt[1:] == common:
         return prompt, completions
     # A system message may be in front of the sides only.
@@ -187,26 +187,26 @@ def _common_prompt(sides: Mapping[str, str | Messages]) -> tuple[list[Message], 
     Raises:
         MessageError: they differ before the first answer.
     """
-    whole = {name: _checked(_as_messages(side), name) for name, side in sides.items()}
-    first, most = next(iter(whole.values())), min(map(len, whole.values()))
+    conversations = {name: _checked(_as_messages(side), name) for name, side in sides.items()}
+    first, most = next(iter(conversations.values())), min(map(len, conversations.values()))
     # The number of messages that all sides have in common.
-    same = next((at for at in range(most) if any(each[at] != first[at] for each in whole.values())), most)
+    same = next((at for at in range(most) if any(each[at] != first[at] for each in conversations.values())), most)
     # Something must be left of each: identical conversations differ in nothing, and end in their completions.
     n = min(same, most - 1)
-    for name, messages in whole.items():
+    for name, messages in conversations.items():
         if len(messages) == same and (not messages or messages[-1]["role"] != "assistant"):
             raise MessageError(
                 "side_without_answer",
                 f"{name} ends with the prompt, after {same} messages; expected an answer of the assistant after it",
             )
         if messages[n]["role"] != "assistant":
-            other = next(each for each in whole if each != name or len(whole) == 1)
+            other = next(each for each in conversations if each != name or len(conversations) == 1)
             raise MessageError(
                 "prompt_differs",
                 f"{name} and {other} differ from message {n} on, where {name} has a message of {messages[n]['role']}; "
                 "expected the same prompt on both sides, and then an answer of the assistant",
             )
-    return first[:n], {name: messages[n:] for name, messages in whole.items()}
+    return first[:n], {name: messages[n:] for name, messages in conversations.items()}
 
 
 def _unpaired(row: Row) -> tuple[list[Message], list[Completion], float | None]:
@@ -288,18 +288,16 @@ def _item(item: Any, name: str) -> str | Messages:
 
 def _conversation(value: Any, name: str) -> str | Messages:
     """A side: a plain text, or messages; a transcript becomes messages."""
-    if isinstance(value, str):
-        return _transcript(value) if value.startswith("\n\nHuman:") else value
     if isinstance(value, list):
         return list(value)
-    raise MessageError("wrong_type", f"{name} is a {type(value).__name__}; expected a text or a list of messages")
-
-
-def _transcript(text: str) -> Messages:
-    """The messages of "\\n\\nHuman: Hi \\n\\nAssistant: Hello"; an answer that is still open at the end is left out."""
-    # ["", "Human", " Hi ", "Assistant", " Hello"]
-    parts = _TURN.split(text)
+    if not isinstance(value, str):
+        raise MessageError("wrong_type", f"{name} is a {type(value).__name__}; expected a text or a list of messages")
+    if not value.startswith("\n\nHuman:"):
+        return value
+    # "\n\nHuman: Hi \n\nAssistant: Hello" becomes the parts "" "Human" " Hi " "Assistant" " Hello".
+    parts = _TURN.split(value)
     turns = [{"role": _ROLES[who], "content": text.strip()} for who, text in zip(parts[1::2], parts[2::2], strict=True)]
+    # Prompts end with an answer that is still open, which is no message.
     if turns and turns[-1]["role"] == "assistant" and not turns[-1]["content"]:
         turns.pop()
     return turns

@@ -52,6 +52,7 @@ def anthropic(row: Row) -> list[Any]:
     if row.get("system"):
         turns.append({"role": "system", "content": _text_of(row["system"], "system")})
     for index, turn in enumerate(list_at(row, "messages")):
+        # A content that is one text is written as in OpenAI's format; what is no message is refused by `normalise`.
         if not isinstance(turn, Mapping) or not isinstance(turn.get("content"), list):
             turns.append(turn)
         elif turn.get("role") == "assistant":
@@ -176,23 +177,23 @@ def _gemini_answer(parts: list[Any], index: int, calls: int) -> tuple[Turn, int]
     """An assistant message, and how many calls there were up to its end: by their numbers they get ids."""
     texts: list[str] = []
     thoughts: list[str] = []
-    made: list[Any] = []
+    tool_calls: list[Any] = []
     for number, part in enumerate(parts):
         call = _part(part, "functionCall", "function_call")
         if call is not None:
             calls += 1
             function = {"name": call.get("name"), "arguments": call.get("args") or {}}
-            made.append({"type": "function", "id": call.get("id") or f"call_{calls}", "function": function})
+            tool_calls.append({"type": "function", "id": call.get("id") or f"call_{calls}", "function": function})
             continue
         text = _gemini_texts([part], f"message {index}: parts.{number}")
-        if made:
+        if tool_calls:
             where = f"message {index}: parts.{number}"
             raise MessageError("text_after_call", f"{where} is text after a functionCall; expected calls last")
         (thoughts if part.get("thought") else texts).append(text)
-    answer: Turn = {"role": "assistant", "content": "".join(texts) if texts or not made else None}
+    answer: Turn = {"role": "assistant", "content": "".join(texts) if texts or not tool_calls else None}
     if thoughts:
         answer["reasoning_content"] = "".join(thoughts)
-    return answer | ({"tool_calls": made} if made else {}), calls
+    return answer | ({"tool_calls": tool_calls} if tool_calls else {}), calls
 
 
 def _gemini_question(parts: list[Any], index: int, before: list[Any]) -> list[Turn]:
