@@ -108,6 +108,7 @@ class EpisodeRows(Split):
     def __init__(self, path: Path, name: str, *, min_tokens: int) -> None:
         self.name, self._split = name, EpisodeSplit([path], name, min_tokens=min_tokens)
         self.n_tokens = self._split.n_tokens
+        # Mapped files, which `gather_from` reads by the number of the shard.
         self._tokens = [shard.tokens for shard in self._split.shards]
         # Masks are used only where all shards have one.
         masks = [shard.mask for shard in self._split.shards if shard.mask is not None]

@@ -148,6 +148,7 @@ class Rows:
 
     def __getitem__(self, at: int) -> Row:
         """The row at a place of `numbers`."""
+        # Views of the flat arrays, not copies.
         here = slice(int(self.starts[at]), int(self.starts[at + 1]))
         weights, segments = (None if values is None else values[here] for values in (self.weights, self.segment_ids))
         return Row(int(self.numbers[at]), self.ids[here], weights, segments)

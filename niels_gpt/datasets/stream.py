@@ -212,6 +212,7 @@ class DocumentSplit(Split):
         for at in range(0, n, max_tokens):
             stop = min(at + max_tokens, n)
             ends = np.flatnonzero(self.stream.read(at, stop) == self._border) + at
+            # Ends at 2 of a block 0:5 give pieces 0:2 and 3:5; the id that ends a document is in neither.
             starts, stops = np.append(at, ends + 1), np.append(ends, stop)
             if self._opens and at == 0 and len(ends) and ends[0] == 0:  # nothing ends before the first document
                 starts, stops = starts[1:], stops[1:]
@@ -265,6 +266,7 @@ class WindowSplit(Split):
 
     def locate(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Of each window its shard, and its start and length there."""
+        # First windows 0 3 4 of two shards with 3 and 1 windows: window 3 is in shard 1.
         shard = np.searchsorted(self._first, numbers, side="right") - 1
         # Windows overlap by one token: each starts `width` later and holds `width + 1`.
         start = (numbers - self._first[shard]) * self._width

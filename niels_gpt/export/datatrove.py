@@ -27,6 +27,7 @@ class TokenizedFiles(Shards):
         self._name = f"{self.facts.split}/{number:05d}.ds"
         self._tokens = self.set.open(self._name)
         self._ends = self.set.open(f"{self._name}.index")
+        # Without a mask everything is trained, and no file says so.
         self._loss = self.set.open(f"{self._name}.loss") if self.facts.has_mask else None
 
     def append(self, rows: Rows) -> None:

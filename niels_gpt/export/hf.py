@@ -25,6 +25,7 @@ from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import Lists, ParquetFile, Shards
 from niels_gpt.storage.checksums import FileRecord
 
+# The hub's names: `datasets` takes the split from the beginning of a file's name.
 SPLIT_NAMES = {"train": "train", "val": "validation"}
 
 
@@ -118,6 +119,7 @@ def _use_hf(settings: Settings, splits: dict[str, Facts]) -> list[str]:
 
 
 def _use_trl(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+    # Without padding_free TRL's collator pads rows, and texts of one row would attend to each other.
     packed = any(settings.several_texts(facts) for facts in splits.values())
     flags = "packing=False, padding_free=True, max_length=None" if packed else "packing=False, max_length=None"
     lines = [

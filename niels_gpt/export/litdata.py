@@ -23,6 +23,7 @@ from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import Column, SampleShards, per_row, use_of_samples
 
 # Positions in litData's table of dtypes, which index.json refers to.
+# Only the dtypes that `SampleShards` writes; `imports.samples` has the whole table.
 DTYPE_NUMBERS = {"uint8": 4, "uint16": 5, "uint32": 6, "float32": 9}
 
 

@@ -57,6 +57,7 @@ class TokenFiles(Shards):
 
     def end(self) -> None:
         """Note how many tokens the file has."""
+        # Written in `close`: `FileSet` writes forward only, and hashes what it writes.
         self._headers[self._name] = self.tokens
 
     def close(self) -> None:
@@ -64,6 +65,7 @@ class TokenFiles(Shards):
         super().close()
         for name, tokens in self._headers.items():
             path = self.folder / name
+            # The whole header again, over the blank one.
             header = np.zeros(HEADER, dtype="<i4")
             # Magic number, version (which decides the dtype), number of tokens; the rest is 0.
             header[:3] = (*MAGIC_AND_VERSION[self._dtype], tokens)

@@ -35,6 +35,7 @@ class MosaicShards(SampleShards):
         """The size of each column, then the columns, each preceded by its shape: rows have different lengths."""
         parts = [part for column in columns.values() for part in (_shapes(column.lengths), column)]
         # The size of a column is that of its shape and values together.
+        # `parts` alternate: the shapes of a column, its values, the shapes of the next column, ...
         sizes = [shape.sizes + values.sizes for shape, values in zip(parts[::2], parts[1::2], strict=True)]
         return [per_row(np.stack(sizes, axis=1).astype("<u4")), *parts]
 

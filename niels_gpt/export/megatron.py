@@ -67,6 +67,7 @@ class IndexedDataset:
 
     def _write_index(self, name: str, dtype: str) -> None:
         """Write an index: rows of 3 2 tokens of two bytes have lengths 3 2, starts 0 6 and the document list 0 1 2."""
+        # Tokens and mask have the same rows, so both indexes are written from the same lengths.
         index, n, size = self._set.open(name), self._lengths.n, np.dtype(dtype).itemsize
         # Little-endian, without padding: version, dtype code, sequences, documents (every row is one) and the end.
         index.write(MAGIC + struct.pack("<QBQQ", VERSION, DTYPE_CODES[dtype], n, n + 1))

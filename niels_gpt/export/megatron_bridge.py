@@ -90,6 +90,7 @@ def label_aligned(rows: Rows) -> npt.NDArray[np.int8]:
 
 def text_starts(rows: Rows) -> Int64s:
     """Where texts start in their rows: a row of texts of 3 2 tokens and a row of one text give 0 3 0."""
+    # Texts begin at 0 3 5 of all tokens, in rows that begin at 0 5: 0 3 5 minus 0 0 5.
     starts = np.flatnonzero(rows.begins)
     return starts - np.repeat(rows.starts, rows.texts_per_row())
 

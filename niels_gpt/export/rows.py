@@ -159,6 +159,7 @@ def cut(rows: Rows, width: int, policy: str) -> Rows:
     Args:
         policy: "head", "tail" or "drop_partial_turn"; see `format.fitting.check_policy`.
     """
+    # Most portions have none, and are returned as they are.
     long = np.flatnonzero(rows.lengths > width)
     if not len(long):
         return rows
@@ -169,6 +170,7 @@ def cut(rows: Rows, width: int, policy: str) -> Rows:
         # positions are 0 1 2 and 5 6 7; a row that is cut has at least width + 1 tokens.
         positions = rows.starts[long][:, None] + np.arange(width + 1)
         weights[positions[:, :width]] = without_cut_turn(weights[positions], width)
+    # Rows stay in order; only their lengths and, with `tail`, their starts change.
     lengths = np.minimum(rows.lengths, width)
     # `tail` begins as many tokens later as are cut: a row of 5 cut to 3 begins at 2.
     starts = rows.starts + (rows.lengths - lengths if policy == "tail" else 0)

@@ -101,6 +101,7 @@ class Tokenize:
         if self.format is not None and self.format not in DIALECTS:
             near = did_you_mean(self.format, DIALECTS)
             raise UsageError(f"format is {self.format!r}; expected one of {', '.join(DIALECTS)}{near}")
+        # The class is frozen, so that instances can be hashed; these two are set once, here.
         object.__setattr__(self, "loss_on", LossOn.of(self.loss_on))
         policy = RenderingPolicy(self.allow_partial, self.on_unsupported)
         object.__setattr__(self, "_encoder", as_encoder(self.renderer, on=self.loss_on, policy=policy))
@@ -169,6 +170,7 @@ class Tokenize:
                 'counted from 0. Choose what becomes of longer ones: too_long="drop_partial_turn", "skip", ...'
             )
         if self.too_long == "skip":
+            # Logged with the rows that were bad; they are left out on purpose, so they are no error.
             bad.left_out[TOO_LONG] += int(long.sum())
             return _only(rows, ~long)
         rows = cut(rows, width, self.too_long)
@@ -197,6 +199,7 @@ class Tokenize:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments in a fixed order and form: equal instances have equal pickles."""
+        # Sets have another order in every process, and `datasets` hashes the pickle.
         loss_on = (self.loss_on.preset, sorted(self.loss_on.bodies_of_roles), sorted(self.loss_on.bodies_of_tools))
         options = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
         del options["renderer"], options["loss_on"]
@@ -249,6 +252,7 @@ def _rows(batch: Any) -> Sequence[Mapping[str, Any]]:
     if hasattr(batch, "to_pylist"):  # pyarrow
         rows: Sequence[Mapping[str, Any]] = batch.to_pylist()
         return rows
+    # `datasets` and Ray pass columns by name.
     if isinstance(batch, Mapping):
         columns = {name: _plain(batch[name]) for name in batch}
         # The fields of a single row are not columns of equal length: columns of a batch are lists; the messages of a

@@ -71,6 +71,7 @@ class Spool:
         self.n = 0
         with storage_errors("creating the directory", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
+        # Written like other files; nobody reads the hash of a spool.
         self._file = HashedWriter(path)
 
     def write(self, numbers: Int64s) -> None:
@@ -249,6 +250,7 @@ def joined(columns: list[Column]) -> tuple[bytes, Int64s]:
         The bytes, and the size of each row, int64 of shape (rows,).
     """
     # Slice by slice: fancy indexing would need an index of 8 bytes for every byte that it moves.
+    # For each column the bytes of each row; then the columns of a row follow each other.
     parts = []
     for column in columns:
         # A memoryview is cut without copying its bytes.
@@ -302,6 +304,7 @@ class SampleShards(ABC):
             "mask": "float32" if facts.has_weights else "uint8",
             "seq_lengths": "uint32",
         }
+        # Packing or the source itself may put several texts into a row.
         several = settings.several_texts(facts)
         self.kinds = {name: kinds[name] for name in self.order if several or name != "seq_lengths"}
         self.most = min(SAMPLE_SHARD_BYTES, settings.shard_tokens * np.dtype(kinds["tokens"]).itemsize)
@@ -338,6 +341,7 @@ class SampleShards(ABC):
         }
         data, sizes = joined(self.encoded({name: columns[name] for name in self.kinds}))
         # A shard ends before it would exceed its size; a single larger portion has one of its own.
+        # Only between portions: `write` is called with about a million tokens.
         if self._bytes and self._bytes + len(data) > self.most:
             self._end()
         self._data.append(data)
