@@ -35,14 +35,12 @@ class ChatMLTurns(Family):
 
 
 class ChatMLRenderer(ChatMLTurns):
-    """Plain ChatML, as TRL's and axolotl's `chatml` write it: no default system message, no tools, no reasoning.
-
-    `reasoning_content` is not written, as in that template.
-    """
+    """Plain ChatML, as TRL's and axolotl's `chatml` write it: no default system message, no tools, no reasoning."""
 
     name = "chatml"
     config_class: ClassVar[type[FamilyConfig]] = ChatMLRendererConfig
     roles = ("system", "user", "assistant")
+    # Those templates write `message['content']` and nothing else, so `reasoning_content` is left out here, too.
     has_reasoning = False
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:

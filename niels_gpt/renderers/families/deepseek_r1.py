@@ -49,17 +49,24 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
     between_results = ""
     has_reasoning = True
     content_trim = NEWLINES_BEFORE
-    block_may_be_missing = True  # history writes no block
+    # The prompt ends in `<think>\n`, but answers in history have no block, and a model that was trained on them may
+    # answer without one.
+    block_may_be_missing = True
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the reasoning of the last message, the content, the calls."""
         reasoning, content = view.reasoning(index), view.text(index)
-        if "</think>" in content:  # cut off even beside a field with reasoning, which the template does not know
+        # The template writes `content.split('</think>')[-1]` of every answer. It knows no field with reasoning, so the
+        # content is cut beside such a field, too.
+        if "</think>" in content:
             reasoning = split_thinking(content)[0] if reasoning is None else reasoning
             content = content.split("</think>")[-1]
         self.header(view, index, out)
+        # The block of the last message only: the template drops all of them, because it renders prompts, and training
+        # needs the one that the model produces.
         if reasoning and (view.is_produced(index) or self.preserves_thinking(view, index)):
             out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
+            # The newlines after the block are its own, so those of the content would come on top of them.
             content = content.lstrip("\n")
         self.finish_turn(content, view, index, out)
 
@@ -76,7 +83,7 @@ class DeepSeekR10528Renderer(DeepSeekR1Renderer):
     between_results = "\n"
 
     def prefill(self) -> str:
-        """Nothing."""
+        """Nothing: the prompt ends in `<｜Assistant｜>`, and the model writes `<think>` itself."""
         return ""
 
 
@@ -90,7 +97,8 @@ class DeepSeekR1DistillRenderer(DeepSeekR1Renderer):
     calls = None
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
-        """Write the system message; the template would drop all but the last of several."""
+        """Write the system message; several are refused."""
+        # The template sets `ns.system_prompt = message['content']` in its loop: it would drop all but the last one.
         if view.roles[:2] == ["system", "system"]:
             refuse_late_system(1, self.name)
         return super().begin(view, out)

@@ -44,7 +44,7 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
 
     Only a turn after a user has a header; after tool results the model continues at once. The template closes the think
     block of every turn, since it only renders history; here the last message has its reasoning, as the model produces
-    it. The tools are those of the model card: the template writes none.
+    it.
     """
 
     name = "deepseek-v3.1"
@@ -61,6 +61,7 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the leading system messages, joined by blank lines, then the tools."""
         first = super().begin(view, out)
+        # Not in the template, which has no tools at all: the model card says to put this text into the system prompt.
         if view.tools:
             before = ("\n\n" if first else "") + _TOOLS
             out.labelled(before, view.tools.declaration(_declare), _CALL_INSTRUCTIONS, first - 1)
@@ -69,7 +70,8 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the think block of the last message, the closing tag of one after a user, the content, the calls."""
         reasoning, content = view.reasoning(index), view.text(index)
-        if "</think>" in content:  # cut off even beside a field with reasoning, which the template does not know
+        # As in R1's template, but the content is what follows the first `</think>`, and not the last one.
+        if "</think>" in content:
             reasoning = split_thinking(content)[0] if reasoning is None else reasoning
             content = content.partition("</think>")[2]
         has_header = index > 0 and view.roles[index - 1] == "user"
@@ -79,7 +81,7 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
             out.prefill = ""  # the generation prompt is empty there
         if reasoning and (view.is_produced(index) or self.preserves_thinking(view, index)):
             out.model_block("<think>", reasoning, "</think>", index)
-        elif has_header:
+        elif has_header:  # a turn without a header goes on after results, where its block is closed already
             out.model_markup("</think>", index)
         self.finish_turn(content, view, index, out)
 

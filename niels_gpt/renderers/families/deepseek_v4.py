@@ -92,6 +92,8 @@ def _declare(tools: Tools) -> str:
     return "\n".join(to_json(tool["function"]) for tool in tools)
 
 
+# V4 has no chat template: this is what the Python encoder in the models' repositories writes. docs/deviations.md lists
+# where DeepSeek's library `deepseek-recipe` writes something else.
 class DeepSeekV4Renderer(Family):
     """DeepSeek V4 since V4-Flash-0731.
 
@@ -150,18 +152,26 @@ class DeepSeekV4Renderer(Family):
         out.content(self.content(view, index), index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the first of adjacent results with all that follow it."""
-        if view.is_first_of_run(index):
-            # All results are written at the first one's place, because their order may not be that of the messages.
-            for place, number in enumerate(_in_order_of_calls(view, index), index):
-                self._open(view, place, number, out)
-                self.content_turn(("<tool_result>", "</tool_result>"), view, number, out)
+        """Write the first of adjacent results with all that follow it, in the order of the calls that they name."""
+        if not view.is_first_of_run(index):
+            return
+        end = next((at for at in range(index, len(view.roles)) if view.roles[at] != "tool"), len(view.roles))
+        order = {call.id: call.number for call in view.calls(index - 1)} if index else {}
+        numbers = {at: order.get(view.messages[at].get("tool_call_id", "")) for at in range(index, end)}
+        # Results 3 4 5 of the calls 1 2 0 are written as 5 3 4, all of them at the place of 3. One result of an unknown
+        # call has no place among the others; then none is moved.
+        is_known = None not in numbers.values()
+        results = sorted(numbers, key=lambda at: (numbers[at], at)) if is_known else list(numbers)
+        for place, result in enumerate(results, index):
+            self._open(view, place, result, out)
+            self.content_turn(("<tool_result>", "</tool_result>"), view, result, out)
 
     @staticmethod
-    def _open(view: ConversationView, place: int, number: int, out: Emitter) -> None:
-        """Write what is before message `number`, which is written at `place`."""
-        goes_on = place > 0 and view.roles[place - 1] in ("user", "tool")
-        out.scaffold("\n\n" if goes_on else USER, number)
+    def _open(view: ConversationView, place: int, index: int, out: Emitter) -> None:
+        """Write what is before a message that is written at `place`."""
+        # DeepSeek's encoder writes users and results that follow each other as one user's turn, a blank line between.
+        is_in_turn = place > 0 and view.roles[place - 1] in ("user", "tool")
+        out.scaffold("\n\n" if is_in_turn else USER, index)
 
     def content(self, view: ConversationView, index: int) -> str:
         """The content as one text, its parts separated by blank lines."""
@@ -184,23 +194,14 @@ class DeepSeekV4Renderer(Family):
         """Whether the turn has a think block: no later user or tool message, or tools are declared, or an option."""
         if not self.config.thinking:
             return False
+        # DeepSeek's encoder drops no reasoning from a conversation with declared tools; without them, a result counts
+        # as a user's message and ends the reasoning before it.
         is_current = bool(view.tools) or not any(role in self.requests for role in view.roles[index + 1 :])
         return is_current or self.preserves_thinking(view, index)
 
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""
         return "<think>" if self.config.thinking else "</think>"
-
-
-def _in_order_of_calls(view: ConversationView, index: int) -> list[int]:
-    """The results from a message on, in the order of the calls that they name; as they come if one names none."""
-    end = next((at for at in range(index, len(view.roles)) if view.roles[at] != "tool"), len(view.roles))
-    order = {call.id: call.number for call in view.calls(index - 1)} if index else {}
-    places = {at: order.get(view.messages[at].get("tool_call_id", "")) for at in range(index, end)}
-    # One result of an unknown call has no place among the others, so none is moved.
-    if None in places.values():
-        return list(places)
-    return sorted(places, key=lambda at: (places[at], at))
 
 
 class DeepSeekV4PreviewRenderer(DeepSeekV4Renderer):

@@ -54,7 +54,8 @@ class GemmaRenderer(Family):
         """Write a user message; the first one holds the system text."""
         check_alternates(view, index, self.name)
         header, footer = self.user_turn
-        # The system text is message 0's content within the turn of message 1; the blank line is the turn's scaffold.
+        # The template writes `messages[0]['content'] + '\n\n'` in front of the first user's text. So the system text is
+        # message 0's content within the turn of message 1; it is not stripped, and the blank line is the turn's.
         if index == 1 and view.has_system:
             out.scaffold(header, index)
             out.content(view.text(0), 0)
@@ -67,6 +68,7 @@ class GemmaRenderer(Family):
         out.assistant_turn(self.assistant_header, self.content(view, index), _END, "\n", index)
 
     def content(self, view: ConversationView, index: int) -> str:
-        """A content without white space at its ends; the template strips each part of a content in parts."""
+        """A content without white space at its ends."""
+        # The template writes `message['content'] | trim`, and of a content in parts `item['text'] | trim` for each.
         text, content = view.text(index), view.messages[index]["content"]
         return text.strip() if isinstance(content, str) else "".join(part["text"].strip() for part in content)

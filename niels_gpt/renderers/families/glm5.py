@@ -89,6 +89,7 @@ class GLM5Renderer(Family):
         """Write the prefix, then the tools in a system turn that belongs to no message."""
         out.scaffold("[gMASK]<sop>" + self.effort())
         if view.tools:  # a turn before the caller's own system message, so it belongs to no message
+            # The newline after `<sop>` in the template's source is cut by the `{%-` that follows it.
             out.labelled(_TOOLS, view.tools.declaration(self.declare), self.call_instructions, -1)
         return 0
 
@@ -127,14 +128,17 @@ class GLM5Renderer(Family):
         """Write a think block or its closing tag, the content, the calls."""
         reasoning, content = self.reasoning_and_content(view, index)
         out.scaffold(self.assistant_header, index)
-        # A turn without reasoning has the closing tag only, whether or not the generation prompt opens a block.
+        # `{{ '</think>' }}`: a turn without reasoning has the closing tag alone, whether or not the generation prompt
+        # opens a block.
         if reasoning is None:
             out.model_markup("</think>", index)
         else:
             out.model_block(f"{self.separator}<think>", reasoning, "</think>", index)
+        # `{%- if content.strip() -%}{{ content.strip() }}`; the line breaks of GLM-4.5's template become `separator`.
         content = content.strip()
         if content:
             out.model_text(self.separator + content, index)
+        # No stop is written here: the next turn's opener is the stop, or `end` writes one.
         for call in view.calls(index):
             if self.separator:
                 out.model_markup(self.separator, index)
@@ -142,6 +146,7 @@ class GLM5Renderer(Family):
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """The reasoning that is written (`None`: no block) and the content."""
+        # A field with reasoning leaves think tags in the content alone (`{%- else %}{%- if '</think>' in content %}`).
         reasoning, content = view.reasoning(index), view.text(index)
         if reasoning is None:
             reasoning, content = split_thinking(content)
@@ -184,35 +189,35 @@ class GLM51Renderer(GLM5Renderer):
     @staticmethod
     def declare(tools: Tools) -> str:
         """The functions without their wrapping; deferred ones are not declared."""
+        # `tool_to_json` writes the keys one by one but for two; `{% if not tool.defer_loading %}` surrounds it. Such
+        # tools are declared later, in results of type `tool_reference`, which are not supported here.
         functions = (tool["function"] for tool in tools if not tool["function"].get("defer_loading"))
-        hidden = ("defer_loading", "strict")  # keys for the server, not for the model
+        hidden = ("defer_loading", "strict")
         visible = ({key: value for key, value in function.items() if key not in hidden} for function in functions)
         return "".join(to_json(function) + "\n" for function in visible)
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
-        """See `GLM5Renderer`."""
+        """See `GLM5Renderer`; some turns without reasoning have an empty block."""
         reasoning, content = self.unstripped(view, index)
-        if reasoning is None and self._has_empty_block(view, index):
-            reasoning = ""
+        if reasoning is None and index > view.last_user:
+            # `loop.index0 > ns.last_user_index and not (enable_thinking is defined and not enable_thinking)`
+            reasoning = "" if self.config.enable_thinking else None
+        elif reasoning is None:
+            # `ns.has_thinking`: some assistant's turn between the same two users has a field with reasoning. In
+            # U A T A U with reasoning in one A, both get a block if `clear_thinking` is off.
+            user = next((i for i in range(index - 1, -1, -1) if view.roles[i] == "user"), -1)
+            later_users = (i for i in range(user + 1, len(view.roles)) if view.roles[i] == "user")
+            turns = range(user + 1, next(later_users, len(view.roles)))
+            if user >= 0 and any(view.roles[i] == "assistant" and view.reasoning(i) is not None for i in turns):
+                reasoning = ""
         return (reasoning if reasoning is not None and self.writes_reasoning(view, index) else None), content
 
     @staticmethod
     def unstripped(view: ConversationView, index: int) -> tuple[str | None, str]:
         """Reasoning, from its field or from think tags in the content, and the content; nothing is stripped."""
         reasoning, content = view.reasoning(index), view.text(index)
+        # `content.split('</think>')[0].split('<think>')[-1]`: GLM-5's `rstrip('\n')` and `lstrip('\n')` are gone.
         if reasoning is None and "</think>" in content:
             before, *_, content = content.split("</think>")
             reasoning = before.split("<think>")[-1]
         return reasoning, content
-
-    def _has_empty_block(self, view: ConversationView, index: int) -> bool:
-        """Whether a turn without reasoning has an empty block: after the last user, or if a neighbour has reasoning.
-
-        Neighbours are the assistant's turns between the same two users, as in the template.
-        """
-        if index > view.last_user:
-            return bool(self.config.enable_thinking)
-        asked = next((i for i in range(index - 1, -1, -1) if view.roles[i] == "user"), -1)
-        following = (i for i in range(asked + 1, len(view.roles)) if view.roles[i] == "user")
-        turns = range(asked + 1, next(following, len(view.roles)))
-        return asked >= 0 and any(view.roles[i] == "assistant" and view.reasoning(i) is not None for i in turns)

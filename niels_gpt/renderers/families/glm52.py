@@ -54,6 +54,7 @@ class GLM52Renderer(GLM51Renderer):
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """See `GLM5Renderer`; there is always a block."""
+        # `{{ '<think></think>' }}` where GLM-5.1 writes `'</think>'`.
         reasoning, content = self.unstripped(view, index)
         return (reasoning if reasoning and self.writes_reasoning(view, index) else ""), content
 
@@ -73,20 +74,18 @@ class GLM53Renderer(GLM52Renderer):
         return True
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write all results of a run at its first one."""
-        if view.is_first_of_run(index):
-            self.open_turn("<|observation|>", view, index, out)
-            for each in _in_order_of_calls(view, index):
-                self.result(view, each, out)
-
-
-def _in_order_of_calls(view: ConversationView, first: int) -> Sequence[int]:
-    """The tool results of the run that begins at `first`, in the order of their calls if ids determine it."""
-    end = next((i for i in range(first, len(view.roles)) if view.roles[i] != "tool"), len(view.roles))
-    run = range(first, end)
-    called = [call.id for call in view.calls(first - 1)] if first else []
-    answered = [view.messages[i].get("tool_call_id") or "" for i in run]
-    clear = len({*called}) == len(called) and len({*answered}) == len(answered) and "" not in called
-    if not clear or not {*answered} <= {*called}:
-        return run
-    return sorted(run, key=lambda i: called.index(answered[i - first]))
+        """Write all results of a run at its first one, in the order of their calls if ids determine it."""
+        if not view.is_first_of_run(index):
+            return
+        end = next((i for i in range(index, len(view.roles)) if view.roles[i] != "tool"), len(view.roles))
+        results: Sequence[int] = range(index, end)
+        call_ids = [call.id for call in view.calls(index - 1)] if index else []
+        result_ids = [view.messages[i].get("tool_call_id") or "" for i in results]
+        # Results with the ids b c a of the calls a b c are written as a b c. An id twice, or one that is missing on
+        # either side, leaves all of them as they come.
+        is_unique = len({*call_ids}) == len(call_ids) and len({*result_ids}) == len(result_ids)
+        if is_unique and "" not in call_ids and {*result_ids} <= {*call_ids}:
+            results = sorted(results, key=lambda i: call_ids.index(result_ids[i - index]))
+        self.open_turn("<|observation|>", view, index, out)
+        for result in results:
+            self.result(view, result, out)

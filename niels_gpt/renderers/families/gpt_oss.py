@@ -66,7 +66,19 @@ class GptOssRenderer(Family):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system block, of no message; then a developer block with instructions and tools, if any."""
-        out.labelled(f"{START}system{MESSAGE}", self._system_text(view), END, -1)
+        config = self.config
+        # The template writes `strftime_now("%Y-%m-%d")` in every rendering; here the line is there if the option is
+        # set.
+        date = f"Current date: {config.conversation_start_date}\n" if config.conversation_start_date else ""
+        tools = "\nCalls to these tools must go to the commentary channel: 'functions'." if view.tools else ""
+        text = (
+            f"{config.model_identity}\nKnowledge cutoff: {config.knowledge_cutoff}\n{date}\n"
+            f"Reasoning: {config.reasoning_effort}\n\n"
+            f"# Valid channels: analysis, commentary, final. Channel must be included for every message.{tools}"
+        )
+        # A label, because options are the caller's text: control tokens in it stay text.
+        out.labelled(f"{START}system{MESSAGE}", text, END, -1)
+        # The caller's first message is the template's `developer_message`, whichever of the two roles it has.
         has_instructions = view.roles[0] in ("system", "developer")
         instructions = view.text(0) if has_instructions else ""
         if not instructions and not view.tools:
@@ -82,16 +94,6 @@ class GptOssRenderer(Family):
             out.scaffold(END, owner)
         return int(has_instructions)
 
-    def _system_text(self, view: ConversationView) -> str:
-        config = self.config
-        date = f"Current date: {config.conversation_start_date}\n" if config.conversation_start_date else ""
-        tools = "\nCalls to these tools must go to the commentary channel: 'functions'." if view.tools else ""
-        return (
-            f"{config.model_identity}\nKnowledge cutoff: {config.knowledge_cutoff}\n{date}\n"
-            f"Reasoning: {config.reasoning_effort}\n\n"
-            f"# Valid channels: analysis, commentary, final. Channel must be included for every message.{tools}"
-        )
-
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write reasoning, a text before a call, then a call or an answer.
 
@@ -103,7 +105,15 @@ class GptOssRenderer(Family):
         out.scaffold(_ASSISTANT, index)
         if calls:
             refuse_many_calls(view, index, self.name)
-            analysis, preamble = self._before_call(analysis, view.text(index))
+            # The template writes a content beside a call on the channel analysis, and raises on one beside `thinking`.
+            # Models write both, reasoning and a preamble, so both are written.
+            content = view.text(index)
+            if analysis or self.config.text_before_calls == "commentary":
+                analysis, preamble = analysis or None, content
+            else:
+                analysis = content or None
+        # `loop.last and not add_generation_prompt` for an answer; for a call "we want to drop the tool call analysis
+        # message if the model has output a later <|final|> message, but otherwise we want to retain it".
         is_current = index > view.last_answer if calls else is_last
         if analysis is not None and (is_current or self.preserves_thinking(view, index)):
             out.model_block(_ANALYSIS, analysis, _NEXT_MESSAGE, index)
@@ -112,17 +122,8 @@ class GptOssRenderer(Family):
         if calls:
             self.calls.write(calls[0], out, index)
         else:
+            # "<|return|> should never be an input to the model, but we include it as the final token when training".
             out.model_block(_FINAL, view.text(index), "<|return|>" if is_last else END, index)
-
-    def _before_call(self, reasoning: str | None, content: str) -> tuple[str | None, str]:
-        """The texts on the channels analysis and commentary before a call.
-
-        A text without reasoning goes to analysis, as in the official template, unless `text_before_calls` differs. The
-        template refuses reasoning and a text beside one call; models write both, so both are written.
-        """
-        if reasoning or self.config.text_before_calls == "commentary":
-            return reasoning or None, content
-        return content or None, ""
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result as a JSON string, headed by the function that was called last.
@@ -138,6 +139,7 @@ class GptOssRenderer(Family):
                 "missing_field", f"message {index}: name is missing; expected the function that gpt-oss heads it by"
             )
         out.labelled(f"{START}functions.", name, f" to=assistant{CHANNEL}commentary{MESSAGE}", index)
+        # `message.content|tojson`: a text becomes a JSON string, with its quotes and escapes.
         out.content(to_json(view.text(index)), index)
         out.scaffold(END, index)
 

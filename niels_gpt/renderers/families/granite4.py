@@ -45,6 +45,7 @@ class Granite4Renderer(Family):
 
     name = "granite-4"
     config_class = Granite4RendererConfig
+    # The template reads `content` and `tool_calls` alone.
     has_reasoning = False
     stops = (_END,)
     controls = ("<|start_of_role|>", "<|end_of_role|>")
@@ -61,6 +62,7 @@ class Granite4Renderer(Family):
         out.scaffold(_header("system"), owner)
         if view.has_system:
             out.content(text, 0)
+        # An empty system message gets the default text, too, unless there are tools: then it stays empty.
         if view.tools:
             declared = "".join("\n" + text for text in view.tools.json_texts)
             out.labelled(("\n\n" if view.has_system else "") + _TOOLS, declared, _CALL_INSTRUCTIONS, owner)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,6 +33,7 @@ _SYSTEM, _USER, _TOOL, _STOP = (
 )
 
 
+# No copy of the official template was at hand: this follows `tml-renderers`, which is by the model's makers.
 class InklingRenderer(Family):
     """Inkling and Inkling-Small, texts only: images and audio are refused.
 
@@ -64,6 +64,7 @@ class InklingRenderer(Family):
         for index in range(first):
             self.system(view, index, out)
         if self.config.thinking_effort is not None:
+            # 0.9 and not 0.90, 0 and not 0.00.
             effort = f"{self.config.thinking_effort:.2f}".rstrip("0").rstrip(".")
             out.scaffold(f"{_SYSTEM}{TEXT}Thinking effort level: {effort}{END}")
         return first
@@ -81,6 +82,7 @@ class InklingRenderer(Family):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the reasoning, the texts, the calls; an empty content is written where there is nothing else."""
         reasoning, calls = view.reasoning(index), view.calls(index)
+        # Each of these becomes a message: `<|message_model|>` kind text `<|end_message|>`.
         texts = [(THINKING, reasoning)] if reasoning else []
         if view.text(index) or not (reasoning or calls):
             texts += [(TEXT, text) for text in _texts(view, index)]
@@ -101,7 +103,11 @@ class InklingRenderer(Family):
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result, headed by its name, else by the function that its call names; else by nothing."""
         message = view.messages[index]
-        name = message.get("name") or _called(view, index, message.get("tool_call_id"))
+        name, call_id = message.get("name"), message.get("tool_call_id")
+        if not name:
+            # The newest call with this id: ids such as call_0 may begin anew in every turn.
+            calls = (call for i in range(index - 1, -1, -1) for call in reversed(view.calls(i)))
+            name = next((call.name for call in calls if call_id and call.id == call_id), "")
         out.labelled(_TOOL, name, TEXT, index)
         out.content(view.text(index), index)
         out.scaffold(END, index)
@@ -120,22 +126,16 @@ def _texts(view: ConversationView, index: int) -> list[str]:
     return [text for text in texts if text] or [""]
 
 
-def _called(view: ConversationView, index: int, call_id: Any) -> str:
-    """The function of the last call before message `index` that has this id; "" if there is none."""
-    # Newest first: ids such as call_0 may begin anew in every turn.
-    calls = (call for i in range(index - 1, -1, -1) for call in reversed(view.calls(i)))
-    return next((call.name for call in calls if call_id and call.id == call_id), "")
-
-
 def _declare(tools: Tools) -> str:
-    return sorted_json([_specification(tool) for tool in tools])
-
-
-def _specification(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = tool["function"]
-    return {
-        "description": function.get("description") or "",
-        "name": function["name"],
-        "parameters": function.get("parameters") or {},
-        "type": tool.get("type") or "function",
-    }
+    # Four keys, in alphabetical order at every level and without blanks, as `tml-renderers` has them.
+    return sorted_json(
+        [
+            {
+                "description": tool["function"].get("description") or "",
+                "name": tool["function"]["name"],
+                "parameters": tool["function"].get("parameters") or {},
+                "type": tool.get("type") or "function",
+            }
+            for tool in tools
+        ]
+    )

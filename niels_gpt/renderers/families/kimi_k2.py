@@ -44,6 +44,7 @@ class KimiK2Renderer(Family):
     stops = ("<|im_end|>",)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
     calls = KimiSection()
+    # K2's template leaves the line's end after this turn (`<|im_end|>\n  {% endif %}`); that of K2 Thinking cuts it.
     default_system: ClassVar[str] = _DEFAULT_SYSTEM + "\n"
     assistant_header = "<|im_assistant|>assistant<|im_middle|>"
 
@@ -58,7 +59,9 @@ class KimiK2Renderer(Family):
 
     @staticmethod
     def declare(tools: Tools) -> str:
-        """The tools as JSON. The official tokenizer sorts their keys before its template sees them."""
+        """The tools as JSON."""
+        # `tools | tojson(separators=(',', ':'))`; the official tokenizer sorts their keys before its template sees
+        # them.
         return sorted_json(tools)
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -79,7 +82,8 @@ class KimiK2Renderer(Family):
         out.content(view.text(index), index)
 
     def _header(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
-        # A caller's name must not become a control token, so the header's text is a label and not scaffold.
+        # `{%- set role_name = message.get('name') or message['role'] -%}`: a caller's name must not become a control
+        # token, so the header's text is a label and not scaffold.
         out.labelled(opener, view.messages[index].get("name") or view.roles[index], "<|im_middle|>", index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -90,7 +94,8 @@ class KimiK2Renderer(Family):
         calls = view.calls(index)
         if calls:
             out.model_markup(KIMI_OPENING, index)
-            # Ids count over the whole conversation: functions.look:0, functions.look:1, ...
+            # The template writes `tool_call['id']`. Calls without one get what Kimi's own servers write, counted over
+            # the whole conversation: functions.look:0, functions.look:1, ...
             for number, call in enumerate(calls, view.calls_before(index)):
                 with_id = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
                 self.calls.write(with_id, out, index)
@@ -102,6 +107,7 @@ class KimiK2Renderer(Family):
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result in a turn of its own, headed by the id of its call."""
+        # The template knows three openers; all roles but user and assistant have `<|im_system|>`.
         self._header("<|im_system|>", view, index, out)
         # The id holds the function's name (functions.look:0); a result without id is headed by nothing.
         out.labelled("## Return of ", view.messages[index].get("tool_call_id", ""), "\n", index)
@@ -125,11 +131,15 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
 
     def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the block, empty in history."""
+        # `hist_msgs` have `<think></think>`, `suffix_msgs` have `<think>{{rc}}</think>`: nothing is stripped, and think
+        # tags in a content stay there.
         reasoning = view.reasoning(index) or ""
         if reasoning and not (self.writes_reasoning(view, index) or self.preserves_thinking(view, index)):
             reasoning = ""
         out.model_block("<think>", reasoning, "</think>", index)
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
-        """Whether no answer without calls follows. The template empties an answer's block as soon as it is written."""
+        """Whether no answer without calls follows."""
+        # `suffix_msgs = messages[ns.last_non_tool_call_assistant_msg+1:]`. That answer is the last of `hist_msgs`, so
+        # its own block is empty as soon as it is written; `as_produced` keeps it for training.
         return index > view.last_answer

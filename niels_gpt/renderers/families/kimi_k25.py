@@ -35,15 +35,18 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
     name = "kimi-k2.5"
     config_class = KimiK25RendererConfig
     version = 2  # samples keep an answer's reasoning
-    # The template writes a newline after each image.
+    # The template's line breaks leave a newline after each image: `<|media_end|>\n        {% elif ...`.
     image_tokens = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
     placeholders: ClassVar[dict[str, int]] = {"<|media_pad|>": 1}
     optional_controls = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>")
+    # This template has no default system message any more.
     default_system = ""
 
     @staticmethod
     def declare(tools: Tools) -> str:
         """The tools in TypeScript where their schemas can be declared so, else as JSON."""
+        # `tools_ts_str` in the template, which Kimi's tokenizer makes; it leaves it out where a schema has no
+        # TypeScript.
         return declare_tools(tools) or sorted_json(tools)
 
     def write_content(self, view: ConversationView, index: int, out: Emitter) -> None:

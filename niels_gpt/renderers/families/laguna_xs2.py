@@ -84,12 +84,14 @@ class LagunaXS2Renderer(Family):
 
         An empty system message without tools turns the block off.
         """
+        # The model's bos token is its eos token, too: the template begins with `{{- "〈|EOS|〉" -}}`.
         out.scaffold("〈|EOS|〉")
+        # `system_message.rstrip()`: only the right end is stripped.
         text = view.text(0).rstrip() if view.has_system else _DEFAULT_SYSTEM
         if not text and not view.tools:
             return 1
         out.scaffold("<system>\n")
-        if text:  # a block that holds tools only has one newline less
+        if text:  # `{{- "\n" -}}` is within this condition: a block that holds tools only has one newline less
             out.scaffold("\n")
         if text and view.has_system:
             out.content(text, 0)
@@ -105,29 +107,31 @@ class LagunaXS2Renderer(Family):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block or its closing tag, the content and the calls, each on lines of its own."""
         out.scaffold(self.assistant_header, index)
-        if self.config.render_assistant_messages_raw:
-            self._raw(view.text(index), out, index)
-            return
         reasoning, content = view.reasoning(index), view.text(index)
-        if "</think>" in content:  # also beside reasoning_content, which then wins
+        if self.config.render_assistant_messages_raw:
+            # "Only prepend if content doesn't already start with it": the tag that the prompt supplies.
+            if not content.startswith(self.prefill()):
+                out.model_markup(self.prefill(), index)
+            text = content.removesuffix("\n")
+            if text.endswith(_STOP):
+                # The content holds the stop: "hi\n</assistant>" or "hi\n</assistant>\n", which then has two newlines.
+                out.model_reply(text.removesuffix(_STOP), _STOP, content[len(text) :] + "\n", index)
+            else:
+                out.model_reply(content, "\n" + _STOP, "\n", index)
+            return
+        # "Always strip <think> tags from content if present to avoid duplication": also beside `reasoning_content`,
+        # which then wins.
+        if "</think>" in content:
             inline, content = split_thinking(content)
             reasoning = reasoning or inline
         if reasoning:
             out.model_block("<think>\n", reasoning.strip(), "\n</think>\n", index)
         else:
             out.model_markup("</think>\n", index)
+        # `content.strip() ~ "\n"`, or nothing: the newline before the first call is the content's own, so
+        # `before_first_call` is used for reading only.
         content = content.strip()
         self.finish_turn(content and content + "\n", view, index, out, has_content=False)
-
-    def _raw(self, content: str, out: Emitter, index: int) -> None:
-        """Write a content as it was sampled; it may hold the tag that the prompt supplies, and the stop."""
-        if not content.startswith(self.prefill()):
-            out.model_markup(self.prefill(), index)
-        text = content.removesuffix("\n")
-        if text.endswith(_STOP):
-            out.model_reply(text.removesuffix(_STOP), _STOP, content[len(text) :] + "\n", index)
-        else:
-            out.model_reply(content, "\n" + _STOP, "\n", index)
 
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""

@@ -90,15 +90,8 @@ class Llama3Renderer(Family):
         Raises:
             MessageError: `no_user_message`: the tools belong into a user's turn, and another role comes first.
         """
-        self._system_block(view, out)
-        first = view.system_owner + 1
-        if not view.tools or not self.config.tools_in_user_message:
-            return first
-        remedy = "begin with a user, drop the tools, or render with tools_in_user_message=False"
-        write_user_with_tools(self, view, view.tools, first, out, remedy=remedy)
-        return first + 1
-
-    def _system_block(self, view: ConversationView, out: Emitter) -> None:
+        # The template always writes this block, with a date that cannot be left out. `Environment: ipython` tells the
+        # model that it may call tools.
         owner, environment = view.system_owner, "Environment: ipython\n" if view.tools else ""
         before = f"{_BEGIN}{_header('system')}{environment}Cutting Knowledge Date: December 2023\nToday Date: "
         out.labelled(before, self.config.date_string, "\n\n", owner)
@@ -108,6 +101,12 @@ class Llama3Renderer(Family):
         if view.has_system:  # the caller's text is the block's last part
             out.content(self.content(view, 0), 0)
         out.scaffold(_END, owner)
+        first = owner + 1
+        if not view.tools or not self.config.tools_in_user_message:
+            return first
+        remedy = "begin with a user, drop the tools, or render with tools_in_user_message=False"
+        write_user_with_tools(self, view, view.tools, first, out, remedy=remedy)
+        return first + 1
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text, or one call."""
@@ -115,6 +114,8 @@ class Llama3Renderer(Family):
         if not calls:
             out.assistant_turn(self.assistant_header, self.content(view, index), _END, "", index)
             return
+        # `raise_exception("This model only supports single tool-calls at once!")`; a content beside the call would be
+        # dropped by the template.
         refuse_many_calls(view, index, self.name)
         refuse_text_beside_calls(view, index, self.name)
         out.scaffold(self.assistant_header, index)
@@ -122,7 +123,9 @@ class Llama3Renderer(Family):
         out.model_markup(_END, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result; the template writes it as a JSON string."""
+        """Write a tool result as a JSON string."""
+        # `{%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}`: a text
+        # is iterable, so it gets quotes and escapes.
         out.turn(_header("ipython"), to_json(view.text(index)), _END, index)
 
 
@@ -136,6 +139,7 @@ class Llama30Renderer(Llama3Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the beginning of the text, as part of the first message's turn."""
+        # `{% if loop.index0 == 0 %}{% set content = bos_token + content %}` in its template.
         out.scaffold(_BEGIN, 0)
         return 0
 
@@ -165,7 +169,7 @@ def write_user_with_tools(
 
 
 def declare_tools(tools: Tools) -> str:
-    """The declarations of all tools: each as indented JSON, with a blank line after it."""
+    """The declarations of all tools: each as indented JSON (`tojson(indent=4)`), with a blank line after it."""
     return "".join(_indented(text) + "\n\n" for text in tools.json_texts)
 
 

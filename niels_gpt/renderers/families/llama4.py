@@ -55,6 +55,7 @@ class Llama4Renderer(Family):
         first = view.system_owner + 1
         out.scaffold("<|begin_of_text|>", 0 if first or view.tools else -1)
         if first:
+            # Unlike Llama 3's, this template writes a system block only for the caller's text, and no date in it.
             environment = "Environment: ipython\n" if view.tools else ""
             out.turn(_header("system") + environment, view.text(0).strip(), _END, 0)
         if not view.tools:
@@ -69,11 +70,13 @@ class Llama4Renderer(Family):
             out.assistant_turn(self.assistant_header, view.text(index), _END, "", index)
             return
         out.scaffold(self.assistant_header, index)
+        # Despite their names the tags are around the text, and the calls follow them, without anything between.
         out.model_block("<|python_start|>", view.text(index), "<|python_end|>", index)
         for call in calls:
             self.calls.write(call, out, index)
         out.model_markup(_END, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result; the template writes it as a JSON string."""
+        """Write a tool result as a JSON string."""
+        # `message.content | tojson`, as in Llama 3's template.
         out.turn(_header("ipython"), to_json(view.text(index)), _END, index)

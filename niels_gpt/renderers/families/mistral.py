@@ -54,10 +54,11 @@ class MistralRenderer(Family):
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message; the last one has the tools before it and the system text in it."""
         check_alternates(view, index, self.name)
-        # In a longer conversation the same user message is written without them: earlier prompts are no prefixes.
+        # `message == user_messages[-1]` for the tools, and `loop.last` for the system text, which a prompt ends with.
+        # In a longer conversation the same user message is written without both: earlier prompts are no prefixes.
         is_last = index == view.last_user
         if is_last and view.tools:
-            declared = view.tools.declaration(_declare_all)
+            declared = view.tools.declaration(_declare)
             out.labelled("[AVAILABLE_TOOLS]", declared, "[/AVAILABLE_TOOLS]", index)
         out.scaffold("[INST]", index)
         if is_last and view.has_system:
@@ -81,6 +82,7 @@ class MistralRenderer(Family):
         """Write a tool result with the id of its call."""
         call_id = view.messages[index].get("tool_call_id", "")
         check_call_id(call_id, f"message {index}: tool_call_id")
+        # `'[TOOL_RESULTS]{"content": ' + content|string + ", "`: the text is put into the JSON without quotes.
         out.turn('[TOOL_RESULTS]{"content": ', view.text(index), ', "call_id": "', index)
         out.untrusted_label(call_id, index)
         out.scaffold('"}[/TOOL_RESULTS]', index)
@@ -102,18 +104,18 @@ def write_call_list(calls: Sequence[Call], dialect: CallDialect, index: int, out
     out.model_text("]", index)
 
 
-def _declare_all(tools: Tools) -> str:
-    return "[" + ", ".join(_declare(tool["function"]) for tool in tools) + "]"
-
-
-def _declare(function: dict[str, object]) -> str:
-    """A function as the template writes it: strings between quotes, not escaped, everything else as JSON."""
-    pairs = (
-        f'"{key}": "{value}"' if isinstance(value, str) else f'"{key}": {to_json(value)}'
-        for key, value in function.items()
-        if key != "return"
-    )
-    return '{"type": "function", "function": {' + ", ".join(pairs) + "}}"
+def _declare(tools: Tools) -> str:
+    """The functions as the template writes them: strings between quotes, everything else as JSON."""
+    functions = []
+    for tool in tools:
+        # `'"' + key + '": "' + val + '"'`: a quote in a description is not escaped. A key "return" is left out.
+        pairs = (
+            f'"{key}": "{value}"' if isinstance(value, str) else f'"{key}": {to_json(value)}'
+            for key, value in tool["function"].items()
+            if key != "return"
+        )
+        functions.append('{"type": "function", "function": {' + ", ".join(pairs) + "}}")
+    return "[" + ", ".join(functions) + "]"
 
 
 def check_call_id(call_id: str, where: str) -> None:

@@ -75,18 +75,17 @@ class MistralV7Renderer(Family):
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message; the last one, or the first, has the tools before it."""
         check_alternates(view, index, self.name)
-        if view.tools and index == self._tools_at(view):
-            out.labelled("[AVAILABLE_TOOLS]", view.tools.declaration(_declare), "[/AVAILABLE_TOOLS]", index)
+        if view.tools:
+            # Of U A U the second. Since v13 the first, which is not among the messages of a bridge: they come after it.
+            tools_at = view.last_user
+            if self.tools_at_first:
+                tools_at = -1 if view.is_extension else view.roles.index("user")
+            if index == tools_at:
+                out.labelled("[AVAILABLE_TOOLS]", view.tools.declaration(_declare), "[/AVAILABLE_TOOLS]", index)
         super().user(view, index, out)
 
-    def _tools_at(self, view: ConversationView) -> int:
-        """The user message that has the tools before it."""
-        if not self.tools_at_first:
-            return view.last_user
-        return -1 if view.is_extension else view.roles.index("user")
-
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text, the calls, or both; `mistral-common` strips spaces at the end of a text."""
+        """Write a text, the calls, or both."""
         calls = view.calls(index)
         if not calls:
             check_alternates(view, index, self.name)
@@ -94,6 +93,8 @@ class MistralV7Renderer(Family):
         if reasoning:
             out.model_block("[THINK]", reasoning, "[/THINK]", index)
         text = view.text(index)
+        # `mistral-common` strips spaces at the end of a content that is a string. With reasoning a content is a list of
+        # chunks, whose texts it leaves as they are.
         out.model_text(text if reasoning else text.rstrip(" "), index)
         if calls:
             self._write_calls(view, index, out)
@@ -161,15 +162,10 @@ class MistralV13Renderer(MistralV11Renderer):
         return (view.reasoning(index) or "") if "[THINK]" in self.encoder.added_ids else ""
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result."""
-        self._check_order(view, index)
-        out.turn("[TOOL_RESULTS]", json_again(view.text(index)), "[/TOOL_RESULTS]", index)
-
-    def _check_order(self, view: ConversationView, index: int) -> None:
-        """Check that the results are in the order of the calls, as far as they have ids.
+        """Write a tool result.
 
         Raises:
-            MessageError: `result_out_of_order`.
+            MessageError: `result_out_of_order`: the results are not in the order of the calls, as far as they have ids.
         """
         first = index
         while first and view.roles[first - 1] == "tool":
@@ -184,6 +180,7 @@ class MistralV13Renderer(MistralV11Renderer):
                 f"message {index}: tool_call_id is {call_id!r}; expected {expected!r}: {self.name} writes no ids, so "
                 "the results must be in the order of the calls. Sort them",
             )
+        out.turn("[TOOL_RESULTS]", json_again(view.text(index)), "[/TOOL_RESULTS]", index)
 
 
 def _declare(tools: Tools) -> str:

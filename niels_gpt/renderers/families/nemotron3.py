@@ -97,13 +97,15 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block, even an empty one: the caller's message, then the tools."""
+        # The template sets `system_message = ""` where there is none and then asks `{% if system_message is defined
+        # %}`.
         owner, text = view.system_owner, view.text(0) if view.has_system else ""
         out.scaffold("<|im_start|>system\n", owner)
         if view.has_system:
             out.content(text, 0)
         if view.tools:
-            before, declared = ("\n\n" if text else "") + TAGS_DECLARED, view.tools.declaration(_declare_all)
-            out.labelled(before, declared, TAGS_EXPLAINED, owner)
+            before = ("\n\n" if text else "") + TAGS_DECLARED
+            out.labelled(before, view.tools.declaration(_declare), TAGS_EXPLAINED, owner)
         out.scaffold("<|im_end|>\n", owner)
         return owner + 1
 
@@ -125,46 +127,43 @@ class Nemotron3Renderer(ChatMLTurns):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block, the content, the calls."""
         out.scaffold(self.assistant_header, index)
-        if self._is_current(view, index):
-            content = self._with_reasoning(view, index, out)
-        else:
+        # `not (truncate_history_thinking and loop.index0 < ns.last_user_idx)`
+        is_current = index > view.last_user or not self.config.truncate_history_thinking
+        if not is_current and not self.preserves_thinking(view, index):
             content = self._without_reasoning(view, index, out)
-        self.finish_turn(content, view, index, out)
-
-    def _is_current(self, view: ConversationView, index: int) -> bool:
-        """Whether the reasoning of this turn is written."""
-        current = index > view.last_user or not self.config.truncate_history_thinking
-        return current or self.preserves_thinking(view, index)
-
-    def _with_reasoning(self, view: ConversationView, index: int, out: Emitter) -> str:
-        """Write the reasoning, else an empty block unless the content has think tags; return the content."""
+            self.finish_turn(content, view, index, out)
+            return
         reasoning, content = view.reasoning(index) or "", view.text(index)
         if reasoning.strip():
+            # The template puts block and content into one text and trims that: white space before the content is inside
+            # and stays, and the newline after `</think>` goes where no content follows it.
             content = content.rstrip()
             out.model_block("<think>\n", reasoning, self._closing if content else self._closing.rstrip(), index)
         elif "<" in content and ("<think>" in content or "</think>" in content):
+            # "Allow downstream logic to take care of broken thought": a content with tags of its own gets no block.
             content = content.strip()
         else:
             out.model_markup(_EMPTY_BLOCK, index)
-        return content.rstrip()
+        self.finish_turn(content.rstrip(), view, index, out)
 
     def _without_reasoning(self, view: ConversationView, index: int, out: Emitter) -> str:
-        """Write an empty block; return the content.
-
-        The template joins reasoning and content, cuts the text at the last `</think>` and strips it in part: the
-        newline after the tag stays before a content, and goes before calls.
-        """
+        """Write an empty block; return the content of a turn whose reasoning is history."""
+        # The template joins reasoning and content, and writes `"<think></think>" ~ c.split('</think>')[-1]` of that
+        # text. So the newline after the reasoning's `</think>` stays before a content: "<think></think>\nhi".
         has_reasoning, content = (view.reasoning(index) or "").strip(), view.text(index)
         may_have_tags = "<" in content  # false for most texts, and found much faster than the tags
         opened, closed = may_have_tags and "<think>" in content, may_have_tags and "</think>" in content
         rest = content.split("</think>")[-1] if closed else content
-        if has_reasoning and not closed:
+        if has_reasoning and not closed:  # the last `</think>` is that of the reasoning
             rest = self._closing.partition("</think>")[2] + content
         calls = view.calls(index)
         if calls:
+            # "If <think> was opened but never closed, drop the trailing think segment."
             rest = rest if has_reasoning or closed else rest.split("<think>")[0]
-            rest = rest if self.ultra else rest.strip()  # Ultra's template does not strip here
-        elif not has_reasoning and opened != closed:  # half a block is text in the template
+            # `"<think></think>" ~ c | trim` with calls, where Ultra's template has `"<think></think>" ~ c`.
+            rest = rest if self.ultra else rest.strip()
+        elif not has_reasoning and opened != closed:
+            # `{% if '<think>' in c and '</think>' in c %}` without calls: half a block is text there.
             return content.strip()
         out.model_markup(_EMPTY_BLOCK, index)
         return rest if calls else rest.rstrip()
@@ -199,39 +198,36 @@ class Nemotron3UltraRenderer(Nemotron3Renderer):
         return "\n\n{reasoning effort: efficient}" if self.config.medium_effort else ""
 
 
-def _declare_all(tools: Tools) -> str:
-    return "".join(_declare(tool["function"]) for tool in tools)
-
-
-def _declare(function: Mapping[str, Any]) -> str:
-    """A function in XML: a tag for its name, its description, each parameter, and what else its schema holds."""
-    schema = as_mapping(function.get("parameters"))
-    lines = [f"\n<function>\n<name>{function['name']}</name>"]
-    if "description" in function:
-        lines.append(f"<description>{str(function['description']).strip()}</description>")
-    lines.append("<parameters>")
-    for name, fields in as_mapping(schema.get("properties")).items():
-        lines += [f"<parameter>\n<name>{name}</name>", *_fields(as_mapping(fields)), "</parameter>"]
-    lines += _extra(schema, ("type", "properties", "required"))
-    if "required" in schema:
-        lines.append(f"<required>{to_json(schema['required'])}</required>")
-    lines.append("</parameters>")
-    lines += _extra(function, ("type", "name", "description", "parameters"))
-    lines.append("</function>")
+def _declare(tools: Tools) -> str:
+    """The functions in XML: a tag for the name, the description, each parameter, and what else a schema holds."""
+    lines = [""]  # the template begins every line with its break: "<tools>" comes directly before this text
+    for tool in tools:
+        function = tool["function"]
+        schema = as_mapping(function.get("parameters"))
+        lines += ["<function>", f"<name>{function['name']}</name>"]
+        if "description" in function:
+            lines.append(f"<description>{str(function['description']).strip()}</description>")
+        lines.append("<parameters>")
+        for name, value in as_mapping(schema.get("properties")).items():
+            parameter = as_mapping(value)
+            lines += ["<parameter>", f"<name>{name}</name>"]
+            if "type" in parameter:
+                lines.append(f"<type>{parameter['type']}</type>")
+            if "description" in parameter:
+                lines.append(f"<description>{str(parameter['description']).strip()}</description>")
+            if "enum" in parameter:
+                lines.append(f"<enum>{to_json(parameter['enum'])}</enum>")
+            lines += [*_other_keys(parameter, ("name", "type", "description", "enum")), "</parameter>"]
+        lines += _other_keys(schema, ("type", "properties", "required"))
+        if "required" in schema:
+            lines.append(f"<required>{to_json(schema['required'])}</required>")
+        lines.append("</parameters>")
+        lines += [*_other_keys(function, ("type", "name", "description", "parameters")), "</function>"]
     return "\n".join(lines)
 
 
-def _fields(fields: Mapping[str, Any]) -> list[str]:
-    lines = [f"<type>{fields['type']}</type>"] if "type" in fields else []
-    if "description" in fields:
-        lines.append(f"<description>{str(fields['description']).strip()}</description>")
-    if "enum" in fields:
-        lines.append(f"<enum>{to_json(fields['enum'])}</enum>")
-    return [*lines, *_extra(fields, ("name", "type", "description", "enum"))]
-
-
-def _extra(schema: Mapping[str, Any], written: tuple[str, ...]) -> list[str]:
-    """The other keys of a schema, each as a tag: objects and lists as JSON, all else as Python prints it."""
+def _other_keys(schema: Mapping[str, Any], written: tuple[str, ...]) -> list[str]:
+    """The other keys of a schema, each as a tag (`render_extra_keys`): objects and lists as JSON."""
     return [
         f"<{key}>{to_json(value) if isinstance(value, Mapping | list) else value}</{key}>"
         for key, value in schema.items()

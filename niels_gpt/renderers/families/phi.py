@@ -68,7 +68,8 @@ class Phi3Renderer(Family):
 
     def end(self, view: ConversationView, out: Emitter) -> None:
         """Write the end of text."""
-        # Not trained: the model has stopped at `<|end|>` before this token.
+        # `{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}`. Not trained: the
+        # model has stopped at `<|end|>` before this token.
         out.scaffold("<|endoftext|>")
 
 
@@ -80,6 +81,7 @@ class Phi35Renderer(Phi3Renderer):
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a system message that is not empty."""
+        # `{% if message['role'] == 'system' and message['content'] %}`; Phi-3's template has no second condition.
         if view.text(index):
             super().system(view, index, out)
 
@@ -87,10 +89,10 @@ class Phi35Renderer(Phi3Renderer):
 class Phi4MiniRenderer(Phi3Renderer):
     """Phi-4-mini: Phi-3 without newlines.
 
-    Its template takes tools only as text within the system message: put them there. That template is not among those
-    the parity tests compare with; the format is written as Microsoft describes it.
+    Its template takes tools only as text within the system message: put them there.
     """
 
+    # The template is not among those the parity tests compare with; the format is written as Microsoft describes it.
     name = "phi-4-mini"
     config_class = Phi4MiniRendererConfig
     after_stop = ""
@@ -105,10 +107,9 @@ class Phi4Renderer(Family):
     ::
 
         <|im_start|>user<|im_sep|>hello<|im_end|><|im_start|>assistant<|im_sep|>hi<|im_end|>
-
-    Its template is not among those the parity tests compare with; the format is written as Microsoft describes it.
     """
 
+    # As for Phi-4-mini, written as Microsoft describes it, without a template to compare with.
     name = "phi-4"
     config_class: ClassVar[type[FamilyConfig]] = Phi4RendererConfig
     roles = ("system", "user", "assistant")
@@ -156,8 +157,7 @@ class Phi4ReasoningRenderer(Phi4Renderer):
 
         <|im_start|>assistant<|im_sep|><think>A greeting.</think>hi<|im_end|>
 
-    The default system message asks for think tags. The template puts it in the place of a caller's, which is written
-    here. Reasoning stays in history. The format is written as its model card describes it; see Phi-4.
+    The default system message asks for think tags. Reasoning stays in history.
     """
 
     name = "phi-4-reasoning"
@@ -166,6 +166,7 @@ class Phi4ReasoningRenderer(Phi4Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the default system message where the first message is none."""
+        # The template, as the model card shows it, puts this text in the place of a caller's message, too.
         if not view.has_system:
             out.scaffold(f"<|im_start|>system<|im_sep|>{_REASONING_SYSTEM}<|im_end|>")
         return 0

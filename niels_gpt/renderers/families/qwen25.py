@@ -36,6 +36,8 @@ class Qwen25Renderer(Qwen3Renderer):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the content as it is, then the calls, each on a line of its own."""
+        # `'\n' + message.content` if there is one, then `'\n<tool_call>...'`: the header's newline is also that before
+        # the content, so without a content the first call has no newline of its own.
         out.scaffold(self.assistant_header, index)
         self.finish_turn(view.text(index), view, index, out)
 

@@ -66,6 +66,7 @@ class Qwen3Renderer(ChatMLTurns):
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """With tools, write one system block: the caller's message, then the tools."""
         if not view.tools:  # the caller's system message is then written by `system`
+            # Qwen2.5 alone has a default; so it does in the template, in both branches of `{%- if tools %}`.
             if self.default_system and not view.has_system:
                 out.scaffold(f"<|im_start|>system\n{self.default_system}<|im_end|>\n")
             return 0
@@ -82,15 +83,17 @@ class Qwen3Renderer(ChatMLTurns):
 
         The last message always has a think block, even an empty one; in history a turn without reasoning has none.
         """
-        # The last message, not `is_produced`: Qwen's template does the same whether or not a generation prompt follows.
+        # `loop.last`, and not `is_produced`: Qwen's template does the same whether or not a generation prompt follows.
         content, is_last, reasoning = view.text(index), index == len(view.roles) - 1, view.reasoning(index)
         if reasoning is None:
+            # `{%- if '</think>' in content %}`, and only for a message without the field `reasoning_content`.
             reasoning, content = split_thinking(content)
             if not is_last and not reasoning and view.is_text_only(index):  # most answers: written in one call
                 out.assistant_turn(self.assistant_header, content, "<|im_end|>", "\n", index)
                 return
         out.scaffold(self.assistant_header, index)
-        has_content = bool(content)  # the template asks before it strips the content
+        has_content = bool(content)  # the template asks before it strips: `content.lstrip('\n')` is only written
+        # `loop.index0 > ns.last_query_index`, and then `loop.last or (not loop.last and reasoning_content)`.
         is_current = (reasoning or is_last) and index > view.last_query
         if is_current or (reasoning and self.preserves_thinking(view, index)):
             content = self.think_block(reasoning, content, out, index)
@@ -103,6 +106,7 @@ class Qwen3Renderer(ChatMLTurns):
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one user turn."""
+        # The template heads a run of results with `<|im_start|>user`; the newline after it comes with every result.
         header = "<|im_start|>user\n<tool_response>\n" if view.is_first_of_run(index) else "\n<tool_response>\n"
         footer = "\n</tool_response><|im_end|>\n" if view.is_last_of_run(index) else "\n</tool_response>"
         self.content_turn((header, footer), view, index, out)

@@ -72,6 +72,7 @@ class Qwen35Renderer(QwenImages):
 
     def content(self, view: ConversationView, index: int) -> str:
         """See `QwenImages`; contents are stripped."""
+        # `render_content(message.content, true)|trim`, for every role.
         content = view.messages[index]["content"]
         return (content if isinstance(content, str) else super().content(view, index)).strip()
 
@@ -85,6 +86,7 @@ class Qwen35Renderer(QwenImages):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block: the tools, then the caller's message."""
+        # The other way around than Qwen3. An empty message has a block of its own, but nothing after tools.
         if view.tools:
             self.tools_block("", view, out)
         elif view.has_system:
@@ -106,7 +108,15 @@ class Qwen35Renderer(QwenImages):
         """Write a think block after the last query, the content, the calls."""
         reasoning, content = self.reasoning_and_content(view, index)
         out.scaffold(self.assistant_header, index)
-        if self._is_current(view, index) or self.preserves_thinking(view, index):
+        # `loop.index0 > ns.last_query_index`. `view.last_query` is not used: here the template strips a user's content
+        # before it looks for the tags of a tool result around it.
+        is_current = True
+        for user in range(view.last_user, index, -1):
+            if view.roles[user] == "user" and not is_tool_result(self.content(view, user)):
+                is_current = False
+                break
+        # Qwen3 writes no block without reasoning, except in the last message; Qwen3.5 writes an empty one.
+        if is_current or self.preserves_thinking(view, index):
             content = self.think_block(reasoning.strip(), content, out, index)
         self.finish_turn(content, view, index, out)
 
@@ -115,13 +125,6 @@ class Qwen35Renderer(QwenImages):
         content, reasoning = self.content(view, index), view.reasoning(index)
         # Without a field for reasoning, think tags in the content are read as reasoning, as the template does.
         return split_thinking(content) if reasoning is None else (reasoning, content)
-
-    def _is_current(self, view: ConversationView, index: int) -> bool:
-        """Whether no query follows this message. A user message that is a tool result between tags is not a query."""
-        for asked in range(view.last_user, index, -1):
-            if view.roles[asked] == "user" and not is_tool_result(self.content(view, asked)):
-                return False
-        return True
 
     def prefill(self) -> str:
         """An opened think block, or an empty one."""

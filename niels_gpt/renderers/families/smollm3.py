@@ -65,10 +65,11 @@ class SmolLM3Renderer(ChatMLTurns):
         </think>
         hi<|im_end|>
 
-    Without tools nothing ends the system block, as the template has it. Tools are what it calls `xml_tools`. It drops
-    calls and reasoning fields; here they are written in the form that its system block describes.
+    Without tools nothing ends the system block, as the template has it. Tools are what it calls `xml_tools`.
     """
 
+    # The template drops calls and reasoning fields. Here they are written in the form that its system block describes,
+    # because a dropped call would train nothing.
     name = "smollm3"
     config_class = SmolLM3RendererConfig
     calls = HermesJSON()
@@ -97,6 +98,7 @@ class SmolLM3Renderer(ChatMLTurns):
         else:
             out.scaffold(_IDENTITY + (_THINKING if thinks else ""), owner)
         out.scaffold("\n\n", owner)
+        # `<|im_end|>` is within the template's condition for tools. Copies of it, such as llama.cpp's, write it always.
         if view.tools:
             out.labelled(_TOOLS, view.tools.declaration(_declare), _CALL_INSTRUCTIONS, owner)
         return owner + 1
@@ -109,7 +111,8 @@ class SmolLM3Renderer(ChatMLTurns):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write reasoning, or an empty block where it is off; the content; the calls."""
         reasoning, thinks = view.reasoning(index), self._thinks(view)
-        out.prefill = "" if thinks else _EMPTY_BLOCK  # the engine sets that of the option
+        # `Family` has set the prefill by the option; a flag in the system message goes first.
+        out.prefill = "" if thinks else _EMPTY_BLOCK
         out.scaffold(self.assistant_header, index)
         if reasoning:
             out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n", index)
@@ -127,5 +130,6 @@ class SmolLM3Renderer(ChatMLTurns):
 
 
 def _declare(tools: Tools) -> str:
-    """The tools as Python prints them, as the template does."""
+    """The tools as Python prints them, with single quotes and `None`."""
+    # `tool | string` in the template.
     return "".join(f"{json.loads(text)}\n" for text in tools.json_texts)
