@@ -77,11 +77,14 @@ class _AliasFinder(MetaPathFinder, Loader):
         sys.modules[module.__name__] = import_module(f"{__name__}.{_ALIASES[name]}")
 
 
+# At the end, so that modules which exist are found as usual.
 sys.meta_path.append(_AliasFinder())
 
 
 def __getattr__(name: str) -> Any:
     """A public name of one of the modules above (PEP 562)."""
+    # `from niels_gpt.renderers import qwen3` asks for an attribute first; an AttributeError makes Python import the
+    # module.
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
         for module in _PUBLIC_MODULES:
             public = import_module(f"{__name__}.{module}")

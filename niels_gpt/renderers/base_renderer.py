@@ -216,6 +216,7 @@ class BaseRenderer(ABC):
     ) -> Steps[None]:
         """Read a completion, whole or growing, and report it to `out`."""
         start, calls = 0, self.calls
+        # Where reasoning is a message like others (gpt-oss, Inkling), the dialect reads it with the rest.
         if self.has_reasoning and not (calls is not None and calls.reads_reasoning):
             form = ReasoningFormat(*self.reasoning_tags, calls.opening if calls is not None else "")
             start = yield from read_reasoning(completion, out, form, prompt)
@@ -229,8 +230,10 @@ class BaseRenderer(ABC):
     def _prompt_end(self, prompt_ids: Sequence[int] | None) -> PromptEnd:
         opening = self.reasoning_tags[0]
         if prompt_ids is not None:
+            # By the text, and not by the renderer's own prompt: a server may have used another option or template.
             is_open = text_at_end(self.encoder, prompt_ids).rstrip().endswith(opening)
             return PromptEnd.OPEN if is_open else PromptEnd.CLOSED
+        # `UNKNOWN` and not `CLOSED`: the prompt may have been rendered with another option.
         if not self.prefill().rstrip().endswith(opening):
             return PromptEnd.UNKNOWN
         return PromptEnd.LIKELY_OPEN if self.block_may_be_missing else PromptEnd.OPEN

@@ -18,6 +18,7 @@ def messages_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Message
     """
     if len(previous_prompt_ids) == 0 or (isinstance(new_messages, list | tuple) and not new_messages):
         return None
+    # New dicts, whatever the caller gave: `Family._bridge` adds names to results.
     messages = normalise(new_messages)
     return None if reject_assistant_in_extension(messages) else messages
 
@@ -50,6 +51,7 @@ def trim_to_turn_close(
 
 def append_rendering(before: Sequence[int], added: RenderedTokens, skip: int = 0) -> RenderedTokens:
     """Ids followed by a rendering: the ids belong to no message, and `added` loses its first `skip` tokens."""
+    # Not attributed, because the messages that they are from are not known here; nobody trains on a prompt.
     no = [False] * len(before)
     media = added.multi_modal_data
     return RenderedTokens(

@@ -92,6 +92,7 @@ def open_renderer(
         UsageError: not a date; an unknown renderer or option; a template, date or isolation for a family that has no
             place for it. Else as `create_renderer`.
     """
+    # Before a tokenizer is read: a wrong date, name or option is an error at once.
     clock, fields = clock_on(date), dict(options or {})
     name, automatic = renderer, None
     if renderer == "auto":  # a template that is named or isolated is used
@@ -103,9 +104,11 @@ def open_renderer(
     if isinstance(config, DefaultRendererConfig):
         if images:
             raise UsageError("images are for the renderer of a model with images; a chat template cannot count tokens")
+        # All options, also those that the config does not declare: it keeps them as variables of the template.
         config = with_options(config, typed_options(DefaultRendererConfig, fields))
         source = None if template is None else load_template(template)
         encoder = open_encoder(str(tokenizer))
+        # Whoever names "template" knows what it cannot do; "auto" must not lose images without a word.
         if automatic is not None and not automatic.is_known:
             refuse_unknown_images(encoder.name)
         isolation = Isolation() if isolate else None
@@ -133,6 +136,7 @@ def _check_variables(renderer: DefaultRenderer, names: Collection[str]) -> None:
     Raises:
         UsageError: naming the nearest word of the template.
     """
+    # A word anywhere in the source, in a comment too: too few refusals are better than one of a variable that is used.
     words = set(re.findall(r"[A-Za-z_]\w*", renderer.source))
     for name in names:
         if name not in words and name not in DefaultRendererConfig.model_fields:
@@ -149,13 +153,13 @@ def typed_options(kind: type[BaseModel], options: Mapping[str, Any]) -> dict[str
     Args:
         kind: the config's class; names that it does not declare are variables of a template.
     """
-    return {name: _typed(kind, name, value) if isinstance(value, str) else value for name, value in options.items()}
-
-
-def _typed(kind: type[BaseModel], name: str, text: str) -> Any:
-    value = option_value(text)
-    is_text = name in kind.model_fields and kind.model_fields[name].annotation is str
-    return text if is_text and isinstance(value, int | float) else value
+    typed = dict(options)
+    for name, text in options.items():
+        if isinstance(text, str):
+            value = option_value(text)
+            is_text = name in kind.model_fields and kind.model_fields[name].annotation is str
+            typed[name] = text if is_text and isinstance(value, int | float) else value
+    return typed
 
 
 def clock_on(date: str | None) -> Callable[[str], str]:
@@ -165,6 +169,7 @@ def clock_on(date: str | None) -> Callable[[str], str]:
         UsageError: not a date.
     """
     try:
+        # Templates call `strftime_now(form)`, which is the `strftime` of that day.
         return no_clock if date is None else datetime.date.fromisoformat(date).strftime
     except ValueError as error:
         raise UsageError(f"the date is {date!r}; expected a day like 2026-01-31") from error

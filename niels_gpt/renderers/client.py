@@ -171,8 +171,15 @@ async def generate(
         )
     if on_event is not None and not isinstance(renderer, StreamingRenderer):
         raise UsageError(f"found on_event for a {type(renderer).__name__} without stream; leave on_event out")
-    root = _server_root(client)
-    sampling = _sampling_params(sampling_params or {})
+    root = str(client.base_url).rstrip("/")
+    if not root:
+        raise UsageError("the client has no base_url; expected httpx.AsyncClient(base_url='http://host:8000/v1')")
+    # openai's clients are made with `.../v1`, and `/inference/v1/generate` is beside that path, not below it.
+    root = root.removesuffix("/v1")
+    # The stop is a special token and its id must come back, and every token needs its logprob.
+    sampling = {"skip_special_tokens": False, **(sampling_params or {}), "logprobs": 1}
+    if sampling.get("n") not in (None, 1):
+        raise UsageError(f"sampling_params have n={sampling['n']!r}; expected 1. Call generate as often as you need")
     prompt = await asyncio.to_thread(
         _prepared, renderer, messages, tools, prompt_ids, prompt_attribution, multi_modal_data
     )
@@ -180,9 +187,11 @@ async def generate(
         max_prompt_len = await LIMITS.of((root, model), partial(ask_limit, client, root, model, extra_headers))
     if max_prompt_len is not None and len(prompt.ids) > max_prompt_len:
         raise OverlongPromptError(prompt_len=len(prompt.ids), max_prompt_len=max_prompt_len)
+    # The caller's, then the renderer's, each once.
     sampling["stop_token_ids"] = list(dict.fromkeys([*(sampling.get("stop_token_ids") or ()), *prompt.stops]))
     options: dict[str, Any] = {"cache_salt": cache_salt, "priority": priority}
     body: dict[str, Any] = {"model": model, "token_ids": prompt.ids, "sampling_params": sampling}
+    # What is not set is left out, for servers that do not know these fields.
     body |= {name: value for name, value in options.items() if value is not None}
     url = f"{root}/inference/v1/generate"
     if on_event is not None and isinstance(renderer, StreamingRenderer):
@@ -190,6 +199,7 @@ async def generate(
         completion = await _stream(client, url, body | {"stream": True}, extra_headers, parser, on_event)
         return _result(prompt, completion, parser.result())
     status, content = await _post(client, url, body, extra_headers)
+    # Of a completion of 32k tokens, reading the JSON and the text would hold the event loop for tens of milliseconds.
     completion, parsed = await asyncio.to_thread(_read, renderer, prompt.ids, tools, url, status, content)
     return _result(prompt, completion, parsed)
 
@@ -219,7 +229,12 @@ def _prepared(
         attribution = renderer.render(messages, tools=tools, add_generation_prompt=True)
         ids = list(attribution.token_ids)
     else:
-        ids = _checked_ids(prompt_ids, attribution)
+        ids = token_id_list(prompt_ids, "prompt_ids")
+        if attribution is not None and list(attribution.token_ids) != ids:
+            raise UsageError(
+                f"prompt_attribution is of {len(attribution.token_ids)} tokens that differ from the {len(ids)} of "
+                "prompt_ids; expected the same. Pass prompt_ids=attribution.token_ids"
+            )
     if media is None and attribution is not None:
         media = attribution.multi_modal_data
     if media is not None and not media.is_empty():
@@ -229,38 +244,17 @@ def _prepared(
     return _Prompt(ids, renderer.get_stop_token_ids(), attribution, media)
 
 
-def _checked_ids(prompt_ids: Sequence[int], attribution: RenderedTokens | None) -> list[int]:
-    ids = token_id_list(prompt_ids, "prompt_ids")
-    if attribution is not None and list(attribution.token_ids) != ids:
-        raise UsageError(
-            f"prompt_attribution is of {len(attribution.token_ids)} tokens that differ from the {len(ids)} of "
-            "prompt_ids; expected the same. Pass prompt_ids=attribution.token_ids"
-        )
-    return ids
-
-
-def _sampling_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    if params.get("n") not in (None, 1):
-        raise UsageError(f"sampling_params have n={params['n']!r}; expected 1. Call generate as often as you need")
-    return {"skip_special_tokens": False, **params, "logprobs": 1}
-
-
-def _server_root(client: AsyncOpenAI | httpx.AsyncClient) -> str:
-    base = str(client.base_url).rstrip("/")
-    if not base:
-        raise UsageError("the client has no base_url; expected httpx.AsyncClient(base_url='http://host:8000/v1')")
-    return base.removesuffix("/v1")
-
-
 async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None) -> tuple[int, bytes]:
     """Status and body of a successful answer."""
     httpx = _optional_httpx()
     if not isinstance(client, httpx.AsyncClient):
         options = {"headers": dict(headers)} if headers else {}
         try:
+            # `cast_to=httpx.Response`: the answer as it came, not parsed as one of openai's own objects.
             raw = await client.post(url, cast_to=httpx.Response, body=body, options=options)
         except Exception as error:
-            # Callers catch the exceptions of their client, so it gets a note and is not replaced.
+            # Whatever openai's client raises, its own errors or those of its transport: callers catch them by class, so
+            # the exception gets a note and is not replaced.
             error.add_note(f"{url}: {_server_answer(error)}")
             raise
         return raw.status_code, raw.content
@@ -324,12 +318,13 @@ async def _stream_objects(
         stream = await client.post(
             url, cast_to=object, body=body, options=options, stream=True, stream_cls=AsyncStream[object]
         )
+        # openai's client reads the lines of the stream itself, and gives the JSON of each.
         parts = StreamedCompletion(url, stream.response.status_code)
         async for payload in stream:
             report(parts.take(payload))
-    except ServerError:
+    except ServerError:  # of `parts`: it names the url already
         raise
-    except Exception as error:  # of the caller's client, as in `_post`
+    except Exception as error:  # everything that the caller's client raises gets the note, as in `_post`
         error.add_note(f"{url}: {_server_answer(error)}")
         raise
     return parts.whole()
@@ -366,9 +361,13 @@ def _read(
 
 
 def _result(prompt: _Prompt, completion: Completed, parsed: ParsedResponse) -> Generated:
+    # Formats without ids get some that are unique over requests, because results name them in later turns.
     prefix = f"call_{completion.request_id}_" if completion.request_id else "call_"
     calls = [OpenAIToolCall(call, call.id or f"{prefix}{at}") for at, call in enumerate(parsed.tool_calls)]
     called = any(call.status is ToolCallParseStatus.OK for call in calls)
+    experts = completion.routed_experts
+    if isinstance(experts, dict) and isinstance(data := experts.get("data"), str):
+        experts = experts | {"data": memoryview(data.encode())}  # users of the `renderers` package expect bytes
     return Generated(
         request_id=completion.request_id,
         prompt_ids=prompt.ids,
@@ -377,19 +376,13 @@ def _result(prompt: _Prompt, completion: Completed, parsed: ParsedResponse) -> G
         content=parsed.content,
         reasoning_content=parsed.reasoning_content,
         tool_calls=calls,
+        # A server that is asked for ids reads no calls, so it says "stop" after them.
         finish_reason="tool_calls" if called and completion.finish_reason == "stop" else completion.finish_reason,
-        routed_experts=_with_bytes(completion.routed_experts),
+        routed_experts=experts,
         multi_modal_data=prompt.media,
         prompt_attribution=prompt.attribution,
         parsed=parsed,
     )
-
-
-def _with_bytes(routed_experts: Any) -> Any:
-    """Routed experts with their base64 text as bytes, as users of the `renderers` package expect it."""
-    if isinstance(routed_experts, dict) and isinstance(data := routed_experts.get("data"), str):
-        return routed_experts | {"data": memoryview(data.encode())}
-    return routed_experts
 
 
 # ---- the maximum prompt length of a model
@@ -425,6 +418,7 @@ class Limits:
             with self._lock:
                 if key in self._limits:
                     return self._limits[key]
+                # A future of threads and not of asyncio: callers may run in event loops of several threads.
                 request = self._requests.get(key)
                 if request is None:
                     mine: Future[Answer | None] = Future()
@@ -433,6 +427,7 @@ class Limits:
             if request is None:
                 return await self._ask(key, mine, ask)
             answer = await asyncio.wrap_future(request)
+            # `None`: the call that asked was cancelled. The loop begins again, and one of those that waited asks.
             if answer is not None:
                 return answer.limit
 
@@ -445,6 +440,7 @@ class Limits:
                 if answer is not None and not answer.problem:
                     self._limits[key] = answer.limit
                 self._requests.pop(key, None)
+            # After the entry is gone, so that a waiting call that wakes up with `None` does not find this future again.
             future.set_result(answer)
         if answer.problem and key not in self._warned:
             self._warned.add(key)
@@ -452,6 +448,7 @@ class Limits:
         return answer.limit
 
 
+# One for the process, because many calls of `generate` ask the same server about the same model.
 LIMITS: Final = Limits()
 
 
@@ -470,8 +467,8 @@ async def ask_limit(client: Any, root: str, model: str, headers: Mapping[str, st
     cards = listing.get("data") if isinstance(listing, Mapping) else None
     if not isinstance(cards, list):
         return Answer(None, f"GET {root}/v1/models answered no list of models")
-    own = [card for card in cards if isinstance(card, Mapping) and card.get("id") == model]
-    limit = own[0].get("max_model_len") if own else None
+    matching = [card for card in cards if isinstance(card, Mapping) and card.get("id") == model]
+    limit = matching[0].get("max_model_len") if matching else None
     return Answer(limit if type(limit) is int and limit > 0 else None)
 
 

@@ -67,6 +67,7 @@ def config_of(fields: Mapping[str, Any]) -> FamilyConfig | DefaultRendererConfig
     if name not in known:
         near = did_you_mean(name, known) if isinstance(name, str) else ""
         raise UsageError(f"no renderer {name!r}; expected one of {', '.join(known)}{near}")
+    # Through `with_options`, so that a wrong field is an error in words and not pydantic's.
     kind: Any = next(kind for kind in _CONFIG_CLASSES if name in _names(kind))
     config: FamilyConfig | DefaultRendererConfig = with_options(kind(name=name), fields)
     return config

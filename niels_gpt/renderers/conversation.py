@@ -154,6 +154,7 @@ class ConversationView:
     @cached_property
     def last_user(self) -> int:
         """The index of the last user message, -1 if there is none."""
+        # Roles U A U A: reversed, the first user is at 1, and 4 - 1 - 1 = 2.
         return len(self.roles) - 1 - self.roles[::-1].index("user") if "user" in self.roles else -1
 
     @property
@@ -162,6 +163,7 @@ class ConversationView:
 
         Formats that write tool results into user turns distinguish the two this way.
         """
+        # From the end, as the templates do; in most conversations the last user message is one already.
         if self._last_query < 0:
             at = last = len(self.roles) - 1
             while at >= 0 and not (self.roles[at] == "user" and not is_tool_result(self.text(at))):
@@ -172,6 +174,7 @@ class ConversationView:
     @cached_property
     def last_answer(self) -> int:
         """The last assistant message that calls no tool, -1 for none; with `as_produced` the last before the end."""
+        # U A(call) T A: 3, and -1 with `as_produced`, when the answer 3 was not there yet.
         at = len(self.roles) - 1 - self.as_produced
         while at >= 0 and (self.roles[at] != "assistant" or self.messages[at].get("tool_calls")):
             at -= 1
@@ -188,6 +191,8 @@ def split_thinking(content: str) -> tuple[str, str]:
     # Python finds one character ten times as fast as a word, and most texts have no "<".
     if "<" not in content or "</think>" not in content:
         return "", content
+    # "<think>\nA\n</think>\n\nB" gives "A" and "B"; of several blocks the first is the reasoning, and what is after the
+    # last one the content. What is before `<think>` is lost, in the templates, too.
     parts = content.split("</think>")
     return parts[0].rstrip("\n").split("<think>")[-1].lstrip("\n"), parts[-1].lstrip("\n")
 
@@ -208,6 +213,7 @@ def should_preserve_past_thinking(
         return True
     if not preserve_thinking_between_tool_calls:
         return False
+    # U A T A: messages after 0; with the result 2 among them, 1 and 3 are kept. U A: no cycle.
     roles = [message["role"] for message in messages]
     since = len(roles) - roles[::-1].index("user") if "user" in roles else 0
     return msg_idx >= since and "tool" in roles[since:]
@@ -244,24 +250,22 @@ def check_roles(
                 "unsupported_field", f"message {index}: tool_calls in a {role} message; only the assistant calls tools"
             )
         elif role == "tool":
-            _check_answers_call(message, index, waiting)
+            if waiting is None:
+                raise MessageError(
+                    "tool_without_call",
+                    f"message {index}: a tool result, but the assistant turn before it calls no tool; add its "
+                    "tool_calls or drop the row",
+                )
+            # A call without id may be the one that is answered. Ids stay in `waiting`: a call may have several results.
+            call_id = message.get("tool_call_id")
+            if call_id is not None and "" not in waiting and call_id not in waiting:
+                raise MessageError(
+                    "tool_without_call",
+                    f"message {index}: tool_call_id is {call_id!r}; expected one of the calls before it: "
+                    f"{sorted(waiting)}",
+                )
         else:
             waiting = None
-
-
-def _check_answers_call(message: Message, index: int, waiting: set[str] | None) -> None:
-    if waiting is None:
-        raise MessageError(
-            "tool_without_call",
-            f"message {index}: a tool result, but the assistant turn before it calls no tool; add its tool_calls or "
-            "drop the row",
-        )
-    call_id = message.get("tool_call_id")
-    if call_id is not None and "" not in waiting and call_id not in waiting:
-        raise MessageError(
-            "tool_without_call",
-            f"message {index}: tool_call_id is {call_id!r}; expected one of the calls before it: {sorted(waiting)}",
-        )
 
 
 # ---- calls
@@ -293,6 +297,7 @@ class Call(NamedTuple):
         """
         if isinstance(self.arguments, str):
             kernel = native()
+            # The kernel only says yes or no; Python's decoder says what is wrong, or takes what the kernel does not.
             if kernel is None or not kernel.is_json(self.arguments):
                 self._parse(self.arguments)
             return self.arguments
@@ -350,8 +355,29 @@ class Tools(list[dict[str, Any]]):
     """
 
     def __init__(self, tools: Sequence[Any]) -> None:
-        super().__init__(map(_openai_tool, tools, range(len(tools))))
-        self.json_texts = tuple(map(_tool_json, self, range(len(self))))
+        super().__init__()
+        texts = []
+        for index, raw in enumerate(tools):
+            tool, function = raw, raw.get("function") if type(raw) is dict else None
+            # Nearly all tools have this shape, and are taken as they are. The exact types are tested, because
+            # `isinstance` of an abstract class takes ten times as long.
+            if type(function) is not dict or type(function.get("name")) is not str:
+                if isinstance(raw, Mapping) and "function" not in raw and isinstance(raw.get("name"), str):
+                    tool = {"type": "function", "function": dict(raw)}
+                function = tool.get("function") if isinstance(tool, Mapping) else None
+                if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                    raise MessageError(
+                        "wrong_tools",
+                        f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': "
+                        "{'name', 'description', 'parameters'}}",
+                    )
+                tool = dict(tool)
+            try:
+                texts.append(to_json(tool, f"tools[{index}]"))
+            except MessageError as error:
+                raise MessageError("wrong_tools", str(error)) from error
+            self.append(tool)
+        self.json_texts = tuple(texts)
 
     def declaration(self, declare: Callable[[Tools], str]) -> str:
         """The text `declare(self)`, computed once for all conversations with these tools.
@@ -363,6 +389,8 @@ class Tools(list[dict[str, Any]]):
         key = declare, self.json_texts
         text = _DECLARATIONS.get(key)
         if text is None:
+            # All at once: a dataset with more sets of tools than this has few that come again, and an order of use
+            # would cost each of the others.
             if len(_DECLARATIONS) >= _MOST_DECLARATIONS:
                 _DECLARATIONS.clear()
             text = _DECLARATIONS[key] = declare(self)
@@ -387,28 +415,6 @@ def tools_of(tools: Any) -> Tools | None:
     return Tools(tools)
 
 
-def _openai_tool(tool: Any, index: int) -> dict[str, Any]:
-    if type(tool) is dict and type(function := tool.get("function")) is dict and type(function.get("name")) is str:
-        return tool
-    if isinstance(tool, Mapping) and "function" not in tool and isinstance(tool.get("name"), str):
-        tool = {"type": "function", "function": dict(tool)}
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise MessageError(
-            "wrong_tools",
-            f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': {{'name', "
-            "'description', 'parameters'}}",
-        )
-    return dict(tool)
-
-
-def _tool_json(tool: Mapping[str, Any], index: int) -> str:
-    try:
-        return to_json(tool, f"tools[{index}]")
-    except MessageError as error:
-        raise MessageError("wrong_tools", str(error)) from error
-
-
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """A part of a tool's schema that should be an object; an empty one in the place of anything else."""
     return value if type(value) is dict or isinstance(value, Mapping) else {}  # the second test takes ten times as long
@@ -424,6 +430,7 @@ def to_json(value: Any, where: str = "a tool") -> str:
         MessageError: naming `where`: not JSON, which NaN and infinite numbers are not, or a text that UTF-8 cannot
             encode.
     """
+    # The kernel writes what `json.dumps` would write, or `None` for what it leaves to Python, errors included.
     kernel = native()
     text: str | None = None if kernel is None else kernel.json_text(value)
     if text is not None:

@@ -46,6 +46,7 @@ class TokenColumns:
     def kinds(self) -> npt.NDArray[np.intp]:
         """Places in `KINDS`, one per token."""
         trained = np.zeros(len(self.ids), np.bool_) if self.weights is None else self.weights > 0
+        # `np.select` takes the first condition that holds, so the order is that of the kinds above.
         facts = [trained, self.sampled, self.is_content]
         return np.select(facts, [TRAINED, SAMPLED, CONTEXT], SCAFFOLD)
 

@@ -157,6 +157,7 @@ class Emitter:
     def image(self, before: str, token: str, after: str, msg: int, process: Callable[[], ProcessedImage]) -> None:
         """An image: what opens it, the one placeholder that `encode.py` repeats (content), and what closes it."""
         owner = msg << 3
+        # A new tuple each time, because most emitters have no image and share the empty one.
         self.images = (*self.images, (len(self.texts) + 1, process))
         self.image_count += 1
         self.texts += (before, token, after)
@@ -185,6 +186,7 @@ class Emitter:
         shared = len(prefill) - 1
         while not text.startswith(prefill[:shared]):
             shared -= 1
+        # Prefill `<think>\n`, text `</think>`: they share `<`, and the model writes all of `</think>`.
         opened = text.rfind("<", 0, shared)
         # If the texts begin to differ inside a tag, the model writes the whole tag.
         if opened > text.rfind(">", 0, shared):

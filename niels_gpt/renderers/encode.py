@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Messages
@@ -53,6 +52,7 @@ def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
     if out.images:
         # A batch of one, because a batch repeats the placeholders of images.
         return encode(encoder, [out])[0]
+    # The three facts of a token are not computed here: `RenderedTokens` makes the lists that are read.
     encoded = encoder.encode_strings([out.texts], [out.facts])
     return RenderedTokens.from_arrays(
         encoded.ids, encoded.facts, encoded.counts, out.messages, out.attribution, token_bytes=encoder.token_bytes
@@ -74,22 +74,19 @@ def render_conversations(
     offered = [None] * len(conversations) if tools is None else tools
     if len(offered) != len(conversations):
         raise UsageError(f"{len(offered)} tools for {len(conversations)} conversations; expected one each, or None")
-    blocks = [range(at, min(at + BLOCK, len(conversations))) for at in range(0, len(conversations), BLOCK)]
-    return concatenate_batches(
-        [encode(encoder, _emit_block(emit, conversations, offered, numbers)) for numbers in blocks or [range(0)]]
-    )
-
-
-def _emit_block(emit: Emit, conversations: Sequence[Messages], tools: Sequence[Any], numbers: range) -> list[Emitter]:
-    emitters: list[Emitter] = []
-    for number in numbers:
-        try:
-            out = emit(conversations[number], tools=tools[number])
-            out.processed_images()  # here, so that a broken image is an error of this conversation
-        except MessageError as error:
-            raise MessageError(error.reason, f"conversation {number}: {error}") from error
-        emitters.append(out)
-    return emitters
+    batches = []
+    # Of 600 conversations the blocks 0..256, 256..512, 512..600; of none one block without any, for empty arrays.
+    for start in range(0, max(len(conversations), 1), BLOCK):
+        emitters: list[Emitter] = []
+        for number in range(start, min(start + BLOCK, len(conversations))):
+            try:
+                out = emit(conversations[number], tools=offered[number])
+                out.processed_images()  # here, so that a broken image is an error of this conversation
+            except MessageError as error:
+                raise MessageError(error.reason, f"conversation {number}: {error}") from error
+            emitters.append(out)
+        batches.append(encode(encoder, emitters))
+    return concatenate_batches(batches)
 
 
 def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
@@ -105,7 +102,7 @@ def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
 
 def concatenate_batches(batches: Sequence[RenderedBatch]) -> RenderedBatch:
     """Several batches as one, in order."""
-    if len(batches) == 1:
+    if len(batches) == 1:  # most calls; its arrays are not copied
         return batches[0]
     has_media = any(batch.media for batch in batches)
     return RenderedBatch(
@@ -171,6 +168,7 @@ def _media_of(
     if not processed:
         return None
     images = [image for _, image in processed]
+    # All placeholder tokens must be images': one that a text spells would shift the images behind it in the model.
     expected = sum(image.tokens for image in images)
     found = np.count_nonzero(ids == ids[offsets[0]])
     if found != expected:
@@ -226,17 +224,8 @@ def attribute_text_segments(
             in_content = np.repeat(np.array(content, dtype=np.bool_), [len(part) for part in texts])
             starts = encoder.encode_pieces(list("".join(texts)), (~in_content).tolist())[1]
             edges = np.append(starts, len(in_content))
-        flags |= _overlaps(in_content, edges)
+        # in_content  T T F F T     content before each byte  0 1 2 2 2 3     edges  0 1 3 5     tokens  T T T
+        # A token has some content if more of it is before the token's end than before its beginning.
+        before = np.concatenate(([0], np.cumsum(in_content)))
+        flags |= before[edges[1:]] > before[edges[:-1]]
     return list(zip(ids.tolist(), flags.tolist(), strict=True))
-
-
-def _overlaps(in_content: npt.NDArray[np.bool_], edges: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Whether each token, from edge to edge, holds a byte that is content.
-
-    ::
-
-        in_content  T T F F T     content before each byte  0 1 2 2 2 3     edges  0 1 3 5     tokens  T T T
-    """
-    before = np.concatenate(([0], np.cumsum(in_content)))
-    overlaps: npt.NDArray[np.bool_] = before[edges[1:]] > before[edges[:-1]]
-    return overlaps

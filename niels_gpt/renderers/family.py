@@ -95,6 +95,7 @@ class Family(BaseRenderer):
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
         self.encoder: PieceEncoder = open_encoder(tokenizer)
+        # Not `self.config_class()`: each subclass has a default for `name`, which type checkers do not see.
         base = self.config_class.model_validate({}) if config is None else config
         if not isinstance(base, self.config_class):
             raise UsageError(
@@ -108,17 +109,15 @@ class Family(BaseRenderer):
         if found := self.found_options():
             self.config = with_options(self.config, found)
         self._is_producing = False
-        # Now, because a tokenizer of another family would encode the missing control tokens as ordinary text.
-        self._check_controls()
-        self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
-
-    def _check_controls(self) -> None:
+        # Now, because a tokenizer of another family would encode the missing control tokens as ordinary text. Stops
+        # after the first may be missing: tokenizers of one family differ in them.
         missing = [text for text in (*self.controls, *self.stops[:1]) if text not in self.encoder.added_ids]
         if missing:
             raise TokenizerError(
                 f"{self.encoder.name}: the tokenizer has no {missing[0]!r}, which {self.name} writes; expected a "
                 "tokenizer of that family. Name another renderer, or 'template' for the tokenizer's own chat template"
             )
+        self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
 
     def found_options(self) -> Mapping[str, Any]:
         """The options that depend on the tokenizer, where the caller has left them open (`None`)."""
@@ -192,7 +191,7 @@ class Family(BaseRenderer):
         """
         stop, after_stop = ends or (self.stops[0], self.after_stop)
         calls = view.calls(index)
-        if not calls or self.calls is None:
+        if not calls or self.calls is None:  # most turns: three pieces in one call
             out.model_reply(content, stop, after_stop, index)
             return
         before, closing = self.calls_section
@@ -204,6 +203,7 @@ class Family(BaseRenderer):
                 out.model_markup(before, index)
             self.calls.write(call, out, index)
             before = self.between_calls
+        # One piece for the end of the section and the stop: both are markup of the model.
         out.model_reply("", closing + stop, after_stop, index)
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
@@ -212,6 +212,7 @@ class Family(BaseRenderer):
             self.config.preserve_all_thinking,
             self.config.preserve_thinking_between_tool_calls,
         )
+        # That function goes over all roles, so it is only called where an option asks for it.
         return (everywhere or between_calls) and should_preserve_past_thinking(
             view.messages,
             index,
@@ -234,6 +235,7 @@ class Family(BaseRenderer):
             refuse_tools(view, self.name)
         special_tokens = self.config.special_tokens_in_content
         out = Emitter(view.normalised, parse_content=special_tokens == "parse")
+        # The order of the hooks is the order of the text; nothing is moved afterwards.
         self._emit_turns(view, self.begin(view, out), out)
         if add_generation_prompt:
             self.generation_prompt(view, out)
@@ -244,6 +246,7 @@ class Family(BaseRenderer):
         return out
 
     def _emit_turns(self, view: ConversationView, first: int, out: Emitter) -> None:
+        # One loop over the roles, without a table of hooks: this runs for every message of every dataset.
         prefill, takes_calls = self.prefill(), "tool" in self.roles
         for index in range(first, len(view.roles)):
             role = view.roles[index]
@@ -281,6 +284,7 @@ class Family(BaseRenderer):
     @property
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the tokenizer, and of the grammar with its options, as datasets record them."""
+        # Not a hash of the code, which a comment would change: whoever changes ids increases `version`.
         grammar = json.dumps([self.name, self.version, self.config.model_dump(mode="json")], sort_keys=True)
         return {
             "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],
@@ -326,7 +330,12 @@ class Family(BaseRenderer):
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
         if self.names_results:
-            self._name_results(messages, previous_completion_ids)
+            # The calls are in the completion and not among the messages, so their names are read from it.
+            names = (call.name for call in self.parse_response(previous_completion_ids).tool_calls)
+            results = (message for message in messages if message["role"] == "tool")
+            for result, name in zip(results, names, strict=False):
+                if name and not result.get("name"):
+                    result["name"] = name
         added = encode_one(self.encoder, self._emit_extension(messages, tools, image_count))
         if self.has_end_of_turn or before[-1] == self._truncation_stop_id:
             return append_rendering(before, added)
@@ -334,20 +343,13 @@ class Family(BaseRenderer):
         # another kind of turn than the one that follows.
         return append_rendering(before, added, skip=1) if before[-1] == added.token_ids[0] else None
 
-    def _name_results(self, messages: Sequence[Message], completion_ids: Sequence[int]) -> None:
-        """Give results without a name those of the sampled calls; `messages` are changed."""
-        names = (call.name for call in self.parse_response(completion_ids).tool_calls)
-        results = (message for message in messages if message["role"] == "tool")
-        for result, name in zip(results, names, strict=False):
-            if name and not result.get("name"):
-                result["name"] = name
-
     def _emit_extension(self, messages: Sequence[Message], tools: Any, image_count: int) -> Emitter:
         """New messages and the generation prompt, without what `begin` writes."""
         view = ConversationView(messages, self.roles, self.name, tools, after_call=True)
         special_tokens = self.config.special_tokens_in_content
         out = Emitter(messages, parse_content=special_tokens == "parse")
         out.image_count = image_count
+        # The model stops at its stop, so what the template writes after it (ChatML's newline) is not among the ids yet.
         out.scaffold(self.after_stop)
         self._emit_turns(view, 0, out)
         self.generation_prompt(view, out)

@@ -86,6 +86,7 @@ class TakesImages(Family):
         earlier = previous_multi_modal_data or MultiModalData()
         if not self._has_placeholders_of(earlier, prompt + completion):
             return None
+        # Labels count over the whole conversation: after two images comes `Picture 3: `.
         image_count = len(earlier.mm_placeholders.get("image", ()))
         bridge = self._bridge(prompt, completion, new_messages, tools, image_count)
         if bridge is None or earlier.is_empty():
@@ -97,6 +98,8 @@ class TakesImages(Family):
         """Whether the placeholder tokens among these ids are exactly the ranges of these media."""
         if media.is_empty():  # nearly all bridges; searching a list for two ids is cheap
             return not any(token in ids for token in self.mm_token_type_id_map)
+        # ids      5 p p 6 p     ranges  1..3 and 4..5     found and covered  F T T F T, and 3 tokens in all: ranges
+        # that overlap would cover the same tokens with a larger sum.
         found = np.isin(np.asarray(ids, dtype=np.int64), list(self.mm_token_type_id_map))
         covered = np.zeros(len(ids), dtype=np.bool_)
         for places in media.mm_placeholders.values():
@@ -133,17 +136,16 @@ class TakesImages(Family):
         for part in parts:
             if isinstance(part, str):
                 out.content(part, index)
-            else:
-                out.image(self.image_label(out.image_count + 1) + opens, token, closes, index, self._process(part))
+                continue
+            # Processing waits until ids are made: `text` and `pieces` need no processor and load no file.
+            process: Callable[[ImagePart], ProcessedImage] = partial(_refuse_image, self.name)
+            if self.images is not None:
+                process = self.images.process
+            out.image(self.image_label(out.image_count + 1) + opens, token, closes, index, partial(process, part))
 
     def image_label(self, number: int) -> str:
         """The text before image `number` of the conversation, counted from 1."""
         return ""
-
-    def _process(self, part: ImagePart) -> Callable[[], ProcessedImage]:
-        if self.images is None:
-            return partial(_refuse_image, self.name, part)
-        return partial(self.images.process, part)
 
 
 def _refuse_image(format_name: str, part: ImagePart) -> ProcessedImage:
@@ -187,7 +189,8 @@ def _takes_images_on_hub(name: str) -> bool:
         return _has_vision_key(Path(hf_hub_download(name, "config.json")))
     except EntryNotFoundError:
         return False
-    except Exception as error:  # the network may raise errors of httpx, of requests, or of the system
+    # Everything: the network may raise errors of httpx, of requests, or of the system.
+    except Exception as error:
         raise UsageError(
             f"{name}: cannot determine whether this model takes images ({type(error).__name__}: {error}); name the "
             "renderer: a family, or 'template' for conversations without images"

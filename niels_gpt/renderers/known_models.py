@@ -39,6 +39,7 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "deepseek-r1-distill",
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "deepseek-r1-distill",
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "deepseek-r1-distill",
+    # Llama's vocabulary with DeepSeek's control tokens: the format is the same as on Qwen's.
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "deepseek-r1-distill",
     "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "deepseek-r1-distill",
     "deepseek-ai/DeepSeek-V3.1": "deepseek-v3.1",
@@ -51,6 +52,7 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "THUDM/GLM-4.5-Air": "glm-4.5",
     "zai-org/GLM-5": "glm-5",
     "zai-org/GLM-5-FP8": "glm-5",
+    # Its template differs from GLM-5's only in white space that Jinja cuts.
     "zai-org/GLM-4.7-Flash": "glm-5",
     "zai-org/GLM-5.1": "glm-5.1",
     "zai-org/GLM-5.2": "glm-5.2",
@@ -62,6 +64,7 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "moonshotai/Kimi-K2-Instruct": "kimi-k2",
     "moonshotai/Kimi-K2-Thinking": "kimi-k2-thinking",
     "moonshotai/Kimi-K2.5": "kimi-k2.5",
+    # Its template has a `preserve_thinking`, here the option `preserve_all_thinking`, and is K2.5's else.
     "moonshotai/Kimi-K2.6": "kimi-k2.5",
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3",
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",

@@ -96,6 +96,7 @@ class LossOn:
             MessageError: a weight that is negative or not a number, with the index of its message.
         """
         table, _ = self.weight_table([messages])
+        # Row 0 is for tokens of no message, whose index is -1.
         weights: Weights = table[message_indices + 1, np.where(sampled, 1, is_content * 2)]
         return weights
 
@@ -136,6 +137,7 @@ class LossOn:
         else:
             counts = list(chain.from_iterable(map(self.messages, conversations)))
         of_assistant[rows] = message_weights * counts
+        # `rows - 1` is the message before, or the row of no message, which weighs 0, before the first one.
         table[rows, 1] = np.where(is_assistant, of_assistant[rows], of_assistant[rows - 1])
         if self.bodies_of_roles or self.bodies_of_tools:
             table[rows, 2] = message_weights * list(chain.from_iterable(map(self._contents_that_count, conversations)))
@@ -157,7 +159,8 @@ def _message_weights(flat: list[Message], conversations: Sequence[Sequence[Messa
         try:
             weights[special] = [weight_of(flat[at]) for at in special]
         except MessageError:
-            for messages in conversations:  # again, for the index of the message
+            # Again and slower: the flat list does not tell the index that a message has in its conversation.
+            for messages in conversations:
                 for index, message in enumerate(messages):
                     weight_at(message, index)
     return weights
@@ -173,6 +176,7 @@ def weight_at(message: Message, index: int) -> float:
 
 def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
     """For each tool message the function it answers: its own `name`, or that of the earlier call with its id."""
+    # The newest call of an id wins: ids such as call_0 may begin anew in every turn.
     names_by_id: dict[str, str] = {}
     names: list[str | None] = []
     for message in messages:

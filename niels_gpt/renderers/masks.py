@@ -60,6 +60,7 @@ def batch_weights(batch: RenderedBatch, on: LossOn, *, allow_partial: bool = Fal
     try:
         table, first = on.weight_table(batch.messages)
     except MessageError:
+        # One by one, for the number of the conversation that is wrong.
         for number, messages in enumerate(batch.messages):
             try:
                 on.weight_table([messages])
@@ -104,6 +105,7 @@ def build_training_sample(
         message if role_to_mask is None or role_to_mask(original) else _untrained(message)
         for original, message in zip(messages, normalised, strict=True)
     ]
+    # Attribution was checked above, with the caller's `allow_partial`.
     mask = loss_weights(rendered, wanted, LossOn(), allow_partial=True) > 0
     if content_sft_roles:
         counts = loss_weights(rendered, normalised, LossOn("all_tokens"), allow_partial=True) > 0
@@ -127,14 +129,11 @@ def _missing_stop(renderer: Renderer, rendered: RenderedTokens) -> list[int]:
     stops = renderer.get_stop_token_ids()
     if not stops:
         raise UsageError("ensure_final_stop needs a stop, and the tokenizer names no eos; give it one, or leave it out")
-    sampled = _sampled_ids(rendered, len(rendered.message_roles) - 1)
-    return [] if sampled and sampled[-1] in stops else stops[:1]
-
-
-def _sampled_ids(rendered: RenderedTokens, index: int) -> list[int]:
-    """The sampled ids of one message."""
+    # The last sampled id of the last message: scaffold may follow it, such as ChatML's newline.
+    last = len(rendered.message_roles) - 1
     facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
-    return [token for token, owner, sampled in facts if sampled and owner == index]
+    sampled = [token for token, owner, emitted in facts if emitted and owner == last]
+    return [] if sampled and sampled[-1] in stops else stops[:1]
 
 
 def build_training_samples(
@@ -365,22 +364,24 @@ def build_trajectory_step(
             `allow_partial`.
     """
     prompt = renderer.render_ids(prompt_messages, tools=tools, add_generation_prompt=bool(completion_messages))
-    whole = renderer.render([*prompt_messages, *completion_messages], tools=tools)
-    whole.check_attribution()
-    check_full(whole.attribution, allow_partial=allow_partial)
-    pairs = zip(prompt, whole.token_ids, strict=False)
+    rendered = renderer.render([*prompt_messages, *completion_messages], tools=tools)
+    rendered.check_attribution()
+    check_full(rendered.attribution, allow_partial=allow_partial)
+    pairs = zip(prompt, rendered.token_ids, strict=False)
     # A format may write the prompt otherwise once the answer is there, so the common beginning is searched.
-    split = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(prompt), len(whole.token_ids)))
+    split = next(
+        (at for at, (one, other) in enumerate(pairs) if one != other), min(len(prompt), len(rendered.token_ids))
+    )
     # So the completion may begin within a turn of the prompt, which is not of this step.
-    of_step = (owner >= len(prompt_messages) for owner in whole.message_indices)
-    sampled = [emitted and own for emitted, own in zip(whole.sampled_mask, of_step, strict=True)]
+    of_step = (owner >= len(prompt_messages) for owner in rendered.message_indices)
+    sampled = [emitted and is_new for emitted, is_new in zip(rendered.sampled_mask, of_step, strict=True)]
     step: dict[str, Any] = {
-        "prompt_ids": whole.token_ids[:split],
+        "prompt_ids": rendered.token_ids[:split],
         "prompt_mask": [False] * split,
-        "completion_ids": whole.token_ids[split:],
+        "completion_ids": rendered.token_ids[split:],
         "completion_mask": sampled[split:],
-        "completion_logprobs": [0.0] * (len(whole.token_ids) - split),
+        "completion_logprobs": [0.0] * (len(rendered.token_ids) - split),
         "routed_experts": None,
     }
-    media = whole.multi_modal_data
+    media = rendered.multi_modal_data
     return step if media is None or media.is_empty() else {**step, "multi_modal_data": media}

@@ -45,16 +45,15 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     try:
         return type(config).model_validate(config.model_dump(exclude_unset=True) | dict(options))
     except ValidationError as error:
-        raise _explained(error, config) from error
-
-
-def _explained(error: ValidationError, config: BaseModel) -> UsageError:
-    """The first of pydantic's errors, with the options that exist."""
-    first, name = error.errors()[0], getattr(config, "name", "")
-    field = ".".join(map(str, first["loc"]))
-    options = [option for option in type(config).model_fields if option != "name"]
-    if first["type"] == "extra_forbidden":
-        near = did_you_mean(field, options)
-        return UsageError(f"renderer {name}: no option {field!r}; expected one of {', '.join(options)}{near}")
-    expected = first["msg"].removeprefix("Value error, ")
-    return UsageError(f"renderer {name}: {field} is {first['input']!r}: {expected}" if field else f"{name}: {expected}")
+        # The first of pydantic's errors: a union of types gives one for each of them, and the others repeat it.
+        first, name = error.errors()[0], getattr(config, "name", "")
+        field = ".".join(map(str, first["loc"]))
+        known = [option for option in type(config).model_fields if option != "name"]
+        if first["type"] == "extra_forbidden":
+            near = did_you_mean(field, known)
+            text = f"renderer {name}: no option {field!r}; expected one of {', '.join(known)}{near}"
+        else:
+            # pydantic puts this before the text of a validator's own error; such an error may be of no single field.
+            expected = first["msg"].removeprefix("Value error, ")
+            text = f"renderer {name}: {field} is {first['input']!r}: {expected}" if field else f"{name}: {expected}"
+        raise UsageError(text) from error

@@ -58,6 +58,7 @@ class RendererPool:
     def checkout(self) -> Iterator[Renderer]:
         """Borrow one renderer for the `with` block; waits until one is free."""
         number = self._free.get()
+        # For `after_fork`, which must know whose renderers come back.
         self._taken[number] = threading.get_ident()
         try:
             yield self._renderers[number]

@@ -105,12 +105,14 @@ def create_renderer(
             them; a processor for a renderer that takes no images.
         TokenizerError, TemplateError: the tokenizer cannot be used.
     """
+    # Before the tokenizer is loaded, which takes seconds: a misspelt name is an error at once.
     config = _config(_one_of(renderer, config))
     encoder = open_encoder(tokenizer)
     preserve = {
         "preserve_all_thinking": preserve_all_thinking,
         "preserve_thinking_between_tool_calls": preserve_thinking_between_tool_calls,
     }
+    # Only those that are set: `False`, the default here, must not replace what a config says.
     preserve_options = {name: True for name, wanted in preserve.items() if wanted}
     if isinstance(config, AutoRendererConfig):
         config = _resolve_auto(config, encoder)
@@ -170,10 +172,10 @@ def _resolve_auto(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConf
         UsageError: the model takes images, which its chat template alone cannot render.
     """
     if encoder.engine == "sentencepiece":
-        chosen = AutomaticRenderer("ngpt", "a SentencePiece model")
+        automatic = AutomaticRenderer("ngpt", "a SentencePiece model")
     else:
-        chosen = automatic_renderer(encoder.name, encoder.added_ids)
-    name, fields = chosen.renderer, auto.model_dump(exclude={"name"}, exclude_defaults=True)
+        automatic = automatic_renderer(encoder.name, encoder.added_ids)
+    name, fields = automatic.renderer, auto.model_dump(exclude={"name"}, exclude_defaults=True)
     if name != "template":
         return config_of({"name": name, **fields})
     if fields:
@@ -181,9 +183,10 @@ def _resolve_auto(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConf
             f"{encoder.name}: no family is registered for this name, and a chat template has no {next(iter(fields))}; "
             "name a family"
         )
-    if not chosen.is_known:
+    # Of a known model the renderer itself refuses images that it cannot take, message by message.
+    if not automatic.is_known:
         refuse_unknown_images(encoder.name)
-    return with_options(DefaultRendererConfig(), chosen.options)
+    return with_options(DefaultRendererConfig(), automatic.options)
 
 
 def refuse_unknown_images(name: str) -> None:
@@ -244,6 +247,7 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
         if str(tokenizer) in TEMPLATE_MODELS:
             return _known_template(str(tokenizer), f"the hub name {tokenizer}")
         return AutomaticRenderer("template", f"no family is registered for {tokenizer}")
+    # From here on a local directory, for which a name proves nothing.
     folder = path.parent if path.is_file() else path
     if is_sentencepiece(path):
         return AutomaticRenderer("ngpt", f"{tokenizer} is a SentencePiece model with our sentinels")
@@ -262,6 +266,7 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
         found = "no config.json says its model_type" if model_type is None else f"its model_type is {model_type!r}"
         return AutomaticRenderer("template", f"named like {model}, but {found}")
     added = _added_tokens(folder / TOKENIZER_NAME) if added_tokens is None else added_tokens
+    # The tokens without which the family's renderer would refuse the tokenizer.
     controls = [*FAMILIES[family].controls, *FAMILIES[family].stops[:1]]
     missing = [text for text in controls if text not in added]
     if missing:
@@ -293,7 +298,7 @@ def _model_type(folder: Path) -> str | None:
     return value if isinstance(value, str) else None
 
 
-_HEAD_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 20  # 5,000 added tokens; Llama 3 has 256
 
 
 def _added_tokens(file: Path) -> set[str]:
@@ -334,6 +339,7 @@ def create_renderer_pool(
     shared = None if processor is None else Images.of(processor, CACHE_SIZE)
 
     def factory() -> Renderer:
+        # One for each renderer, because not every tokenizer of Transformers may be shared by threads.
         source: Any = name_or_path if Path(name_or_path).exists() else load_hf_tokenizer(name_or_path)
         return create_renderer(
             source,

@@ -77,6 +77,7 @@ def _first_choice(url: str, status: int, payload: Any, content: bytes) -> Comple
         raise _wrong(url, status, "choices[0].token_ids that are not ids, or empty", "at least one id", content)
     listed = logprobs.get("content") if isinstance(logprobs, dict) else None
     entries = listed if isinstance(listed, list) else []
+    # Without this check a response with fewer logprobs would train on those of other tokens.
     values: list[Any] = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
     if len(values) != len(ids):
         raise _wrong(url, status, f"{len(values)} logprobs for {len(ids)} tokens", "one for each", content)
@@ -93,6 +94,7 @@ def _wrong(url: str, status: int, found: str, expected: str, content: bytes) -> 
 
 def excerpt(content: bytes) -> str:
     """The beginning of a body, for errors."""
+    # A character has up to four bytes; the rest of a body of megabytes is not decoded.
     text = " ".join(content[: 4 * _EXCERPT].decode(errors="replace").split())
     return repr(text if len(text) <= _EXCERPT else text[: _EXCERPT - 3] + "...")
 
@@ -132,6 +134,7 @@ class StreamedCompletion:
             ServerError: it is no part of a completion, or an error that came after the first part.
         """
         content = json.dumps(payload).encode()
+        # The last part, with `usage` only, if the caller asked for it (`stream_options`).
         if isinstance(payload, dict) and payload.get("choices") == [] and "error" not in payload:
             return []
         part = _first_choice(self._url, self._status, payload, content)
@@ -145,6 +148,7 @@ class StreamedCompletion:
             ServerError: there are none, the stream broke off, or routed experts came in several parts.
         """
         reasons = [part.finish_reason for part in self._parts if part.finish_reason is not None]
+        # A connection that breaks off looks like an end: only a reason or `[DONE]` says that the answer is whole.
         if not self._parts or not (reasons or self._is_done):
             found = f"the stream ended after {len(self._parts)} parts without a finish_reason"
             raise ServerError(self._url, self._status, f"{found}; expected a whole completion. Ask again")

@@ -104,6 +104,7 @@ class RenderedTokens:
         token_bytes: Callable[[list[int]], list[bytes]] | None = None,
     ) -> RenderedTokens:
         """One conversation, from arrays as `RenderedBatch` has them; `token_bytes` is for `show`."""
+        # Not through `__init__`, which would need the four lists that are to be built when they are read.
         rendered = cls.__new__(cls)
         rendered.__dict__.update(
             _ids=ids,
@@ -119,6 +120,8 @@ class RenderedTokens:
 
     def __getattr__(self, name: str) -> Any:
         """Build a list that is read for the first time; from then on it is an attribute like any other."""
+        # Only called for names that are not in `__dict__`. `_ids` is tested there, because `copy` and `pickle` ask an
+        # object for attributes before it has any.
         build = _LAZY_FIELDS.get(name)
         if build is None or "_ids" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -198,6 +201,7 @@ class RenderedTokens:
         Raises:
             UsageError: a weight that is neither 0 nor 1, which labels cannot express.
         """
+        # -100 or the id: cross entropy over labels has no place for a weight of a half.
         weights = self.weights(loss_on, messages=messages, allow_partial=allow_partial)
         fractional = weights[(weights != 0) & (weights != 1)]
         if fractional.size:
@@ -396,7 +400,7 @@ class RenderedBatch:
 
     def __getitem__(self, number: int) -> RenderedTokens:
         """Conversation `number` as `render` returns it."""
-        number = range(len(self))[number]
+        number = range(len(self))[number]  # -1 is the last one, and an IndexError ends a loop over the batch
         tokens, pieces = slice(*self.edges[number : number + 2]), slice(*self.piece_edges[number : number + 2])
         media = self.media[number] if self.media else None
         of_pieces = self.facts[pieces], self.counts[pieces]

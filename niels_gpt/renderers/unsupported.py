@@ -109,6 +109,7 @@ def check_alternates(view: ConversationView, index: int, format_name: str) -> No
     Raises:
         MessageError: `roles_do_not_alternate`.
     """
+    # U A(call) T A: for the last A, back over T and A(call) to U.
     role, before = view.roles[index], index - 1
     if role == "assistant":
         while before >= 0 and (view.roles[before] == "tool" or view.calls(before)):
@@ -133,6 +134,7 @@ def refuse_control_tokens(out: Emitter, controls: Mapping[str, int]) -> None:
         MessageError: naming the message and the token.
     """
     for piece in out.pieces():
+        # Scaffold has the template's own control tokens; labels stay text under every option.
         found = (
             next((text for text in controls if text in piece.text), None)
             if piece.content and not piece.scaffold
@@ -214,10 +216,14 @@ class UnsupportedFields:
                 except (MessageError, TemplateError):  # the format refuses this conversation; the next one may pass
                     continue
                 return one != other
-        return True
+        return True  # all of them are refused, and rendering the conversation itself says why
 
     def _ids(self, lead: list[Any], case: _Case, value: str, tail: list[Any]) -> list[int]:
-        offered = [_tool(value if case.field == "tools" else "look")] if case.tools or case.field == "tools" else None
+        offered = None
+        if case.tools or case.field == "tools":
+            name = value if case.field == "tools" else "look"
+            function = {"name": name, "description": name, "parameters": _PARAMETERS}
+            offered = [{"type": "function", "function": function}]
         rendered = self._renderer.render([*lead, *_messages(case, value), *tail], tools=offered)
         return list(rendered.token_ids)
 
@@ -241,6 +247,7 @@ _SYSTEM = {"role": "system", "content": "system"}
 _ANSWER = {"role": "assistant", "content": "answer"}
 _ID = "function0"  # nine letters or digits, as Mistral's ids must be
 _RESULT = {"role": "tool", "content": "result", "tool_call_id": _ID}
+_PARAMETERS = {"type": "object", "properties": {"place": {"type": "string"}}}
 
 
 def _messages(case: _Case, value: str) -> list[dict[str, Any]]:
@@ -258,8 +265,3 @@ def _messages(case: _Case, value: str) -> list[dict[str, Any]]:
     elif case.field in ("reasoning_content", "content"):
         answer[case.field] = value
     return [question, answer]
-
-
-def _tool(name: str) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": {"place": {"type": "string"}}}
-    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}

@@ -71,7 +71,13 @@ class TrimmedText:
     def add(self, text: str) -> None:
         """Append a text; bytes that are not UTF-8 are lone surrogates in it."""
         if self._prefix is not None:
-            text = self._without_prefix(text)
+            # Prefix "ab", texts "a" "bc": "a" may be its beginning and waits; with "bc" it is the prefix, and "c" is
+            # left.
+            text, prefix = self._prefix + text, self._trim.prefix
+            if len(text) < len(prefix) and prefix.startswith(text):
+                self._prefix = text
+                return
+            self._prefix, text = None, text.removeprefix(prefix)
         if not text:
             return
         if self._before_part:
@@ -82,32 +88,21 @@ class TrimmedText:
             self._last = (self._last + text)[-len(self._suffix) :]
         self._space = _run(self._space, text, self._trim.right)
         self._broken = _run(self._broken, text, _SURROGATES)
-        self._release(max(self._space, self._broken, self._half_suffix()))
+        keep = max(self._space, self._broken)
+        for size in range(len(self._suffix), keep, -1):  # the text may end in this much of the suffix
+            if self._last.endswith(self._suffix[:size]):
+                keep = size
+                break
+        self._release(keep)
 
     def begin_part(self) -> None:
         """Begin another part of the text; bytes of two parts are never joined to one character."""
         if self.parts or self._size:
             self._before_part = self._separator
         if self._broken:
+            # Bytes that wait for the rest of a character: it will not come from another part, so they are U+FFFD now.
             whole = replace_surrogates("".join(self._held))
             self._held, self._size, self._broken = [whole], len(whole), 0
-
-    def _without_prefix(self, text: str) -> str:
-        """The text without the prefix; "" as long as it is not known whether it is there."""
-        prefix = self._trim.prefix
-        text = (self._prefix or "") + text
-        if len(text) < len(prefix) and prefix.startswith(text):
-            self._prefix = text
-            return ""
-        self._prefix = None
-        return text.removeprefix(prefix)
-
-    def _half_suffix(self) -> int:
-        """How many characters at the end may belong to the suffix."""
-        for size in range(len(self._suffix), 0, -1):
-            if self._last.endswith(self._suffix[:size]):
-                return size
-        return 0
 
     def _release(self, keep: int) -> None:
         """Emit all but the last characters, `keep` of them."""
@@ -115,8 +110,8 @@ class TrimmedText:
             return
         text = "".join(self._held)
         text, held = text[: len(text) - keep], text[len(text) - keep :]
-        if not self.parts:
-            text = _lstrip(text, self._trim.left)
+        if not self.parts and self._trim.left != "":  # nothing was emitted yet, so this is the text's left end
+            text = text.lstrip(self._trim.left)
         if text:
             text = replace_surrogates(text)
             self.parts.append(text)
@@ -128,6 +123,7 @@ class TrimmedText:
         if self._suffix and self._last == self._suffix:
             rest = "".join(self._held).removesuffix(self._suffix)
             self._held, self._size = [rest] if rest else [], len(rest)
+            # The suffix may be white space (Qwen writes a newline), which is then counted no longer.
             self._space = max(0, self._space - len(self._suffix))
         self._suffix = ""
 
@@ -136,6 +132,7 @@ class TrimmedText:
         if self._prefix:  # only the beginning of the prefix came, so it is ordinary text
             held, self._prefix = self._prefix, None
             self.add(held)
+        # What is held is the right end of the text, so this is where it is trimmed.
         rest = "".join(self._held)
         trimmed = _rstrip(rest, self._trim.right)
         self._held, self._size = [trimmed], len(trimmed)
@@ -145,20 +142,13 @@ class TrimmedText:
         return "".join(self.parts)
 
 
-def _ignore(text: str) -> None:
-    """For a text that is not reported."""
-
-
-def _lstrip(text: str, chars: str | None) -> str:
-    return text if chars == "" else text.lstrip(chars)
-
-
 def _rstrip(text: str, chars: str | None) -> str:
     return text if chars == "" else text.rstrip(chars)
 
 
 def _run(before: int, text: str, chars: str | None) -> int:
     """How many of these characters a text ends with, after appending to one that ended with `before` of them."""
+    # After 1 of them: "\n\n" makes 3, "a\n" makes 1.
     here = len(text) - len(_rstrip(text, chars))
     return before + here if here == len(text) else here
 
@@ -245,34 +235,34 @@ class ResponseBuilder:
         self._content = TrimmedText(
             trim, lambda text: self.events.append(ContentDelta(text)), before_first_call, separator
         )
-        self._thought = self._taken = 0  # the characters up to which reasoning and content have been taken
+        self._reasoning_end = self._content_end = 0  # the characters up to which reasoning and content have been taken
         self._after_block, self._gap = False, list[str]()
-        self._argument, self._argued = TrimmedText(NOTHING, _ignore), 0
+        self._argument, self._argument_end = TrimmedText(NOTHING, lambda text: None), 0
         self._last_token = 0  # one past the last token of the calls so far
 
     # ---- reasoning and content
 
     def begin_reasoning(self, at: int) -> None:
         """Begin reasoning, or another part of it, at this character."""
-        self._thought = at
+        self._reasoning_end = at
         self._reasoning.begin_part()
 
     def reasoning_to(self, stop: int) -> None:
         """Take everything up to this character as reasoning."""
-        if stop > self._thought:
-            self._reasoning.add(self.completion.text[self._thought : stop])
-            self._thought = stop
+        if stop > self._reasoning_end:
+            self._reasoning.add(self.completion.text[self._reasoning_end : stop])
+            self._reasoning_end = stop
 
     def begin_content(self, at: int) -> None:
         """End reasoning and begin content and calls at this character."""
         self._reasoning.end()
-        self._taken = at
+        self._content_end = at
 
     def content_to(self, stop: int) -> None:
         """Take everything up to this character as content, except what is in a block."""
-        if stop <= self._taken:
+        if stop <= self._content_end:
             return
-        text, self._taken = self.completion.text[self._taken : stop], stop
+        text, self._content_end = self.completion.text[self._content_end : stop], stop
         if self._after_block:
             if not text.strip():  # white space between and after blocks belongs to the format
                 self._gap.append(text)
@@ -283,18 +273,19 @@ class ResponseBuilder:
 
     def skip_to(self, at: int) -> None:
         """Skip what is before this character and not taken yet; another part of the content begins here."""
-        self._taken, self._after_block, self._gap = at, False, []
+        self._content_end, self._after_block, self._gap = at, False, []
         self._content.begin_part()
 
     def begin_block(self, at: int) -> None:
         """Begin a block at this character, which is not content: a call, or markup around calls."""
         self.content_to(at)
+        # What is before the first call belongs to the format; white space between two blocks goes with the second.
         self._content.cut_suffix()
         self._gap = []
 
     def end_block(self, at: int) -> None:
         """End the block that began last, before this character."""
-        self._taken, self._after_block = at, True
+        self._content_end, self._after_block = at, True
         self._content.begin_part()
 
     # ---- calls
@@ -324,15 +315,15 @@ class ResponseBuilder:
             return
         index = len(self.calls) - 1
         self._argument = TrimmedText(trim, lambda text: self._report(ArgumentDelta(index, text, parameter)), suffix)
-        self._argued = at
+        self._argument_end = at
         if parameter is not None:
             self._report(ArgumentDelta(index, "", parameter))
 
     def argument_to(self, stop: int) -> None:
         """Take everything up to this character as part of the argument that began last."""
-        if self.is_observed and stop > self._argued:
-            self._argument.add(self.completion.text[self._argued : stop])
-            self._argued = stop
+        if self.is_observed and stop > self._argument_end:
+            self._argument.add(self.completion.text[self._argument_end : stop])
+            self._argument_end = stop
 
     def write_argument(self, json_text: str) -> None:
         """Append to the argument that began last, as JSON, if the model writes it in another notation."""
@@ -364,6 +355,7 @@ class ResponseBuilder:
         call = replace(call, token_span=(end, max(end, last))) if first < end else call
         self._last_token = max(end, last)
         self.name(call.name)
+        # Nothing was reported where the arguments are known with the whole block only, as those of a malformed call.
         if call.arguments and not open_call.has_arguments:
             text = call.arguments if isinstance(call.arguments, str) else to_json(call.arguments)
             self._report(ArgumentDelta(open_call.index, text))

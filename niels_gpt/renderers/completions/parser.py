@@ -30,6 +30,7 @@ class ResponseParser:
         if self._completion.ended:
             return []
         for token in token_id_list(token_ids, "token_ids"):
+            # A stop is not taken, and ends the completion: what was held back is reported with it.
             if not self._completion.append(token):
                 self._advance()
                 return [*self._builder.take(), Stopped(token)]

@@ -21,7 +21,9 @@ from typing import Any, Final
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _IN_STRING: Final = re.compile(r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
+# A text may end after a backslash, or within the four digits after `\u`.
 _HALF_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
+# The first half of a surrogate pair at the end: alone it is no character, so the value so far is without it.
 _HALF_PAIR: Final = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z")
 _NUMERIC: Final = re.compile(r"[-+.0-9eE]*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -59,7 +61,7 @@ class JSONReader:
         self._next = _VALUE
         self._string_start = -1  # of the string that is being read, its quote included; -1: none is
         self._is_key = False
-        self._whole = start  # up to here the text is JSON if the open brackets are closed
+        self._valid_end = start  # up to here the text is JSON if the open brackets are closed
 
     def read(self, text: str, stop: int) -> None:
         """Read on, up to the character `stop`."""
@@ -82,7 +84,7 @@ class JSONReader:
             elif char in "{[" and self._next in (_VALUE, _VALUE_OR_END):
                 self._begin(at)
                 self._stack.append(char)
-                self.at = self._whole = at + 1
+                self.at = self._valid_end = at + 1
                 self._next = _KEY_OR_END if char == "{" else _VALUE_OR_END
             elif char in "}]":
                 self._close(char)
@@ -104,13 +106,14 @@ class JSONReader:
 
     def _done(self, at: int) -> None:
         """Note that a value ends before the character `at`."""
-        self.at = self._whole = at
+        self.at = self._valid_end = at
         self._next = _COMMA_OR_END
         self.ended = not self._stack
         if len(self._stack) == 1 and self._stack[0] == "{":
             self.members[-1].stop = at
 
     def _close(self, char: str) -> None:
+        # After a value or the opening bracket; not after a comma or a colon.
         fits = self._stack and _CLOSING[self._stack[-1]] == char
         if not fits or self._next not in (_COMMA_OR_END, _KEY_OR_END if char == "}" else _VALUE_OR_END):
             self.broken = True
@@ -133,6 +136,7 @@ class JSONReader:
             return True
         self.at, self._next = at + 1, _COLON
         if len(self._stack) == 1:
+            # Only keys of the outermost object: they are what readers of calls ask for.
             self.members.append(Member(json.loads(text[start : at + 1]), -1))
         return True
 
@@ -141,12 +145,12 @@ class JSONReader:
         at = self.at
         if text[at] in "-0123456789":
             match = _NUMERIC.match(text, at, stop)
-            if match and match.end() == stop:  # the number may go on
+            if match and match.end() == stop:  # the number may go on: nothing closes it, unlike a string
                 return False
             number = _NUMBER.match(text, at, stop)
             end = number.end() if number else -1
         else:
-            held = text[at : min(at + 5, stop)]
+            held = text[at : min(at + 5, stop)]  # as long as "false"
             if any(word.startswith(held) for word in _LITERALS) and held not in _LITERALS:
                 return False
             end = next((at + len(word) for word in _LITERALS if held.startswith(word)), -1)
@@ -158,7 +162,9 @@ class JSONReader:
 
     def value(self, text: str) -> Any:
         """The value so far of a text that has been read completely; `None` if nothing is known of it."""
-        whole, quote = self._whole, ""
+        # `{"a": [1, "x`: up to here it is JSON with `"` and the open brackets' `]}` at the end. After a key without its
+        # value, `_valid_end` is the end of the member before it.
+        whole, quote = self._valid_end, ""
         if self._string_start >= 0 and not self._is_key:
             half = _HALF_PAIR.search(text, self._string_start, self.at)
             whole, quote = half.start(1) if half else self.at, '"'

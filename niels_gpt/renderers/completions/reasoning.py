@@ -45,6 +45,7 @@ def read_reasoning(
 ) -> Steps[int]:
     """The character at which the content starts; the reasoning before it goes to `out`."""
     body = yield from _after_opening(completion, form.opening)
+    # The prompt closed the block, or opened none: without an opening tag of its own the completion is all content.
     if body < 0 and prompt is PromptEnd.CLOSED:
         return 0
     is_open = body >= 0 or prompt is PromptEnd.OPEN
@@ -52,6 +53,7 @@ def read_reasoning(
     # Text that may still turn out to be content is held back: a reported event is never taken back.
     window = Window(completion, max(body, 0), tuple(filter(None, (form.closing, form.calls))))
     yield from window.pass_on(out.reasoning_to if is_open else hold)
+    # Nothing tells how the prompt ended: only a closing tag, before any call, makes reasoning of what was held back.
     if not is_open and prompt is PromptEnd.UNKNOWN:
         if window.marker != form.closing:  # a closing tag after a call is within its arguments
             return 0

@@ -36,11 +36,18 @@ class Completion:
 
     def __init__(self, encoder: PieceEncoder, token_ids: Sequence[int], stop_ids: Collection[int]) -> None:
         ids = token_id_list(token_ids, "token_ids")
+        # Of the ids 7 9 4 9 2 with the stops 9 and 2: 7, and the rest is ignored, as a server would not have sent it.
         end = min((ids.index(stop) for stop in stop_ids if stop in ids), default=len(ids))
         self.stopped = end < len(ids)
         self.ids = ids[:end]
         self._added, self._controls = encoder.added_ids, encoder.control_ids
-        self._bytes = _bytes_of(encoder, self.ids)
+        size = encoder.vocab_size
+        if self.ids and (min(self.ids) < 0 or max(self.ids) >= size):
+            # A model whose embedding is padded may sample ids that the tokenizer does not have.
+            known = iter(encoder.token_bytes([token for token in self.ids if 0 <= token < size]))
+            self._bytes = [next(known) if 0 <= token < size else _UNKNOWN for token in self.ids]
+        else:
+            self._bytes = encoder.token_bytes(self.ids)
         self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
         self._found: dict[int, list[int]] = {}  # id of an added token -> its places, filled when they are first needed
 
@@ -50,6 +57,7 @@ class Completion:
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The tokens that hold the characters `start` to `stop`."""
+        # Tokens that start at 0 3 5: the characters 3 to 5 are token 1; 3 to 3 are none, the span 1 to 1.
         first = self._holding(start, bisect_right(self._starts, start) - 1)
         return first, max(first, bisect_left(self._starts, stop))
 
@@ -62,6 +70,7 @@ class Completion:
         """
         if at >= len(self.text) or self.text[at] < "\x80" or "\udc80" <= self.text[at] <= "\udcff":
             return last
+        # Bytes 0x80 to 0xbf continue a character, so a token that begins with one does not begin the character.
         while last > 0 and all(0x80 <= byte < 0xC0 for byte in self._bytes[last][:1]):
             last -= 1
         return last
@@ -95,6 +104,7 @@ class Completion:
 
     def has_id_of(self, marker: str) -> bool:
         """Whether the marker is somewhere by its id, or a control token is that its spelling contains."""
+        # A marker such as `<｜DSML｜tool_calls>` is no token itself, but holds a control token.
         wanted = {self._added.get(marker)} | {token for text, token in self._controls.items() if text in marker}
         return not wanted.isdisjoint(self.ids)
 
@@ -140,8 +150,8 @@ class GrowingCompletion(Completion):
         self._encoder, self._stops = encoder, frozenset(stop_ids)
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._is_added = frozenset(self._added.values())
-        self._starting: list[int] = []  # where each token starts whose first character is known
-        self._placing: list[tuple[int, int]] = []  # the other tokens, and how many bytes of the next text are before
+        self._token_starts: list[int] = []  # where each token starts whose first character is known
+        self._unplaced: list[tuple[int, int]] = []  # the other tokens, and how many bytes of the next text are before
         self._waiting = 0  # bytes of which no character is known yet
         self.ended = False
 
@@ -154,10 +164,11 @@ class GrowingCompletion(Completion):
             self.end()
             return False
         self.ids.append(token)
+        # As in `Completion`: ids that the tokenizer does not have become U+FFFD.
         known = 0 <= token < self._encoder.vocab_size
         held = self._encoder.token_bytes([token])[0] if known else _UNKNOWN
         self._bytes.append(held)
-        self._placing.append((token, self._waiting))
+        self._unplaced.append((token, self._waiting))
         self._take(self._decoder.decode(held), len(held))
         return True
 
@@ -166,9 +177,9 @@ class GrowingCompletion(Completion):
         if not self.ended:
             self.ended = True
             self._take(self._decoder.decode(b"", final=True), 0)
-            for token, _ in self._placing:
+            for token, _ in self._unplaced:
                 self._place(token, len(self.text))
-            self._placing = []
+            self._unplaced = []
 
     def _take(self, new: str, size: int) -> None:
         """Append text that became known with the next `size` bytes."""
@@ -179,46 +190,40 @@ class GrowingCompletion(Completion):
         self.text = ""  # Python appends to a string in place, without copying it, if nothing else refers to it
         text += new
         self.text = text
-        if len(self._placing) == 1 and not self._placing[0][1]:
-            self._place(self._placing[0][0], before)
-            self._placing = []
+        # Nearly every token: it begins with a character, and nothing waits before it.
+        if len(self._unplaced) == 1 and not self._unplaced[0][1]:
+            self._place(self._unplaced[0][0], before)
+            self._unplaced = []
             self._waiting -= len(new) if new.isascii() else len(new.encode("utf-8", "surrogateescape"))
             return
         # Bytes 0 1 2 3 of the characters "é" (0..2) and "b", "c": a token that starts at byte 2 has "b" as its first.
         edges = np.cumsum(_byte_lengths(new))
-        here = [(token, at) for token, at in self._placing if at < edges[-1]]
+        here = [(token, at) for token, at in self._unplaced if at < edges[-1]]
         for token, at in here:
             self._place(token, before + int(edges.searchsorted(at, side="right")))
         self._waiting -= int(edges[-1])
-        self._placing = [(token, at - int(edges[-1])) for token, at in self._placing[len(here) :]]
+        self._unplaced = [(token, at - int(edges[-1])) for token, at in self._unplaced[len(here) :]]
 
     def _place(self, token: int, at: int) -> None:
-        self._starting.append(at)
+        self._token_starts.append(at)
         if token in self._is_added:
             self._found.setdefault(token, []).append(at)
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """See `Completion`."""
-        first = bisect_right(self._starting, start) - 1 if start < len(self.text) else len(self._starting)
+        # At the end of the text: the next token, which has not come.
+        first = bisect_right(self._token_starts, start) - 1 if start < len(self.text) else len(self._token_starts)
         first = self._holding(start, first)
-        return first, max(first, bisect_left(self._starting, stop))
+        return first, max(first, bisect_left(self._token_starts, stop))
 
     def _places_of(self, token: int) -> Sequence[int]:
         """See `Completion`."""
         return self._found.get(token, ())
 
 
-def _bytes_of(encoder: PieceEncoder, ids: list[int]) -> list[bytes]:
-    """The bytes of each id. A model whose embedding is padded may sample ids that the tokenizer does not have."""
-    size = encoder.vocab_size
-    if not ids or (min(ids) >= 0 and max(ids) < size):
-        return encoder.token_bytes(ids)
-    known = iter(encoder.token_bytes([token for token in ids if 0 <= token < size]))
-    return [next(known) if 0 <= token < size else _UNKNOWN for token in ids]
-
-
 def _byte_lengths(text: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The number of bytes of each character; 1 for a lone surrogate, in place of a byte that is not UTF-8."""
+    # "aé😀" has the codes 0x61 0xe9 0x1f600 and so 1 2 4 bytes.
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     is_byte = (codes >= 0xDC80) & (codes <= 0xDCFF)
     lengths = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
@@ -234,4 +239,5 @@ def text_at_end(encoder: PieceEncoder, token_ids: Sequence[int]) -> str:
     """The text of the last ids of a prompt."""
     last = token_id_list(token_ids[-_TOKENS_AT_END:], "prompt_ids")
     known = [token for token in last if 0 <= token < encoder.vocab_size]
+    # The first of these tokens may begin within a character.
     return b"".join(encoder.token_bytes(known)).decode(errors="replace")

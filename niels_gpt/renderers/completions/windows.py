@@ -60,6 +60,7 @@ class _Marker:
         # The marker may be there but for its last character, so the end is searched again: of `<tool_call>` 10
         # characters.
         self._searched = at if at >= 0 else max(self._start, end - len(self.text) + 1)
+        # The spelling of a token of its own counts at the end only: until then its id may follow.
         return at, not self._is_added or ended
 
     def half(self, end: int) -> int:
@@ -110,6 +111,7 @@ class Window:
     ) -> None:
         self.completion, self.start, self.stop, self._within = completion, start, start, within
         self.closed, self.marker = False, ""
+        # Looked for at once: in a whole completion the window is closed from the beginning.
         self._markers = [_Marker(completion, text, start, by_id) for text in markers]
         self._look()
 
@@ -117,6 +119,7 @@ class Window:
         """Take note of what has been added to the completion."""
         if self.closed:
             return
+        # The window around this one may be behind: nobody waits for it.
         if self._within is None:
             end, ended = len(self.completion.text), self.completion.ended
         else:
@@ -134,6 +137,7 @@ class Window:
                 first, marker, is_final = at, each.text, final
             elif at < 0 and not ended:
                 clear = min(clear, each.half(end))
+        # `clear` is smaller where half of another marker comes first, which might turn out to be the nearest one.
         if first <= clear:
             self.stop, self.closed, self.marker = first, is_final, marker if is_final else ""
         else:
@@ -175,7 +179,7 @@ class Window:
             take(at if at >= 0 else self.stop if self.closed else _half(self.completion.text, text, start, self.stop))
             if at >= 0 or self.closed:
                 return at
-            start = max(start, self.stop - len(text) + 1)
+            start = max(start, self.stop - len(text) + 1)  # as in `_Marker.find`
             yield from self.grow()
 
     def search(self, pattern: re.Pattern[str], start: int) -> Steps[int]:
@@ -191,7 +195,7 @@ class Window:
         """The end of what a pattern for a run of characters matches at a place."""
         while True:
             at = match_end(pattern, self.completion.text, at, self.stop)
-            if at < self.stop or self.closed:
+            if at < self.stop or self.closed:  # at the window's end the run may go on
                 return at
             yield from self.grow()
 

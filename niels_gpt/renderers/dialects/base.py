@@ -141,6 +141,7 @@ def call_block(
     Args:
         span: the characters of the whole block; inner: those that are its raw text, without the tags around it.
     """
+    # The span has the tags too: it is what a mask or a replacement of the call must cover.
     raw, tokens = completion.decoded(*inner), completion.span(*span)
     return Block(*span, ParsedToolCall(raw, name, arguments, tokens, status, call_id))
 
@@ -184,5 +185,6 @@ class BlockRecorder(ResponseBuilder):
 
 def schemas_of(tools: Sequence[Mapping[str, Any]] | None) -> Schemas:
     """The JSON schema of each tool's arguments, by the tool's name; an empty one for a tool without."""
+    # `tools_of` has checked that every tool has a function with a name.
     functions = [tool["function"] for tool in tools or ()]
     return {function["name"]: as_mapping(function.get("parameters")) for function in functions}

@@ -19,12 +19,13 @@ from niels_gpt.renderers.emitter import Emitter
 
 TOKEN = "｜DSML｜"  # one control token, in every tag: its spelling in several tokens is text, so no text can hold a tag
 
+# A name may hold quotes, but not `">`, which ends it: nothing is escaped in these tags.
 _NAME = re.compile(r'(.*?)">', re.DOTALL)
 _KEY = re.compile(r'((?:(?!" string=").)*?)"(?: string="(true|false)")?>', re.DOTALL)
 
 
 @dataclass
-class _Read:
+class _CallParts:
     """The parts of a call that have been read so far."""
 
     name: str | None = None
@@ -59,6 +60,8 @@ class DSML(CallDialect):
             out.model_markup(f'" string="{"true" if isinstance(value, str) else "false"}">', msg)
             out.model_text(text_or_json(value, f"{call.where}.arguments"), msg)
             before = closing + "\n"
+        # Without arguments DeepSeek's encoder joins no lines and still writes the line breaks around them: an empty
+        # line.
         out.model_markup(before + ("" if arguments else "\n") + self.tags.end_call, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
@@ -67,6 +70,7 @@ class DSML(CallDialect):
         in_section = False
         while True:
             wanted = (tags.opening, tags.closing, tags.call) if in_section else (tags.opening,)
+            # Text between the calls of a section is content as well: nothing that was sampled is dropped.
             tag, at = yield from _next_tag(completion, start, wanted, out.content_to)
             if not tag:
                 return
@@ -81,16 +85,16 @@ class DSML(CallDialect):
         """Read the call whose tag is at a character; the character after it."""
         out.open_call(at)
         inner = at + len(self.tags.call)
-        read = _Read()
-        tag, end = yield from self._scan_parts(completion, inner, read, schemas, out)
+        parts = _CallParts()
+        tag, end = yield from self._scan_parts(completion, inner, parts, schemas, out)
         if tag == self.tags.end_call:
             span = at, end + len(tag)
         else:
-            span, read.status = (at, end), Status.UNCLOSED_BLOCK
-        return close(call_block(completion, span, (inner, end), read.name, read.arguments, read.status), out)
+            span, parts.status = (at, end), Status.UNCLOSED_BLOCK
+        return close(call_block(completion, span, (inner, end), parts.name, parts.arguments, parts.status), out)
 
     def _scan_parts(
-        self, completion: Completion, at: int, read: _Read, schemas: Schemas, out: ResponseBuilder
+        self, completion: Completion, at: int, parts: _CallParts, schemas: Schemas, out: ResponseBuilder
     ) -> Steps[tuple[str, int]]:
         """Read name and parameters; the tag that ends the call ("" for the end of the completion), and where it is."""
         tags, parameter = self.tags, self.parameter[0]
@@ -98,44 +102,52 @@ class DSML(CallDialect):
         opened = yield from _head(completion, at, _NAME)
         if opened is None:
             return (yield from _next_tag(completion, at, ends))
-        read.name, read.status = completion.decoded(*opened.span(1)).strip() or None, Status.OK
-        out.name(read.name)
-        schema, end = schemas.get(read.name or "", {}), opened.end()
+        parts.name, parts.status = completion.decoded(*opened.span(1)).strip() or None, Status.OK
+        out.name(parts.name)
+        schema, end = schemas.get(parts.name or "", {}), opened.end()
         while True:
             tag, stop = yield from _next_tag(completion, end, (*ends, parameter))
             if completion.text[end:stop].strip():
-                read.status = Status.MALFORMED_STRUCTURE
+                parts.status = Status.MALFORMED_STRUCTURE
             if tag != parameter:
                 # A call without a name is reported as such only if nothing else is wrong with it.
-                read.status = read.status if read.name or read.status is not Status.OK else Status.MISSING_NAME
+                parts.status = parts.status if parts.name or parts.status is not Status.OK else Status.MISSING_NAME
                 return tag, stop
-            tag, stop = yield from self._scan_value(completion, stop + len(parameter), read, schema, out)
+            tag, stop = yield from self._scan_value(completion, stop + len(parameter), parts, schema, out)
             if tag != self.parameter[1]:
-                read.status = Status.MALFORMED_STRUCTURE
+                parts.status = Status.MALFORMED_STRUCTURE
                 return tag, stop
             end = stop + len(tag)
 
     def _scan_value(
-        self, completion: Completion, at: int, read: _Read, schema: Any, out: ResponseBuilder
+        self, completion: Completion, at: int, parts: _CallParts, schema: Any, out: ResponseBuilder
     ) -> Steps[tuple[str, int]]:
         """Read a parameter after its opening tag; the tag after it, and where it is."""
         ends = (self.parameter[1], self.tags.end_call, self.tags.call, self.tags.closing, self.tags.opening)
         head = yield from _head(completion, at, _KEY)
         if head is None:
-            read.status = Status.MALFORMED_STRUCTURE
+            parts.status = Status.MALFORMED_STRUCTURE
             return (yield from _next_tag(completion, at, ends))
         key = completion.decoded(*head.span(1))
+        value: Any
         out.begin_argument(head.end(), key)
         tag, stop = yield from _next_tag(completion, head.end(), ends, out.argument_to)
         if tag == self.parameter[1]:
             out.end_argument(stop)
-            value, fits = _value(completion.decoded(head.end(), stop), head.group(2), schema, key)
+            value, fits = completion.decoded(head.end(), stop), True
+            if head.group(2) is None:  # without `string="..."` the schema decides
+                value, fits = typed_value(value, schema, key)
+            elif head.group(2) == "false":
+                try:
+                    value = strict_json(value)
+                except ValueError:
+                    fits = False
             # The first fault decides the status, but a key given twice outweighs a value of a wrong type.
-            if key in read.arguments:
-                read.status = Status.MALFORMED_STRUCTURE
-            elif not fits and read.status is Status.OK:
-                read.status = Status.INVALID_JSON
-            read.arguments[key] = value
+            if key in parts.arguments:
+                parts.status = Status.MALFORMED_STRUCTURE
+            elif not fits and parts.status is Status.OK:
+                parts.status = Status.INVALID_JSON
+            parts.arguments[key] = value
         return tag, stop
 
 
@@ -155,10 +167,15 @@ def _next_tag(
     `take` is called with the character up to which the text is certainly before it.
     """
     at, rest = start, Window(completion, start)
+
+    def take_before_tag(stop: int) -> None:
+        # A tag is found by its control token, which comes after `<` or `</`: these characters are held back.
+        last = completion.text[max(start, stop - 2) : stop]
+        take(stop - (2 if last == "</" else last.endswith("<")))
+
     while True:
         before = Window(completion, at, (TOKEN,), by_id=True)
-        # A tag is found by its control token, which comes after `<` or `</`: those two characters are held back.
-        yield from before.pass_on(lambda stop: take(stop - _half_tag(completion.text[max(start, stop - 2) : stop])))
+        yield from before.pass_on(take_before_tag)
         if not before.marker:
             take(before.stop)
             return "", before.stop
@@ -171,26 +188,10 @@ def _next_tag(
         at = before.stop + len(TOKEN)
 
 
-def _half_tag(text: str) -> int:
-    """How many characters at the end of a text may belong to a tag, whose token follows."""
-    return 2 if text.endswith("</") else int(text.endswith("<"))
-
-
 def _head(completion: Completion, at: int, pattern: re.Pattern[str]) -> Steps[re.Match[str] | None]:
     """The match of a pattern at a character, before the next tag; `None` if the text there does not match."""
     window = Window(completion, at, (TOKEN,), by_id=True)
+    # The pattern is tried again with every token, so it must not match a beginning: it ends in `>`.
     while (found := pattern.match(completion.text, at, window.stop)) is None and not window.closed:
         yield from window.grow()
     return found
-
-
-def _value(text: str, is_string: str | None, schema: Any, key: str) -> tuple[Any, bool]:
-    """The value of a parameter, and whether it is what its mark says; without a mark its schema decides."""
-    if is_string is None:
-        return typed_value(text, schema, key)
-    if is_string == "true":
-        return text, True
-    try:
-        return strict_json(text), True
-    except ValueError:
-        return text, False

@@ -28,7 +28,9 @@ from niels_gpt.renderers.dialects.json_values import parse_arguments
 from niels_gpt.renderers.emitter import Emitter
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
+# A role or a channel is one word: assistant, functions.f, analysis.
 _ROLE = re.compile(r"[\w.:-]*")
+# At the beginning of a word; the name ends before white space or `<|channel|>`.
 _RECIPIENT = re.compile(r"(?<!\S)to=([^\s<]*)")
 
 
@@ -60,6 +62,7 @@ class HarmonyMessage:
 def _read_message(completion: Completion, start: int, stop: int, *, truncated: bool) -> HarmonyMessage:
     text, has_start = completion.text, completion.find(START, start, stop) == start
     at = match_end(_ROLE, text, start + len(START), stop) if has_start else start
+    # All places are -1 where a marker is missing, as in the header of a model that forgot the format.
     message = completion.find(MESSAGE, at, stop)
     header_end = stop if message < 0 else message
     marker = completion.find(CHANNEL, at, header_end)
@@ -97,6 +100,7 @@ class HarmonyCalls(CallDialect):
         """See `CallDialect`."""
         out.model_markup(f"{self.opening}functions.", msg)
         out.model_text(call.name, msg)
+        # The template writes `tool_call.content_type` of a call that has one, else json.
         out.model_markup(f"{CHANNEL}commentary json{MESSAGE}", msg)
         out.model_text(call.json, msg)
         out.model_markup(self.closing, msg)
@@ -142,12 +146,8 @@ class HarmonyCalls(CallDialect):
             yield from text.pass_on(hold)
         is_cut = not text.marker and not completion.stopped
         # Read again to the end: without a full header, what the text is shows only there.
-        whole = _read_message(completion, start, text.stop, truncated=is_cut)
-        out.close_call(self._read_call(completion, whole, *(whole.recipient or (0, ""))), text.stop)
-        return text.stop + len(text.marker)
-
-    @staticmethod
-    def _read_call(completion: Completion, message: HarmonyMessage, to: int, recipient: str) -> ParsedToolCall:
+        message = _read_message(completion, start, text.stop, truncated=is_cut)
+        to, recipient = message.recipient or (0, "")
         name = _function_of(recipient)
         arguments: Arguments = None
         status = Status.MALFORMED_STRUCTURE
@@ -160,7 +160,8 @@ class HarmonyCalls(CallDialect):
         first, last = completion.span(message.start, message.stop)
         last += not message.truncated  # the token that ends the message belongs to the call
         raw = completion.decoded(to + len("to="), message.stop)
-        return ParsedToolCall(raw, name, arguments, (first, last), status)
+        out.close_call(ParsedToolCall(raw, name, arguments, (first, last), status), text.stop)
+        return text.stop + len(text.marker)
 
 
 def _function_of(recipient: str) -> str | None:
@@ -170,7 +171,7 @@ def _function_of(recipient: str) -> str | None:
 # ---- declarations
 
 _ITEMS = {"string": "string[]", "number": "number[]", "integer": "number[]", "boolean": "boolean[]"}
-_PLAIN = {"number": "number", "integer": "number", "boolean": "boolean"}
+_PLAIN = {"object": "object", "number": "number", "integer": "number", "boolean": "boolean"}
 # White space that the official template writes in these two places; models have been trained with it.
 _INDENT = "\n" + 16 * " "
 _DEFAULT_INDENT = 20 * " "
@@ -183,7 +184,7 @@ def namespace(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
         MessageError: `wrong_tools`: a schema that is nested too deeply.
     """
     try:
-        functions = "".join(_function(tool["function"]) for tool in tools)
+        functions = "".join(map(_function, tools))
     except RecursionError as error:
         raise MessageError(
             "wrong_tools", "tools: a schema is nested too deeply to declare; expected some tens of levels. Flatten it"
@@ -191,14 +192,25 @@ def namespace(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
     return f"## {name}\n\nnamespace {name} {{\n\n{functions}}} // namespace {name}"
 
 
-def _function(function: Mapping[str, Any]) -> str:
+def _function(tool: Mapping[str, Any]) -> str:
+    function = tool["function"]
     parameters = as_mapping(function.get("parameters"))
     properties = as_mapping(parameters.get("properties"))
     comment = f"// {function['description']}\n" if function.get("description") is not None else ""
     if not properties:
         return f"{comment}type {function['name']} = () => any;\n\n"
-    required = _list(parameters.get("required"))
-    lines = "".join(_parameter(key, as_mapping(spec), key in required) for key, spec in properties.items())
+    required, lines = _list(parameters.get("required")), ""
+    for key, value in properties.items():
+        spec, default = as_mapping(value), ""
+        # The template writes `", // default: " + default` here and a comma after every parameter, so there are two.
+        if "default" in spec and spec.get("enum"):
+            default = f", // default: {spec['default']}"
+        elif "default" in spec and spec.get("oneOf"):
+            default = f"// default: {spec['default']}"
+        elif "default" in spec:
+            default = f", // default: {to_json(spec['default'])}"
+        described = f"// {spec['description']}\n" if spec.get("description") else ""
+        lines += f"{described}{key}{'' if key in required else '?'}: {_type(spec)}{default},\n"
     return f"{comment}type {function['name']} = (_: {{\n{lines}}}) => any;\n\n"
 
 
@@ -206,62 +218,38 @@ def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _parameter(name: str, spec: Mapping[str, Any], required: bool) -> str:
-    comment = f"// {spec['description']}\n" if spec.get("description") else ""
-    return f"{comment}{name}{'' if required else '?'}: {_type(spec)}{_default(spec)},\n"
-
-
-def _default(spec: Mapping[str, Any]) -> str:
-    if "default" not in spec:
-        return ""
-    if spec.get("enum"):
-        return f", // default: {spec['default']}"
-    if spec.get("oneOf"):
-        return f"// default: {spec['default']}"
-    return f", // default: {to_json(spec['default'])}"
-
-
 def _type(spec: Mapping[str, Any]) -> str:
-    """The type that a JSON schema allows."""
-    kind = spec.get("type")
+    """The type that a JSON schema allows; the branches are in the order of the template's."""
+    kind, or_null = spec.get("type"), " | null" if spec.get("nullable") else ""
     if kind == "array":
-        return _array(spec)
+        items = spec.get("items")
+        inner = _ITEMS.get(str(as_mapping(items).get("type"))) if items else "any[]"
+        if not inner:
+            inner = _type(as_mapping(items))
+            # `inner_type == "object | object" or inner_type|length > 50`, as in the template
+            inner = "any[]" if inner == "object | object" or len(inner) > 50 else inner + "[]"
+        return inner + or_null
     if isinstance(kind, list) and kind:
         return " | ".join(map(str, kind))
-    if variants := _list(spec.get("oneOf")):
-        return " | \n".join(_variant(as_mapping(variant)) for variant in variants)
+    if variants := list(map(as_mapping, _list(spec.get("oneOf")))):
+        # The template means to write `any` for several variants of which one is an object, but its
+        # `{%- set has_object_variants = true -%}` is inside a loop, which Jinja's variables do not leave.
+        return " | \n".join(
+            _type(each)
+            + (f"// {each['description']}" if each.get("description") else "")
+            + (f"{_DEFAULT_INDENT}// default: {to_json(each['default'])}" if "default" in each else "")
+            for each in variants
+        )
     if kind == "string":
         if values := _list(spec.get("enum")):
             return '"' + '" | "'.join(map(str, values)) + '"'
-        return "string | null" if spec.get("nullable") else "string"
-    if kind == "object":
-        return _object(spec)
+        return "string" + or_null
+    if kind == "object" and (properties := as_mapping(spec.get("properties"))):
+        required = _list(spec.get("required"))
+        fields = (
+            f"{key}{'' if key in required else '?'}: {_INDENT}{_type(as_mapping(each))}"
+            for key, each in properties.items()
+        )
+        return "{\n" + ", ".join(fields) + "}"
+    # Only strings and lists can be null in the template.
     return _PLAIN.get(str(kind), "any")
-
-
-def _array(spec: Mapping[str, Any]) -> str:
-    items = spec.get("items")
-    array = "any[]"
-    if items:
-        array = _ITEMS.get(str(as_mapping(items).get("type"))) or ""
-        if not array:
-            inner = _type(as_mapping(items))
-            array = "any[]" if inner == "object | object" or len(inner) > 50 else inner + "[]"  # as in the template
-    return array + (" | null" if spec.get("nullable") else "")
-
-
-def _variant(spec: Mapping[str, Any]) -> str:
-    comment = f"// {spec['description']}" if spec.get("description") else ""
-    default = f"{_DEFAULT_INDENT}// default: {to_json(spec['default'])}" if "default" in spec else ""
-    return _type(spec) + comment + default
-
-
-def _object(spec: Mapping[str, Any]) -> str:
-    properties = as_mapping(spec.get("properties"))
-    if not properties:
-        return "object"
-    required = _list(spec.get("required"))
-    fields = (
-        f"{key}{'' if key in required else '?'}: {_INDENT}{_type(as_mapping(each))}" for key, each in properties.items()
-    )
-    return "{\n" + ", ".join(fields) + "}"

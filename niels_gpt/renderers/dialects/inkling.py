@@ -39,6 +39,7 @@ class InklingCalls(CallDialect):
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes `<|message_model|>`."""
+        # Through `to_json`, which refuses what is no JSON: `sorted_json` takes only what it has let through.
         arguments = json.loads(to_json(call.items, f"{call.where}.arguments"))
         out.model_text(call.name, msg)
         out.model_markup(CALL, msg)
@@ -86,25 +87,17 @@ class InklingCalls(CallDialect):
         yield from scan_call_object(body, value, "args", out)
         yield from body.pass_on(hold)
         stop = body.stop + (len(END) if body.marker == END else 0)
-        out.close_call(_read_call(completion, name, (head, at, body.stop, stop), bool(body.marker)), stop)
+        own_name: str | None = None
+        arguments: Arguments = None
+        try:
+            own_name, arguments, status = parse_call_object(strict_json(completion.decoded(at, body.stop)), "args")
+        except ValueError:
+            status = Status.INVALID_JSON
+        # The header's name is enough, even where the object has none.
+        if status is Status.MISSING_NAME and name:
+            status = Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
+        if not body.marker and not completion.stopped:
+            status = Status.UNCLOSED_BLOCK
+        raw, tokens = completion.decoded(head, body.stop), completion.span(head, stop)
+        out.close_call(ParsedToolCall(raw, name or own_name, arguments, tokens, status), stop)
         return stop
-
-
-def _read_call(
-    completion: Completion, header: str | None, edges: tuple[int, int, int, int], closed: bool
-) -> ParsedToolCall:
-    """The call whose header, JSON and end begin and end at these edges."""
-    head, at, body, stop = edges
-    name: str | None = None
-    arguments: Arguments = None
-    try:
-        name, arguments, status = parse_call_object(strict_json(completion.decoded(at, body)), "args")
-    except ValueError:
-        status = Status.INVALID_JSON
-    # The header's name is enough, even where the object has none.
-    if status is Status.MISSING_NAME and header:
-        status = Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
-    if not closed and not completion.stopped:
-        status = Status.UNCLOSED_BLOCK
-    raw, tokens = completion.decoded(head, body), completion.span(head, stop)
-    return ParsedToolCall(raw, header or name, arguments, tokens, status)

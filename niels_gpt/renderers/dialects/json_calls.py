@@ -26,6 +26,7 @@ class HermesJSON(SeparateCalls, CallDialect):
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
+        # The name is not escaped, as in Qwen's template: `'{"name": "' + tool_call.name + '", "arguments": '`.
         call_json = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
         out.model_block(self.opening, call_json, self.closing, msg)
 
@@ -33,7 +34,15 @@ class HermesJSON(SeparateCalls, CallDialect):
         """See `SeparateCalls`."""
         inner = at + len(self.opening)
         block = yield from self._well_formed(completion, at, inner, out)
-        return block or (yield from self._malformed(completion, at, inner))
+        if block is not None:
+            return block
+        # What is not JSON ends at its closing tag, at the next opening one, or with the completion.
+        window = Window(completion, inner, (self.closing, self.opening))
+        yield from window.pass_on(hold)
+        end = window.stop
+        if window.marker != self.closing:
+            return call_block(completion, (at, end), (inner, end), None, None, Status.UNCLOSED_BLOCK)
+        return call_block(completion, (at, end + len(self.closing)), (inner, end), None, None, Status.INVALID_JSON)
 
     def _well_formed(self, completion: Completion, at: int, inner: int, out: ResponseBuilder) -> Steps[Block | None]:
         """The block if it is JSON up to its closing tag.
@@ -54,18 +63,10 @@ class HermesJSON(SeparateCalls, CallDialect):
         span = (at, closing + len(self.closing))
         return call_block(completion, span, (inner, closing), name, arguments, status)
 
-    def _malformed(self, completion: Completion, at: int, inner: int) -> Steps[Block]:
-        """A block that is not JSON ends at its closing tag, at the next opening one, or with the completion."""
-        window = Window(completion, inner, (self.closing, self.opening))
-        yield from window.pass_on(hold)
-        end = window.stop
-        if window.marker != self.closing:
-            return call_block(completion, (at, end), (inner, end), None, None, Status.UNCLOSED_BLOCK)
-        return call_block(completion, (at, end + len(self.closing)), (inner, end), None, None, Status.INVALID_JSON)
-
 
 # ---- without tags
 
+# Llama separates parallel calls by "; ", Mistral by ", ", and models write line breaks too.
 _BETWEEN_CALLS = re.compile(r"[\s;,]*")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
 _QUOTE_OR_BRACKET = re.compile(r'["{}\[\]]')
@@ -84,6 +85,7 @@ class LlamaJSON(CallDialect):
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
+        # The name is not escaped, as in Llama's template: `'{"name": "' + tool_call.name + '", '`.
         out.model_text(f'{{"name": "{call.name}", "parameters": {_arguments_json(call)}}}', msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
@@ -102,6 +104,8 @@ class LlamaJSON(CallDialect):
     def _scan_call(self, completion: Completion, at: int, out: ResponseBuilder, *, is_first: bool) -> Steps[int]:
         """The end of the call that begins at `at`, separators aside; -1 if none does."""
         rest = Window(completion, at)
+        # `; {...}`: `at` is before the separator and `first` the call; `inner` is its JSON, after a tag if there is
+        # one.
         first = inner = yield from rest.skip(_BETWEEN_CALLS, at)
         has_tag = completion.find_id(self.opening, first) == first
         if has_tag:
@@ -133,6 +137,8 @@ class LlamaJSON(CallDialect):
         end = _json_end(text, inner) if text.startswith("{", inner) else -1
         stop = len(text) if end < 0 else end
         value = _json_object(completion, inner, stop) if end >= 0 else None
+        # An answer in JSON is no call, so both keys must be there; text that is cut or broken is judged by its
+        # beginning.
         has_both_keys = value is not None and {"name", "parameters"} <= value.keys()
         if not has_tag and not (has_both_keys or (value is None and _LLAMA_CALL.match(text, inner))):
             return None
@@ -155,6 +161,7 @@ class Llama4JSON(LlamaJSON):
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
         """See `CallReader`."""
         marker = "<|python_start|>"
+        # Only at the turn's beginning, where the family writes it: the text up to `<|python_end|>` is content.
         spelled = yield from Window(completion, start).starts_with(marker, start)
         if spelled and completion.find_id(marker, start) == start:
             out.begin_block(start)
@@ -171,6 +178,7 @@ class MistralList(CallDialect):
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes the list's brackets and commas."""
         arguments = _arguments_json(call)
+        # `tool_call.function|tojson` without its last brace, then `', "id": "' + tool_call.id + '"}'`.
         out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {arguments}, "id": "{call.id}"}}', msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
@@ -200,6 +208,7 @@ class MistralList(CallDialect):
             out.open_call(here)
             yield from scan_call_object(rest, here, "arguments", out)
             end = yield from _scan_end(rest, here)
+            # What lies between two calls (`, `) belongs to no call: `begin_block` takes it as markup in the next round.
             markup = close(_list_item(completion, here, rest.stop if end < 0 else end, is_closed=end >= 0), out)
             here = yield from rest.skip(_BETWEEN_CALLS, markup)
         out.begin_block(markup)
@@ -216,8 +225,9 @@ def _list_item(completion: Completion, start: int, stop: int, *, is_closed: bool
         status = Status.INVALID_JSON if is_closed else Status.UNCLOSED_BLOCK
         return call_block(completion, span, span, None, None, status)
     name, arguments, status = parse_call_object(value)
-    own_id = value.get("id")
-    call_id = own_id if isinstance(own_id, str) and own_id else None
+    # An id of another type is not repaired: results could not name it.
+    written_id = value.get("id")
+    call_id = written_id if isinstance(written_id, str) and written_id else None
     return call_block(completion, span, span, name, arguments, status, call_id)
 
 
@@ -240,14 +250,11 @@ def _begins_call(rest: Window, at: int) -> Steps[bool]:
     reader = JSONReader(at)
     while not rest.closed:
         reader.read(rest.completion.text, rest.stop)
-        if reader.ended or reader.broken or len(reader.members) > 2 or _is_second_known(reader):
+        is_second_known = len(reader.members) == 2 and reader.members[1].start >= 0
+        if reader.ended or reader.broken or len(reader.members) > 2 or is_second_known:
             break
         yield from rest.grow()
     return _LLAMA_CALL.match(rest.completion.text, at) is not None
-
-
-def _is_second_known(reader: JSONReader) -> bool:
-    return len(reader.members) == 2 and reader.members[1].start >= 0
 
 
 def _scan_end(rest: Window, at: int) -> Steps[int]:
@@ -279,6 +286,7 @@ def _string_end(rest: Window, at: int) -> Steps[int]:
 
 def _json_end(text: str, start: int) -> int:
     """The end of the JSON that opens with a bracket at `start`; -1 if it is not closed. Strings are skipped."""
+    # {"a": [1]}   depth  1 2 1 0; the kinds of brackets are not compared, the decoder does that afterwards.
     depth = 0
     for match in _STRING_OR_BRACKET.finditer(text, start):
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match.group(), 0)

@@ -71,17 +71,14 @@ def call_value_at(completion: Completion, start: int) -> tuple[Any, int]:
         ValueError: see `strict_json`.
     """
     value, end = json_value_at(completion, start)
-    return (None if isinstance(value, dict) and _repeats_key(completion.decoded(start, end)) else value), end
+    # The hook's result for the outermost object comes last, so keys that objects within it repeat do not matter.
+    if isinstance(value, dict) and _REPEATS_KEY.decode(completion.decoded(start, end)):
+        return None, end
+    return value, end
 
 
-# Whether an object has a key twice. That of the outermost is made last, from what those within it have become.
+# Decodes an object to whether it has a key twice.
 _REPEATS_KEY = json.JSONDecoder(object_pairs_hook=lambda pairs: len(dict(pairs)) < len(pairs))
-
-
-def _repeats_key(text: str) -> bool:
-    """Whether an object, given as JSON text, has a key twice. Objects inside it do not matter."""
-    repeated: bool = _REPEATS_KEY.decode(text)
-    return repeated
 
 
 def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder, *, name: str = "name") -> Steps[None]:
@@ -96,6 +93,7 @@ def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder, *, n
     """
     if not out.is_observed:
         return
+    # Each is reported once: the name, the beginning of the arguments, their end.
     reader, text_of = JSONReader(at), rest.completion
     named = opened = closed = False
     while True:
@@ -164,6 +162,7 @@ def parse_call_object(
     """Name, arguments and status of a call that is one JSON value, with its arguments under `key`."""
     if not isinstance(value, dict):
         return None, None, Status.MALFORMED_STRUCTURE
+    # A call without arguments may leave them out; `null` in their place is malformed.
     name, arguments = value.get(name_key), value.get(key, {})
     as_read = arguments if isinstance(arguments, dict | str) else to_json(arguments)
     if not isinstance(name, str) or not name:
@@ -199,7 +198,7 @@ def typed_value(text: str, schema: Mapping[str, Any], key: str) -> tuple[Any, bo
         The value, and whether it fits the type.
     """
     types = _types(as_mapping(schema.get("properties")).get(key), schema)
-    if types == {"string"}:
+    if types == {"string"}:  # `5` and `true` are texts here, and so is what looks like JSON
         return text, True
     can_be_text = not types or "string" in types
     try:
@@ -225,6 +224,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
         types = {_type_of(value) for value in schema["enum"]}
     if not types and "const" in schema:
         types = {_type_of(schema["const"])}
+    # The first of the reference and of `allOf` that says a type: all of them must hold, so the others cannot widen it.
     if not types:
         every = schema.get("allOf")
         needed = [referred_schema(schema, root), *(every if isinstance(every, list) else ())]
@@ -233,7 +233,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
         if not types and isinstance(branches, list):
             allowed = [_types(branch, root, depth + 1) for branch in branches]
             types = set[str]().union(*allowed) if all(allowed) else set()
-    return types | ({"integer"} if "number" in types else set())
+    return types | ({"integer"} if "number" in types else set())  # an integer is a number, too
 
 
 def _type_of(value: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 from niels_gpt.renderers.completions.builder import ResponseBuilder
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
@@ -17,6 +16,7 @@ from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_o
 from niels_gpt.renderers.dialects.notations import PythonKeywords
 from niels_gpt.renderers.emitter import Emitter
 
+# Brackets too, so that one list, several lists and calls without a list are read alike.
 _BETWEEN = re.compile(r"[\s,\[\]]*")
 _NAME_END = re.compile(r"[(\n]")
 
@@ -50,6 +50,7 @@ class _Listed(CallReader):
             out.end_block(at)
             out.open_call(at)
             markup = at = close((yield from self.scan_call(completion, at, out)), out)
+        # Without a closing tag the list ends with the completion, or at the next opening tag.
         closed = rest.marker == self.closing
         if markup == opened and not closed:  # a tag, and nothing that could be a call
             span = opened, rest.stop
@@ -95,16 +96,14 @@ class JSONCalls(_Listed):
             return (yield from self.scan_malformed(completion, at, None, Status.INVALID_JSON))
         if value is None:  # a key twice
             return call_block(completion, (at, end), (at, end), None, None, Status.MALFORMED_STRUCTURE)
-        return self._read_call(completion, value, (at, end))
-
-    def _read_call(self, completion: Completion, value: dict[str, Any], span: tuple[int, int]) -> Block:
+        span = at, end
         call_id, key, name_key = value.get(self.id), self.arguments, self.name
         if not name_key:  # the form with two keys, so that all forms are read alike
             name, arguments = next(iter(value.items())) if len(value) == 1 else (None, value)
             value, key, name_key = {"name": name, "arguments": arguments}, "arguments", "name"
         name, arguments, status = parse_call_object(value, key, name_key)
-        own_id = call_id if isinstance(call_id, str) and call_id else None
-        return call_block(completion, span, span, name, arguments, status, own_id)
+        written_id = call_id if isinstance(call_id, str) and call_id else None
+        return call_block(completion, span, span, name, arguments, status, written_id)
 
 
 @dataclass(frozen=True)
@@ -129,6 +128,7 @@ class PythonCalls(_Listed, CallDialect):
             return (yield from self.scan_malformed(completion, at, None, Status.MALFORMED_STRUCTURE))
         name = completion.decoded(at, opened).strip() or None
         out.name(name)
+        # The whole rest of the completion: a string may hold the closing tag.
         read = yield from PythonKeywords().scan(Window(completion, at), opened + 1, out)
         if read is None:
             return (yield from self.scan_malformed(completion, at, name, Status.MALFORMED_STRUCTURE))

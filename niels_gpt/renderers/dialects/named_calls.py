@@ -41,10 +41,14 @@ class NamedCalls(SeparateCalls, CallDialect):
 
     def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
         """See `SeparateCalls`. A call ends at the next one, or with the completion."""
+        # No tag closes a call: where the next one begins, or the completion ends, this one is complete.
         block = Window(completion, at + len(self.opening), (self.opening,))
         head = Window(completion, block.start, (_ARGUMENTS,), within=block)
         yield from head.pass_on(hold)
-        name, call_id = self._read_head(completion, head.start, head.stop)
+        # `name[CALL_ID]id`, or the name alone.
+        id_at = completion.find(_ID, head.start, head.stop)
+        name = completion.decoded(head.start, head.stop if id_at < 0 else id_at).strip() or None
+        call_id = None if id_at < 0 else completion.decoded(id_at + len(_ID), head.stop).strip() or None
         arguments: Arguments = None
         status = Status.MALFORMED_STRUCTURE
         if head.marker:
@@ -59,13 +63,6 @@ class NamedCalls(SeparateCalls, CallDialect):
             status = Status.UNCLOSED_BLOCK
         span = at, block.stop
         return call_block(completion, span, span, name, arguments, status, call_id)
-
-    @staticmethod
-    def _read_head(completion: Completion, start: int, stop: int) -> tuple[str | None, str | None]:
-        """Name and id before the arguments."""
-        id_at = completion.find(_ID, start, stop)
-        name = completion.decoded(start, stop if id_at < 0 else id_at).strip() or None
-        return name, None if id_at < 0 else completion.decoded(id_at + len(_ID), stop).strip() or None
 
 
 _BRACE = re.compile("[{}]")

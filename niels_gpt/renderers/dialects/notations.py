@@ -65,6 +65,7 @@ class _JSON:
 
     def _report(self) -> None:
         if self._out.is_observed and not self._undecided:
+            # While a bracket is undecided nothing is reported, because it would have to be taken back.
             for part in self._parts[self._reported :]:
                 self._out.write_argument(part)
             self._reported = len(self._parts)
@@ -93,6 +94,7 @@ class _JSON:
 
     def close(self) -> None:
         """Write the bracket that closes the last open one."""
+        # `()` is an empty tuple, and `(1)` without a comma the number 1.
         level = self.levels.pop()
         is_list = level.part < 0 or not level.items
         self._decide(level, is_list=is_list)
@@ -136,6 +138,7 @@ class Notation(ABC):
         """
         out.begin_argument(at)
         json_out = _JSON(out)
+        # Keyword arguments are an object whose bracket closes with `)` in Python.
         json_out.open("{", "}")
         json_out.levels[0].closing = self.closing
         here = at
@@ -190,12 +193,14 @@ class Notation(ABC):
 # ---- Python
 
 _KEYWORD_END = re.compile(r"[=,)\n]")
+# Not a line's end: it ends a string that has one quote on each side, and in a long string it is read by itself.
 _PLAIN = re.compile(r"""[^\\"'\n]*""")
 _WORD = re.compile(r"[-+.\w]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-7]{1,3}|[^uUxN0-7])", re.DOTALL)
 _LONGEST_ESCAPE = {"u": 6, "U": 10, "x": 4, **dict.fromkeys("01234567", 4)}
+# JSON's spelling of each escape. A backslash at a line's end joins the two lines, so it is nothing.
 _ESCAPES = {"'": "'", "a": "\\u0007", "v": "\\u000b", "\n": "", **{char: f"\\{char}" for char in '\\"/bfnrt'}}
 
 
@@ -245,6 +250,7 @@ class PythonKeywords(Notation):
         """Write a string, and those that follow it without a comma, as one."""
         text_of = rest.completion
         json_out.write('"')
+        # 'a' "b" is the string "ab" in Python; `end` is after the last of them, `at` after the white space behind it.
         while at != _NONE and (yield from rest.has(at)) and text_of.text[at] in "\"'":
             quote = text_of.text[at]
             is_long = yield from rest.starts_with(3 * quote, at)
@@ -289,6 +295,7 @@ def _scan_escape(rest: Window, at: int, json_out: _JSON) -> Steps[int]:
     text_of = rest.completion
     if not (yield from rest.has(at + 1)):
         return _NONE
+    # Wait for as much as the longest escape of this kind has; at the end of the text the shorter one counts.
     yield from rest.has(at + _LONGEST_ESCAPE.get(text_of.text[at + 1], 2) - 1)
     found = _ESCAPE.match(text_of.text, at, rest.stop)
     if found is None:
@@ -313,13 +320,14 @@ def _json_word(word: str) -> str | None:
     if not word.isascii():
         return None
     try:
-        return str(int(word, 0))
+        return str(int(word, 0))  # 0x1f, 0b1, 1_000, +1
     except ValueError:
         pass
     try:
         value = float(word)
     except ValueError:
         return None
+    # 1., .5, 1e5. The last letter: `float` takes "nan", "inf" and "infinity", which are names in Python.
     return json.dumps(value) if math.isfinite(value) and word[-1].lower() not in "nfy" else None
 
 

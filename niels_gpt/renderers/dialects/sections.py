@@ -86,6 +86,7 @@ class FencedJSON(CallDialect):
     """
 
     opening = DEEPSEEK.opening
+    # The template writes `tool['type']`, which is "function" in every call.
     markup: ClassVar[tuple[str, str, str]] = ("function<｜tool▁sep｜>", "\n```json\n", "\n```")
     head: ClassVar[re.Pattern[str]] = re.compile(r"[^\n｜]*<｜tool▁sep｜>([^\n]*?)\s*```(?:json)?\s*")
     head_end: ClassVar[str] = "```"
@@ -106,6 +107,8 @@ class FencedJSON(CallDialect):
 
     def _scan_call(self, at: int, limit: Window, out: ResponseBuilder) -> Steps[Block]:
         completion, inner = limit.completion, at + len(DEEPSEEK.call)
+        # Three parts: the head with the name, a JSON value, the fence and the closing tag. The first that is malformed
+        # gives up the rest of the call.
         head = yield from self._scan_head(limit, inner)
         name = completion.decoded(*head.span(1)).strip() or None if head else None
         out.name(name)
@@ -113,6 +116,7 @@ class FencedJSON(CallDialect):
         arguments: Arguments = None
         if fence is not None:
             value, inner_end, stop = fence
+            # Any JSON value is read, so that its end is known; only an object can be arguments.
             arguments = value if isinstance(value, dict) else to_json(value)
             shape = Status.OK if isinstance(value, dict) else Status.MALFORMED_STRUCTURE
             status = shape if name else Status.MISSING_NAME
@@ -137,6 +141,7 @@ class FencedJSON(CallDialect):
     def _scan_arguments(self, limit: Window, at: int, out: ResponseBuilder) -> Steps[tuple[Any, int, int] | None]:
         """The JSON value after the head, the start of the call's closing tag, and its end; `None` if malformed."""
         at = yield from limit.skip_space(at)
+        # Not within `limit`: a string in the arguments may hold the section's tags.
         rest = Window(limit.completion, at)
         yield from scan_value(rest, at, out)
         try:
@@ -191,26 +196,23 @@ class KimiSection(CallDialect):
             out.begin_block(opened)
             out.end_block(inner)
             section = Window(completion, inner, (KIMI_CLOSING, KIMI_OPENING))
-            yield from self._scan_calls(section, out)
+            at = inner
+            while True:
+                before = Window(completion, at, (_KIMI_CALL,), within=section)
+                yield from before.pass_on(out.content_to)
+                if not before.marker:
+                    break
+                out.open_call(before.stop)
+                inner = before.stop + len(_KIMI_CALL)
+                # A call ends with its closing tag, or where the next one begins if the model has left the tag out.
+                limit = Window(completion, inner, (_KIMI_CALL,), within=section)
+                body = Window(completion, inner, (_KIMI_END_CALL,), within=limit)
+                at = close((yield from self._scan_call(before.stop, body, out)), out)
             start = section.stop
             if section.marker == KIMI_CLOSING:
                 out.begin_block(start)
                 start += len(KIMI_CLOSING)
                 out.end_block(start)
-
-    def _scan_calls(self, section: Window, out: ResponseBuilder) -> Steps[None]:
-        completion, at = section.completion, section.start
-        while True:
-            before = Window(completion, at, (_KIMI_CALL,), within=section)
-            yield from before.pass_on(out.content_to)
-            if not before.marker:
-                return
-            out.open_call(before.stop)
-            inner = before.stop + len(_KIMI_CALL)
-            # A call ends with its closing tag, or where the next one begins if the model has left the tag out.
-            limit = Window(completion, inner, (_KIMI_CALL,), within=section)
-            body = Window(completion, inner, (_KIMI_END_CALL,), within=limit)
-            at = close((yield from self._scan_call(before.stop, body, out)), out)
 
     @staticmethod
     def _scan_call(at: int, body: Window, out: ResponseBuilder) -> Steps[Block]:
@@ -219,6 +221,7 @@ class KimiSection(CallDialect):
         head = Window(completion, body.start, (_KIMI_ARGUMENTS,), within=body)
         yield from head.pass_on(hold)
         call_id = completion.decoded(head.start, head.stop).strip()
+        # The name is in the id only, and where a model writes another id there is none.
         id_match = _KIMI_ID.fullmatch(call_id)
         name = id_match[1] if id_match else None
         arguments: Arguments = None
@@ -264,6 +267,7 @@ class MiniMaxSection(CallDialect):
 
     def _scan_call(self, at: int, limit: Window, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
         completion = limit.completion
+        # As far as it can be read: a call that was cut keeps the arguments that are complete.
         rest = Window(completion, at)  # values may hold the section's tags
         name, arguments, fits, end = yield from self._scan_parts(rest, schemas, out)
         closing = yield from rest.skip_space(end)

@@ -67,6 +67,7 @@ def declare_tools(tools: Sequence[Schema]) -> str | None:
 def _declared(functions: str) -> str | None:
     read = json.loads(functions)  # so all objects below are dicts
     for number, function in enumerate(read):
+        # Before any type is written, because these errors name the place, and `_NoTypeError` does not.
         where = f"tools[{number}].function"
         _expect(function, "description", str, where)
         _expect(function, "parameters", dict, where)
@@ -114,6 +115,7 @@ def _wrong(found: Any, where: str, kind: type) -> MessageError:
     return MessageError("wrong_tools", f"{where} is {shown(found)}; expected {expected}. Repair the tool's JSON schema")
 
 
+# Kimi's tokenizer does this in Python; the tests compare with declarations that it has written.
 class _Declaration:
     """One function, and the definitions that its schema refers to."""
 
@@ -124,14 +126,16 @@ class _Declaration:
     def declare(self, function: Schema) -> str:
         """The function's type, after an interface for each definition."""
         parameters = function.get("parameters") or {}
-        taken = self._object(parameters, "")
+        # First, because it fills `_definitions` and `_refers_to_itself`, which decide what comes before the type.
+        arguments_type = self._object(parameters, "")
         parts = []
         if self._refers_to_itself:
-            taken = "parameters"
+            arguments_type = "parameters"
             parts.append(f"interface parameters {_braces(self._members(parameters, _STEP), '')}")
+        # A copy: the type of a definition may bring definitions of its own.
         for name, schema in [*self._definitions.items()]:
             parts += [*_comment(schema, ""), f"interface {name} {self._type(schema, '')}"]
-        parts += [*_comment(function, ""), f"type {function['name']} = (_: {taken}) => any;"]
+        parts += [*_comment(function, ""), f"type {function['name']} = (_: {arguments_type}) => any;"]
         return "\n".join(parts)
 
     def _object(self, schema: Schema, indent: str) -> str:
@@ -149,25 +153,32 @@ class _Declaration:
         return _braces(members, indent)
 
     def _members(self, schema: Schema, indent: str) -> list[str]:
-        required = schema.get("required") or []
-        return [
-            "\n".join(
-                [
-                    *_notes(spec, indent),
-                    *_default(spec, indent),
-                    f"{indent}{name}{'' if name in required else '?'}: {self._type(spec, indent)}",
-                ]
-            )
-            for name, spec in (schema.get("properties") or {}).items()
-        ]
+        required, members = schema.get("required") or [], []
+        for name, spec in (schema.get("properties") or {}).items():
+            lines = _notes(spec, indent)
+            default = spec.get("default") if isinstance(spec, dict) else None
+            if default is not None:
+                # Numbers and booleans as Python writes them (`True`), as in the original; anything else as JSON.
+                text = default if isinstance(default, int | float) else json.dumps(default, ensure_ascii=False)
+                lines.append(f"{indent}// Default: {text}")
+            lines.append(f"{indent}{name}{'' if name in required else '?'}: {self._type(spec, indent)}")
+            members.append("\n".join(lines))
+        return members
 
     def _type(self, schema: Any, indent: str) -> str:
+        # In the original's order: a reference goes before all else in a schema, and `enum` before its type.
         if isinstance(schema, bool) or schema == {}:
             return "null" if schema is False else "any"
         if not isinstance(schema, dict):
             raise _NoTypeError
         if "$ref" in schema:
-            return self._reference(schema["$ref"])
+            name = str(schema["$ref"]).rpartition("/")[2]
+            if schema["$ref"] == "#":  # the schema of the arguments itself, which gets an interface of this name
+                self._refers_to_itself = True
+                return "parameters"
+            if schema["$ref"] != f"#/$defs/{name}" or name not in self._definitions:
+                raise _NoTypeError
+            return name
         if "anyOf" in schema:
             return " | ".join([self._type(branch, indent) for branch in schema["anyOf"]])
         if "enum" in schema:
@@ -180,25 +191,13 @@ class _Declaration:
         if kind == "object":
             return self._object(schema, indent)
         if kind == "array":
-            return self._array(schema.get("items") or {}, indent)
+            items, inner = schema.get("items") or {}, indent + _STEP
+            notes = _notes(items, inner)
+            if not notes:
+                return f"Array<{self._type(items, indent)}>"
+            # On several lines, where the items have a description or bounds.
+            return "\n".join(["Array<", *notes, inner + self._type(items, inner), f"{indent}>"])
         return "number" if kind == "integer" else kind
-
-    def _array(self, items: Any, indent: str) -> str:
-        """On several lines where the items have a description or bounds."""
-        inner = indent + _STEP
-        notes = _notes(items, inner)
-        if not notes:
-            return f"Array<{self._type(items, indent)}>"
-        return "\n".join(["Array<", *notes, inner + self._type(items, inner), f"{indent}>"])
-
-    def _reference(self, target: Any) -> str:
-        name = str(target).rpartition("/")[2]
-        if target == "#":
-            self._refers_to_itself = True
-            return "parameters"
-        if target != f"#/$defs/{name}" or name not in self._definitions:
-            raise _NoTypeError
-        return name
 
 
 def _braces(members: list[str], indent: str) -> str:
@@ -219,14 +218,6 @@ def _comment(schema: Schema, indent: str) -> list[str]:
     """The description, a comment for each line; an empty line stays empty."""
     text = schema.get("description") or ""
     return [f"{indent}// {line}" if line else "" for line in text.split("\n")] if text else []
-
-
-def _default(schema: Any, indent: str) -> list[str]:
-    """Numbers and booleans as Python writes them (`True`), as in the original; anything else as JSON."""
-    spec = schema.get("default") if isinstance(schema, dict) else None
-    if spec is None:
-        return []
-    return [f"{indent}// Default: {spec if isinstance(spec, int | float) else json.dumps(spec, ensure_ascii=False)}"]
 
 
 def _enum(schema: Schema) -> str:

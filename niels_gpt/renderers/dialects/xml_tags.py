@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ class Pairs(SeparateCalls, CallDialect):
     def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
         """See `SeparateCalls`."""
         inner = at + len(self.opening)
+        # The first closing tag ends the call, also within a value: nothing tells it from the call's own.
         block = Window(completion, inner, (self.closing, self.opening))
         name, arguments, status = yield from self._scan_pairs(block, schemas, out)
         yield from block.pass_on(hold)
@@ -93,6 +94,7 @@ class Pairs(SeparateCalls, CallDialect):
     @staticmethod
     def _part(block: Window, start: int, tag: str, take: Callable[[int], object] = hold) -> Steps[Window]:
         """The text of a block from a character up to a tag; its `marker` is "" where the block ends before."""
+        # Within the block, so that an argument without its tag does not reach into the next call.
         part = Window(block.completion, start, (tag,), within=block)
         yield from part.pass_on(take)
         return part
@@ -149,6 +151,7 @@ class FunctionTags(SeparateCalls, CallDialect):
     def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
         """See `SeparateCalls`. A call ends at its closing tag, else at the next call or with the completion."""
         inner = at + len(self.opening)
+        # The closing tag is searched after the function's end: a value may hold it.
         block = Window(completion, inner, (self.opening,))
         name, arguments, status, end = yield from self._scan_function(block, schemas, out)
         rest = Window(completion, end, (self.closing,), within=block)
@@ -176,7 +179,11 @@ class FunctionTags(SeparateCalls, CallDialect):
         at = yield from block.skip_space(angle + 1)
         while (pair := (yield from self._scan_parameter(block, at, out))) is not None:
             key, text, at = pair
-            arguments[key], fits = self._typed(text, schema, key)
+            # `True` and `None` are no JSON, so they are spelled as JSON before the schema decides.
+            spelled = _PYTHON.get(text, text) if self.python else text
+            arguments[key], fits = typed_value(spelled, schema, key)
+            if spelled != text and isinstance(arguments[key], str):  # a string by its schema keeps Python's spelling
+                arguments[key], fits = typed_value(text, schema, key)
             status = status if fits else Status.INVALID_JSON
         end = yield from block.skip_space(at)
         if not (yield from block.starts_with("</function>", end)):
@@ -209,10 +216,3 @@ class FunctionTags(SeparateCalls, CallDialect):
                 return key, completion.decoded(start, stop).removesuffix(newline), end
             stop = yield from block.find("</parameter>", stop + 1, out.argument_to)
         return None
-
-    def _typed(self, text: str, schema: Mapping[str, Any], key: str) -> tuple[Any, bool]:
-        if self.python and text in _PYTHON:
-            value, fits = typed_value(_PYTHON[text], schema, key)
-            if not isinstance(value, str):  # a string by its schema keeps Python's spelling
-                return value, fits
-        return typed_value(text, schema, key)

@@ -94,7 +94,8 @@ def image_part(part: Mapping[str, Any], msg: int, number: int) -> ImagePart | No
         return None
     source: Any = part
     field = ""
-    while isinstance(source, Mapping):  # {"image_url": {"url": ...}}
+    # {"image_url": {"url": ...}}; in {"bytes": ..., "path": ...} of `datasets` one of both may be `None`.
+    while isinstance(source, Mapping):
         field = next((name for name in _FIELDS if source.get(name) is not None), "")
         source = source.get(field)
     if not field:
@@ -121,12 +122,14 @@ def load_image(part: ImagePart) -> Image:
         raise MissingExtra("Pillow") from error
     try:
         if isinstance(part.source, Image.Image):
-            part.source.load()
+            part.source.load()  # Pillow reads files when their pixels are needed: now, where errors are caught
             return part.source
         with Image.open(source_of(part)) as opened:
             return ImageOps.exif_transpose(opened).convert("RGB")
     except FileNotFoundError as error:
         raise MessageError("broken_image", f"{part.where}: no such file: {_shown(part.source)}") from error
+    # Pillow's decoders raise all of these for broken files: SyntaxError for a PNG with wrong chunks, struct.error for a
+    # file that is cut. `MessageError` is a ValueError and comes from `source_of`.
     except (OSError, ValueError, SyntaxError, TypeError, struct.error, Image.DecompressionBombError) as error:
         if isinstance(error, MessageError):
             raise
@@ -176,6 +179,7 @@ def source_of(part: ImagePart) -> BytesIO | Path:
 
 def _decoded(payload: str, part: ImagePart) -> BytesIO:
     try:
+        # `validate` refuses characters that Python would skip. White space is allowed: encoders break lines.
         return BytesIO(base64.b64decode("".join(payload.split()), validate=True))
     except (binascii.Error, ValueError) as error:
         raise MessageError("broken_image", f"{part.where} is not base64 ({error}); encode it again") from error
@@ -190,6 +194,7 @@ def image_hash(image: Image) -> str:
     """sha256 of an image's pixels, size and mode; it does not depend on the file format."""
     # The bytes of a palette image are indices into a palette that the hash would miss.
     plain = image.convert("RGBA") if image.mode in ("P", "PA") else image
+    # The transparent colour of an image is not among its pixels.
     digest = hashlib.sha256(f"{plain.mode} {plain.size} {plain.info.get('transparency')}".encode())
     digest.update(plain.tobytes())
     return digest.hexdigest()

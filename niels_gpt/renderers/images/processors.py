@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,9 +21,7 @@ from niels_gpt.renderers.images.loading import ImagePart, image_hash, load_image
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-from dataclasses import field
-
+# Both are limited: of a megapixel Qwen's processors make 24 MB (four bytes per value and channel, every frame twice).
 CACHE_SIZE, CACHE_BYTES = 256, 1 << 30
 
 
@@ -64,6 +62,7 @@ def load_processor(name: str) -> Any:
     load: Callable[[str], Any] = AutoImageProcessor.from_pretrained
     try:
         return load(name)
+    # What Transformers raises for a missing file, an unknown class, an incomplete config, a missing library.
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UsageError(
             f"{name}: no image processor ({shown(str(error))}); expected preprocessor_config.json there, as "
@@ -103,6 +102,8 @@ class Images:
     """
 
     def __init__(self, processor: Any, *, most: int = CACHE_SIZE) -> None:
+        # `AutoProcessor` gives a processor of texts and images that holds the image processor; `AutoImageProcessor` it
+        # alone.
         inner = getattr(processor, "image_processor", processor)
         if not isinstance(inner, _GridProcessor | _MediaProcessor):
             raise UsageError(
@@ -161,10 +162,12 @@ class Images:
                 arrays = self._inner.preprocess([medium], return_tensors="np")
             else:
                 arrays = self._inner(images=[image], return_tensors="np")
+                # A grid of 1 x 16 x 24 patches, of which 2 x 2 are merged to one token: 384 // 4 = 96 tokens.
                 tokens = int(np.prod(_grid(arrays))) // self._inner.merge_size**2
-        except UsageError:
+        except UsageError:  # of `_grid`: the processor is wrong for every image
             raise
-        except Exception as error:  # a processor may raise anything; one row must not end a build
+        # Everything: processors are the models' own code, and one row must not end a build.
+        except Exception as error:
             raise MessageError(
                 "image_refused",
                 f"{part.where}: the processor fails on this image of {image.width} x {image.height} pixels, mode "

@@ -54,6 +54,7 @@ class StoredImages:
             CacheError: the file is missing or another one than when the dataset was built, or the processor gives it
                 another number of tokens. MissingExtra: Pillow is not installed.
         """
+        # By the file's hash, before it is read; `process` below caches by the hash of the pixels.
         processed = self._images.cached(f"file {image.sha256}", lambda: self._processed(image))
         if processed.tokens != image.tokens:
             raise CacheError(
@@ -64,6 +65,7 @@ class StoredImages:
 
     def _processed(self, image: _Stored) -> ProcessedImage:
         path = self.folder / image.path
+        # The paths are a dataset's, and `..` or `/etc/passwd` would read files that nobody meant to give it.
         if Path(image.path).is_absolute() or ".." in Path(image.path).parts or "\0" in image.path:
             raise CacheError(
                 f"{image.where}: {image.path!r} does not lie in a folder of images; do not trust this dataset"
@@ -80,6 +82,7 @@ class StoredImages:
                 f"{path}: sha256 {found}; expected {image.sha256} ({image.where}): it is not the image with which the "
                 "dataset was built. Restore it, or build the dataset again"
             )
+        # As bytes, so that what was checked is what is read.
         try:
             return self._images.process(ImagePart(0, 0, data))
         except MessageError as error:
