@@ -94,8 +94,8 @@ class KimiK2Renderer(Family):
         calls = view.calls(index)
         if calls:
             out.model_markup(KIMI_OPENING, index)
-            # The template writes `tool_call['id']`. Calls without one get what Kimi's own servers write, counted over
-            # the whole conversation: functions.look:0, functions.look:1, ...
+            # The template writes `tool_call['id']`. A call without one gets an id of Kimi's form, which holds the name;
+            # they count over the whole conversation: functions.look:0, functions.look:1, ...
             for number, call in enumerate(calls, view.calls_before(index)):
                 with_id = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
                 self.calls.write(with_id, out, index)

@@ -97,8 +97,8 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block, even an empty one: the caller's message, then the tools."""
-        # The template sets `system_message = ""` where there is none and then asks `{% if system_message is defined
-        # %}`.
+        # Where there is no system message the template sets `system_message = ""`, and then asks only
+        # `{% if system_message is defined %}`.
         owner, text = view.system_owner, view.text(0) if view.has_system else ""
         out.scaffold("<|im_start|>system\n", owner)
         if view.has_system:

@@ -43,7 +43,6 @@ class NgptRenderer(Family):
         Raises:
             MessageError: `unsupported_field`: reasoning; `late_system`.
         """
-        # Refused and not left out: whoever trains from scratch can put reasoning into the content.
         for index, message in enumerate(view.messages):
             if message.get("reasoning_content"):
                 raise MessageError(

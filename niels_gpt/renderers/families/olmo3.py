@@ -79,7 +79,8 @@ class Olmo3Renderer(ChatMLTurns):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text, then the calls, a line each."""
         out.scaffold(self.assistant_header, index)
-        # `{% if not loop.last %}<|im_end|>\n{% else %}{{ eos_token }}`, whether or not a generation prompt follows.
+        # After the last message the template writes its eos token in the place of `<|im_end|>`, whether or not a
+        # generation prompt follows.
         is_last = index == len(view.roles) - 1
         self.finish_turn(view.text(index), view, index, out, ends=("<|endoftext|>", "") if is_last else None)
 

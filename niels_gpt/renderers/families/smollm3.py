@@ -131,5 +131,5 @@ class SmolLM3Renderer(ChatMLTurns):
 
 def _declare(tools: Tools) -> str:
     """The tools as Python prints them, with single quotes and `None`."""
-    # `tool | string` in the template.
+    # As in the template, which makes a text of each object in the way of Python, and not JSON.
     return "".join(f"{json.loads(text)}\n" for text in tools.json_texts)
