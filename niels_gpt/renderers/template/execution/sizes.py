@@ -137,11 +137,7 @@ def _largest(values: tuple[Any, ...]) -> int:
 # ---- methods of texts, bytes and integers
 
 
-# `own` is the value whose method is called. A character that fills it up has 4 bytes at most.
-
-
-def _padded(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    return size_of(own) + 4 * _count(_argument(args, named, 0, "width", 0))
+# `own` is the value whose method is called.
 
 
 def _tabs(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
@@ -212,17 +208,11 @@ def _coded(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, 
     return len(own) * (4 if errors in ("strict", "ignore", "replace") else 100)  # "namereplace" writes "\N{...}"
 
 
-def _bytes_of_int(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    return _count(_argument(args, named, 0, "length", 1))
-
-
-def _tripled(budget: Budget, own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    # "ΐ".upper() has three characters, and no character has more.
-    return 3 * size_of(own) + _weigh_all(budget, args, named)
-
-
 METHOD_SIZES: Final[dict[str, Size]] = {
-    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
+    **dict.fromkeys(  # the character that fills it up has 4 bytes at most
+        ("center", "ljust", "rjust", "zfill"),
+        lambda budget, own, args, named: size_of(own) + 4 * _count(_argument(args, named, 0, "width", 0)),
+    ),
     "expandtabs": _tabs,
     "replace": _replaced,
     "join": _joined,
@@ -230,8 +220,11 @@ METHOD_SIZES: Final[dict[str, Size]] = {
     "splitlines": _lines,
     "translate": _translated,
     **dict.fromkeys(("encode", "decode"), _coded),
-    "to_bytes": _bytes_of_int,
-    **dict.fromkeys(("upper", "lower", "title", "capitalize", "casefold", "swapcase", "hex"), _tripled),
+    "to_bytes": lambda budget, own, args, named: _count(_argument(args, named, 0, "length", 1)),
+    **dict.fromkeys(  # "ΐ".upper() has three characters, and no character has more
+        ("upper", "lower", "title", "capitalize", "casefold", "swapcase", "hex"),
+        lambda budget, own, args, named: 3 * size_of(own) + _weigh_all(budget, args, named),
+    ),
 }
 
 
@@ -248,10 +241,6 @@ def method_size(budget: Budget, own: Any, name: str, args: tuple[Any, ...], name
 
 
 # ---- filters
-
-
-def _filled(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    return budget.weigh(value) + 4 * _count(_argument(args, named, 0, "width", 80))
 
 
 def _indented(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
@@ -281,10 +270,6 @@ def _joining(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[s
     between = _argument(args, named, 0, "d", "")
     number = len(value) if hasattr(value, "__len__") else 0
     return _ESCAPED * budget.weigh(value) + number * (budget.weigh(between) + ELEMENT)
-
-
-def _formatting(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    return percent_size(budget, value if isinstance(value, str) else "", named or args) + budget.weigh(value)
 
 
 def _json(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
@@ -320,10 +305,6 @@ def _depth(value: Any) -> tuple[int, int]:
     return depth, elements
 
 
-def _list(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    return text_size(value) + len(value) * _element(value) if isinstance(value, str) else size_of(value)
-
-
 def _batches(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
     number = max([_count(value) for value in (*args[:1], named.get("linecount"), named.get("slices"))], default=0)
     return size_of(value) + ELEMENT * number
@@ -334,14 +315,6 @@ def _rounded(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[s
     if isinstance(digits, int) and abs(digits) * 4 > MAX_BITS:
         raise TemplateError(f"the chat template rounds to {shown(digits)} digits; expected at most {MAX_BITS // 4:,}")
     return 0
-
-
-def _written(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    return _ESCAPED * budget.weigh(value) + _weigh_all(budget, args, named)
-
-
-def _url(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    return _QUOTED * budget.weigh(value)
 
 
 def _pretty(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
@@ -367,19 +340,28 @@ def _untagged(budget: Budget, value: Any, args: tuple[Any, ...], named: Mapping[
 
 FILTER_SIZES: Final[dict[str, Size]] = {
     "batch": _batches,
-    "center": _filled,
-    "format": _formatting,
+    "center": lambda budget, value, args, named: (
+        budget.weigh(value) + 4 * _count(_argument(args, named, 0, "width", 80))
+    ),
+    "format": lambda budget, value, args, named: (
+        percent_size(budget, value if isinstance(value, str) else "", named or args) + budget.weigh(value)
+    ),
     "indent": _indented,
     "join": _joining,
-    "list": _list,
+    "list": lambda budget, value, args, named: (
+        text_size(value) + len(value) * _element(value) if isinstance(value, str) else size_of(value)
+    ),
     "pprint": _pretty,
     "replace": _replacing,
     "round": _rounded,
     "slice": _batches,
     "striptags": _untagged,
     "tojson": _json,
-    "urlencode": _url,
+    "urlencode": lambda budget, value, args, named: _QUOTED * budget.weigh(value),
     "urlize": _links,
     "wordwrap": _wrapped,
-    **dict.fromkeys(("e", "escape", "forceescape", "string", "title", "upper", "lower", "xmlattr"), _written),
+    **dict.fromkeys(
+        ("e", "escape", "forceescape", "string", "title", "upper", "lower", "xmlattr"),
+        lambda budget, value, args, named: _ESCAPED * budget.weigh(value) + _weigh_all(budget, args, named),
+    ),
 }

@@ -50,7 +50,7 @@ class TurnEnds(Headers):
         #     <u>Hi<e><a>                 a prompt, though none was requested: `_without_prompt` takes it away
         #     <u>Hi                       a question's stop is only written if something follows: `_later_end`
         #     ...<a>Yo<return>            the last answer ends in another stop than earlier ones: `has_own_stop`
-        #     ...<a><think>Hm.</think>Yo<e>    later on the reasoning is dropped: `same_end`
+        #     ...<a><think>Hm.</think>Yo<e>    later on the reasoning is dropped: `same_ends`
         is_last, is_answer = index + 1 == len(self.messages), self.messages[index]["role"] == "assistant"
         beginning = self.rendering(index + 1, False) or (self.full if is_last else None)
         if beginning is None:  # the template refuses the shorter conversation: the turn ends with its stop, or content
@@ -73,11 +73,22 @@ class TurnEnds(Headers):
         after_stop = tail[last_stop:].strip() if last_stop or not is_answer else ""
         if after_stop or (served is not None and served.text == beginning.text):
             tail = self._without_prompt(index, beginning.text[:at], tail)
+        return start + self._tail_length(index, start, tail, text)
+
+    def _tail_length(self, index: int, start: int, tail: str, text: str) -> int:
+        """How many characters the end of a turn takes in the full rendering, where it may be written otherwise.
+
+        Args:
+            start: where it begins there.
+            tail: the end of the rendering of the messages up to this one.
+            text: the full rendering from `start` up to the next content.
+        """
+        is_last, is_answer = index + 1 == len(self.messages), self.messages[index]["role"] == "assistant"
         spaced = end_of_same(tail, text) if tail else 0
         if spaced is not None:
             # With substitutes: a question may end in what looks like its stop.
             has_stop = self.controls.is_stop(self.controls.at_end(self.full.text[: start + spaced].rstrip()))
-            return start + spaced + (0 if has_stop else self._later_end(index, text[spaced:]))
+            return spaced + (0 if has_stop else self._later_end(index, text[spaced:]))
         shared = self._shared(tail, text)
         shared = min(self.controls.before_split_token(one, shared) for one in (tail, text))
         if is_answer:
@@ -95,8 +106,8 @@ class TurnEnds(Headers):
         if is_last and self.gen:  # it may be written otherwise because the prompt follows
             usual = self._usual_prompt()
             if usual.strip() and self.output.endswith(usual, start + shared):
-                return len(self.output) - len(usual)
-        return start + shared
+                return len(self.output) - len(usual) - start
+        return shared
 
     def _later_end(self, index: int, text: str) -> int:
         """The length of a question's stop that is only written if something follows; 0 if there is none.
