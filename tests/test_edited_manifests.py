@@ -20,7 +20,7 @@ from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import DataError
 from niels_gpt.explorer.dataset import Filter
-from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.export import export
 from niels_gpt.samples import chats_file, notes_dir
@@ -134,7 +134,7 @@ def explored(folder: Path) -> None:
     for split in rows.splits:
         rows.about(split)
         rows.page(split, 0, 3, Filter())
-        rows.detail(split, 0, Choice("", ""), [])
+        rows.detail(split, 0, RendererChoice("", ""), [])
     rows.close()
 
 

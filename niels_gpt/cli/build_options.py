@@ -203,6 +203,7 @@ class ExecutorFlags:
             return UnitExecutor(ray, slice_bytes=self.unit_bytes)
         if self.ray_address is not None:
             raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
+        # One process unless the user asks for more; Ray above takes all CPUs of its cluster.
         local = LocalRunner(self.workers or 1, timeout=self.unit_timeout)
         return UnitExecutor(local, slice_bytes=self.unit_bytes)
 

@@ -220,7 +220,7 @@ def pack(
 
     Example: niels-gpt episodes pack chats --sequence-length 2048 --out packed
     """
-    require_episodes(dataset)
+    require_episodes(dataset)  # before the modules of builds are imported, which takes long
     from niels_gpt.episodes.build import pack_episodes
 
     with ShownProgress() as progress:

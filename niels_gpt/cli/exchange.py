@@ -168,7 +168,7 @@ def export_command(
             max_length=rows.length,
             too_long=rows.policy,
             packing=rows.packing,
-            shuffle=rows.seed,
+            shuffle=rows.seed,  # None: in the stored order
             binary=form.binary,
             shard_tokens=form.shard_size,
             overwrite=overwrite,

@@ -185,6 +185,7 @@ class _Commands(CommandGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that a command line names, imported; the name may be two words."""
+        # `doctor template` is a command of its own; for a file of that name users write ./template.
         two = " ".join(args[:2])
         if len(args) > 1 and two in COMMANDS:
             return two, loaded(two), args[2:]

@@ -63,7 +63,7 @@ def build(
 
     The same bytes elsewhere: niels-gpt build recipe.lock.json
     """
-    runner = executor.open()
+    runner = executor.open()  # refuses options of the other engine, before the recipe is read
     from niels_gpt.recipes.lock import is_lock, read_lock
     from niels_gpt.recipes.reading import read_recipe
 

@@ -89,6 +89,7 @@ def show(
     """
     path = as_file(source)
     rendering = renderer.named or loss.loss_on is not None
+    # A URL is a file of conversations: datasets in a store are fetched first.
     # Any other file is treated as a misspelt dataset: that error lists everything that can be shown.
     if isinstance(path, RemoteFile) or (path.suffix in CHAT_SUFFIXES and not path.is_dir()):
         if packed or length is not None:

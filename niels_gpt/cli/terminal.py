@@ -118,7 +118,7 @@ def run(command: Callable[[], Any]) -> None:
 
 def _end(message: str, code: int) -> NoReturn:
     """Print an error and exit."""
-    from rich.text import Text
+    from rich.text import Text  # only now: `run` itself must not wait for rich
 
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
     # Of the command line, because an option may be refused before typer has read the others.
@@ -266,6 +266,7 @@ class ShownProgress(Progress):
 
     def _watch(self) -> None:
         """Write a line whenever none was written for `PLAIN_SECONDS`; runs in a thread until `__exit__`."""
+        # At least half a second: between two phases no line is written, and the time since the last one only grows.
         while not self._end.wait(max(0.5, self._last_line + PLAIN_SECONDS - time.monotonic())):
             with self._lock:
                 if self._what:
@@ -306,7 +307,7 @@ class ShownProgress(Progress):
     def reached(self, fraction: float) -> None:
         """Take this fraction as the state of the bar and of the time left, in place of the steps."""
         with self._lock:
-            self._fraction = max(fraction, self._fraction or 0.0)
+            self._fraction = max(fraction, self._fraction or 0.0)  # a bar never goes back
             if self._bar is not None:
                 self._draw(self._bar, time.monotonic())
 

@@ -60,6 +60,7 @@ def train(
 
     For any tool: niels-gpt tokenizer train notes/ --kind byte-bpe --out tokenizer
     """
+    # Their defaults are None, so that a value which would be ignored is seen.
     if kind == "byte-bpe" and (model_type is not None or character_coverage is not None):
         raise UsageError("--model-type and --character-coverage are for --kind sentencepiece; leave them out")
     options: dict[str, Any] = {"vocab_size": vocab_size, "seed": seed, "max_lines": max_lines, "overwrite": overwrite}

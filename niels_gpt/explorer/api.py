@@ -16,7 +16,7 @@ from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.findings import Findings
 from niels_gpt.explorer.html import exported
 from niels_gpt.explorer.inversion_view import inverted
-from niels_gpt.explorer.renderer_list import Choice, RendererList
+from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.rendering import RAW
 from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Invert, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
@@ -48,7 +48,7 @@ class Explorer:
     ) -> None:
         self.renderers, self.dataset = renderers, dataset
         self.findings = findings if findings is None or dataset is None else findings.placed(dataset)
-        self._stats: dict[tuple[str, Choice], SampleStats] = {}
+        self._stats: dict[tuple[str, RendererChoice], SampleStats] = {}
         self._temporary: dict[Hashable, TemporaryEpisodes] = {}
         self._stored: TrainingRows | None = None
         # Two locks: writing rows takes seconds, in which the histograms must still be answered.

@@ -26,7 +26,7 @@ from niels_gpt.explorer.dataset import (
     scanned,
 )
 from niels_gpt.explorer.line_index import LineIndex
-from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList, characters
+from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList, characters
 from niels_gpt.explorer.row_columns import RowColumns, facts_of, plain_texts, size_of, texts_of
 from niels_gpt.explorer.token_columns import MODES, LossMode
 from niels_gpt.messages import Conversation
@@ -213,7 +213,9 @@ class ChatRows:
         preview = "".join(texts_of(first))[:PREVIEW]
         return RowSummary(row, chat.where, preview, size_of(chat.messages), [m["role"] for m in chat.messages])
 
-    def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode], completion: int = 0) -> RowDetail:
+    def detail(
+        self, split: str, row: int, choice: RendererChoice, modes: list[LossMode], completion: int = 0
+    ) -> RowDetail:
         """See `Dataset`; of a row of preferences one of its completions."""
         check_row(row, len(self.lines), self.lines.share, self._name)
         found = self._read(row)
@@ -228,7 +230,7 @@ class ChatRows:
             raise UsageError(f"{found.where}: completion is {completion}, but the row is no preference; leave it out")
         return self._rendered(row, found, choice, modes)
 
-    def _rendered(self, row: int, chat: Conversation, choice: Choice, modes: list[LossMode]) -> RowDetail:
+    def _rendered(self, row: int, chat: Conversation, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
         conversation = {"messages": chat.messages, "tools": chat.tools}
         try:
             table = self._renderers.table(chat.messages, chat.tools, choice, modes)
@@ -276,7 +278,7 @@ class ChatRows:
             )
         return data, kind
 
-    def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
+    def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
         """See `Dataset`; what is trained follows the usual loss mode."""
         chats = [
             chat

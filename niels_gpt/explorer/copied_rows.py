@@ -23,7 +23,7 @@ from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError
 from niels_gpt.explorer.dataset import About, Filter, RowDetail, RowSummary, check_row
 from niels_gpt.explorer.line_index import PlaceNames
-from niels_gpt.explorer.renderer_list import Choice, RendererList
+from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.explorer.token_columns import LossMode
 from niels_gpt.token_display import TokenSpelling
@@ -123,7 +123,7 @@ class CopiedRows(StoredRows):
         problem = self._copy.problems.get(row, "") if self._in_copy[row] < 0 else ""
         return replace(super()._summary(split, row), where=self._names[row], problem=problem)
 
-    def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
+    def detail(self, split: str, row: int, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`."""
         check_row(row, len(self._in_copy), 1.0, self.name)
         where, number = self._names[row], int(self._in_copy[row])
@@ -131,7 +131,7 @@ class CopiedRows(StoredRows):
             return RowDetail(row, where, None, problem=self._copy.problems[row])
         return replace(super().detail(split, number, choice, modes), row=row, where=where)
 
-    def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
+    def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
         """See `Dataset`."""
         return super().sizes(split, [row for row in rows if self._in_copy[row] >= 0], choice)
 

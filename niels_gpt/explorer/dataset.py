@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from niels_gpt.errors import UsageError, shown
-from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, TokenTable
 from niels_gpt.forks import cached_property
 
@@ -212,7 +212,7 @@ class Dataset(Protocol):
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
         """Up to `limit` rows that pass the filter, from `start` on; fewer where `SCAN_SECONDS` are over."""
 
-    def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
+    def detail(self, split: str, row: int, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
         """One row with its tokens under every loss mode.
 
         Args:
@@ -225,7 +225,7 @@ class Dataset(Protocol):
     def close(self) -> None:
         """Close files."""
 
-    def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
+    def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
         """The length and the share of trained tokens of some rows; rows that cannot be used are left out."""
 
 

@@ -40,7 +40,7 @@ _WORDS = {"system": "zqsystem", "user": "zquser", "developer": "zqdeveloper", "t
 _CONTENT = re.compile("|".join([*_WORDS.values(), "zqanswer", "zqthought"]).encode())
 
 
-def given_ids(text: str) -> list[int] | None:
+def ids_in_text(text: str) -> list[int] | None:
     """The ids in a text of numbers with commas, spaces or brackets; `None` if it is another kind of text.
 
     Raises:

@@ -18,8 +18,8 @@ import numpy as np
 
 from niels_gpt.errors import MessageError, NielsError, UsageError
 from niels_gpt.explorer.drift import compare
-from niels_gpt.explorer.inversion import Chat, Reading, Renderer, given_ids, read_conversation
-from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList
+from niels_gpt.explorer.inversion import Chat, Reading, Renderer, ids_in_text, read_conversation
+from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList
 from niels_gpt.explorer.rendering import RAW, token_table
 from niels_gpt.explorer.token_columns import MODES, TokenTable
 from niels_gpt.messages import normalise
@@ -30,7 +30,7 @@ _TEXT_NOTE = (
 )
 
 
-def inverted(renderers: RendererList, choice: Choice, given: str) -> dict[str, Any]:
+def inverted(renderers: RendererList, choice: RendererChoice, given: str) -> dict[str, Any]:
     """A conversation from ids or from rendered text.
 
     Returns:
@@ -48,7 +48,7 @@ def inverted(renderers: RendererList, choice: Choice, given: str) -> dict[str, A
     if not choice.tokenizer:
         raise UsageError("ids are read with the tokenizer that wrote them: start with --tokenizer DIR, then choose it")
     renderer = renderers.renderer(choice)
-    ids = given_ids(given)
+    ids = ids_in_text(given)
     as_text = ids is None
     if ids is None:
         if not given or len(given) > MOST_CHARACTERS:
@@ -79,7 +79,7 @@ def inverted(renderers: RendererList, choice: Choice, given: str) -> dict[str, A
     }
 
 
-def _as_read(renderer: Renderer, reading: Reading, ids: list[int], choice: Choice) -> TokenTable:
+def _as_read(renderer: Renderer, reading: Reading, ids: list[int], choice: RendererChoice) -> TokenTable:
     """The given ids with the owners that were read, where the renderer does not write the same ids."""
     owners = np.full(len(ids), -1, np.int64)
     sampled = np.zeros(len(ids), np.bool_)

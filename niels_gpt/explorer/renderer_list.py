@@ -31,7 +31,7 @@ _MOST_ENCODERS = 8  # of a hundred megabytes each
 
 
 @dataclass(frozen=True)
-class Choice:
+class RendererChoice:
     """How a conversation is to be rendered.
 
     Attributes:
@@ -85,7 +85,7 @@ class RendererList:
         self.automatic = {name: automatic_renderer(place) for name, place in self.tokenizers.items()}
         self._template, self._clock, self._dated = template, clock_on(chosen.date), chosen.date is not None
         self._encoders: OrderedDict[str, PieceEncoder] = OrderedDict()
-        self._renderers: OrderedDict[Choice, Family | DefaultRenderer] = OrderedDict()
+        self._renderers: OrderedDict[RendererChoice, Family | DefaultRenderer] = OrderedDict()
         # The page asks for several formats at once. One lock guards the two caches; each tokenizer has a lock of its
         # own while it is loaded.
         self._lock = threading.Lock()
@@ -107,17 +107,17 @@ class RendererList:
         self.first = self._first(renderer)
         RendererOptions(TEMPLATE if self.first.renderer == FILE else self.first.renderer, options=self._options).check()
 
-    def _first(self, renderer: str) -> Choice:
+    def _first(self, renderer: str) -> RendererChoice:
         """The choice with which files are rendered unless the page makes another."""
         first = next(iter(self.tokenizers), "")
         if self._template is not None:
-            return Choice(FILE, first)
+            return RendererChoice(FILE, first)
         if renderer in FAMILIES:
-            return Choice(renderer, self._family_tokenizers.get(renderer, first))
+            return RendererChoice(renderer, self._family_tokenizers.get(renderer, first))
         if not first:
             # Without a tokenizer the page still shows text with its attribution; any family would do.
-            return Choice("qwen3")
-        return Choice(self.automatic[first].renderer if renderer == "auto" else TEMPLATE, first)
+            return RendererChoice("qwen3")
+        return RendererChoice(self.automatic[first].renderer if renderer == "auto" else TEMPLATE, first)
 
     def listed(self) -> list[ListedRenderer]:
         """The entries: bare text, all families, the tokenizers' own templates, and the template file."""
@@ -157,7 +157,7 @@ class RendererList:
                         del self._renderers[choice]
         return found
 
-    def renderer(self, choice: Choice) -> Family | DefaultRenderer:
+    def renderer(self, choice: RendererChoice) -> Family | DefaultRenderer:
         """The renderer of a choice that is not bare text; a family without a tokenizer writes text only.
 
         Raises:
@@ -173,7 +173,7 @@ class RendererList:
                     self._renderers.popitem(last=False)
         return found
 
-    def _create(self, choice: Choice) -> Family | DefaultRenderer:
+    def _create(self, choice: RendererChoice) -> Family | DefaultRenderer:
         name = choice.renderer
         # Other families do not have the options that the command line set for this one.
         options = self._options if name == self.first.renderer else {}
@@ -196,7 +196,7 @@ class RendererList:
         return DefaultRenderer(encoder, template=source, clock=self._clock, **options)
 
     def table(
-        self, messages: object, tools: Any, choice: Choice, modes: Sequence[LossMode], *, prompt: bool = False
+        self, messages: object, tools: Any, choice: RendererChoice, modes: Sequence[LossMode], *, prompt: bool = False
     ) -> TokenTable:
         """A conversation rendered as chosen.
 

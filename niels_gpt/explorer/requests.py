@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from niels_gpt.errors import MessageError, NielsError, UsageError
-from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, LossMode
 from niels_gpt.renderers.loss import LossOn, Preset
 
@@ -42,7 +42,7 @@ class Render:
     __pydantic_config__ = _FORBID
 
     messages: Any
-    choice: Choice
+    choice: RendererChoice
     tools: Any = None
     custom: CustomMode | None = None
     prompt: bool = False
@@ -60,8 +60,8 @@ class Compare:
     __pydantic_config__ = _FORBID
 
     messages: Any
-    left: Choice
-    right: Choice
+    left: RendererChoice
+    right: RendererChoice
     tools: Any = None
     prompt: bool = False
 
@@ -72,7 +72,7 @@ class Certify:
 
     __pydantic_config__ = _FORBID
 
-    choice: Choice
+    choice: RendererChoice
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Invert:
     __pydantic_config__ = _FORBID
 
     given: str
-    choice: Choice
+    choice: RendererChoice
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Open:
 
     row: int
     split: str = ""
-    choice: Choice | None = None
+    choice: RendererChoice | None = None
     custom: CustomMode | None = None
     completion: int = 0
 
@@ -124,7 +124,7 @@ class Sample:
     __pydantic_config__ = _FORBID
 
     split: str = ""
-    choice: Choice | None = None
+    choice: RendererChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Train:
     start: int = 0
     limit: int = 40
     row: int | None = None
-    choice: Choice | None = None
+    choice: RendererChoice | None = None
     mode: str = DEFAULT_MODE
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import NielsError
 from niels_gpt.explorer.dataset import Dataset
-from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.seeds import order
 
 SAMPLE_ROWS = 4096
@@ -62,7 +62,7 @@ class SampleStats:
         unit: of the lengths that `dataset.sizes` returns.
     """
 
-    def __init__(self, dataset: Dataset, split: str, choice: Choice, unit: str) -> None:
+    def __init__(self, dataset: Dataset, split: str, choice: RendererChoice, unit: str) -> None:
         self._dataset, self._split, self._choice, self._unit = dataset, split, choice, unit
         self._found: list[tuple[int, float]] = []
         self._seen, self._of, self._total, self._problem = 0, 0, 0, ""

@@ -126,6 +126,8 @@ class Ending:
 
 def create_app(explorer: Explorer) -> Starlette:
     """The page and its API."""
+    # starlette takes the handler of the first base of an error's class that is listed. A NielsError that is an OSError
+    # too may come to either of these handlers.
     handlers: dict[Any, Any] = {
         NielsError: _refused,
         HTTPException: _no_such_page,

@@ -15,7 +15,7 @@ from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import CacheError, InputError, Mismatch, UsageError
 from niels_gpt.explorer.dataset import About, Filter, Page, RowDetail, RowSummary, check_row, scanned
 from niels_gpt.explorer.example_view import view_example
-from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, table_of_row
 from niels_gpt.storage.regular import is_regular
 from niels_gpt.token_display import raw_spelling, whole
@@ -168,7 +168,7 @@ class StoredRows:
         text = self.token_text
         return "" if text is None else whole("".join(map(raw_spelling(text), ids.tolist())))
 
-    def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
+    def detail(self, split: str, row: int, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`; the row as a training step sees it, whole."""
         self._check_files()
         check_row(row, len(self.split(split)), 1.0, f"{self.directory} {split}")
@@ -178,7 +178,7 @@ class StoredRows:
         view = view_example(self.directory, row, split=split, T=width, token_text=self.token_text)
         return RowDetail(row, f"{split} {row}", table_of_row(view, self.special))
 
-    def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
+    def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
         """See `Dataset`."""
         self._check_files()
         # An empty row has no share; its mean would be a warning and NaN.

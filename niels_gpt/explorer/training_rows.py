@@ -25,7 +25,7 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import check_row
 from niels_gpt.explorer.example_view import view_episode
-from niels_gpt.explorer.renderer_list import Choice, RendererList
+from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.rendering import stops_of
 from niels_gpt.explorer.token_columns import PADDING, Group, LossMode, TokenTable, table_of_row
 from niels_gpt.format.fitting import check_policy
@@ -214,7 +214,9 @@ class TemporaryEpisodes:
         self._temporary.cleanup()
 
 
-def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode: LossMode) -> TemporaryEpisodes:
+def rendered_rows(
+    chats: ChatRows, renderers: RendererList, choice: RendererChoice, mode: LossMode
+) -> TemporaryEpisodes:
     """The first usable rows of a chat file.
 
     Raises:
@@ -250,7 +252,7 @@ def copied_rows(stored: StoredRows, split: str) -> TemporaryEpisodes:
 
 
 def trained_ids(
-    renderers: RendererList, choice: Choice, chat: Conversation, mode: LossMode
+    renderers: RendererList, choice: RendererChoice, chat: Conversation, mode: LossMode
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The ids of a conversation and which of them a mode trains.
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.explorer.api import Explorer
-from niels_gpt.explorer.inversion import declared_tools, given_ids, read_conversation
+from niels_gpt.explorer.inversion import declared_tools, ids_in_text, read_conversation
 from niels_gpt.explorer.inversion_view import lost
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.renderers.registry import FAMILIES
@@ -123,15 +123,15 @@ def test_tools_and_calls_are_read_back() -> None:
 
 
 def test_pasted_ids() -> None:
-    assert given_ids("[1, 2,3]\n") == given_ids("1 2 3") == given_ids("tensor([1, 2, 3])") == [1, 2, 3]
-    assert given_ids(", ".join(map(str, range(500)))) == list(range(500))
-    assert given_ids("1 2 three") is given_ids("") is given_ids("[]") is None
-    assert given_ids("7 " * 80 + "seven") is None
-    assert given_ids("1" * 59 + "x") is given_ids("9" * 5000) is given_ids("7" * 30) is None
+    assert ids_in_text("[1, 2,3]\n") == ids_in_text("1 2 3") == ids_in_text("tensor([1, 2, 3])") == [1, 2, 3]
+    assert ids_in_text(", ".join(map(str, range(500)))) == list(range(500))
+    assert ids_in_text("1 2 three") is ids_in_text("") is ids_in_text("[]") is None
+    assert ids_in_text("7 " * 80 + "seven") is None
+    assert ids_in_text("1" * 59 + "x") is ids_in_text("9" * 5000) is ids_in_text("7" * 30) is None
     with pytest.raises(UsageError, match="position 1 holds -100"):
-        given_ids("5 -100 7")
+        ids_in_text("5 -100 7")
     with pytest.raises(UsageError, match="at most"):
-        given_ids("1 " * 500_001)
+        ids_in_text("1 " * 500_001)
 
 
 def test_over_http(client: Client) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.explorer.drift import compare
-from niels_gpt.explorer.renderer_list import Choice, RendererList
+from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.token_columns import MODES, TokenTable, edges, runs_of, spelled
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.loss import LossOn
@@ -109,7 +109,7 @@ def test_a_long_difference_is_one_place() -> None:
 def test_table_is_what_the_renderer_gives(family: str, folder: str) -> None:
     renderers = RendererList([str(ASSETS / folder)])
     renderers._encoders[folder] = encoder_at(ASSETS / folder)
-    table = renderers.table(CHAT, None, Choice(family, folder), MODES)
+    table = renderers.table(CHAT, None, RendererChoice(family, folder), MODES)
     renderer = create_renderer(encoder_at(ASSETS / folder), family)
     made = renderer.render(CHAT)
     assert table.ids == made.token_ids
@@ -140,7 +140,7 @@ def test_a_stop_that_is_no_eos_is_found() -> None:
     counts = []
     for renderer in ("kimi-k2", "template"):
         chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
-        table = renderers.table(chat, None, Choice(renderer, "kimi-k2"), MODES)
+        table = renderers.table(chat, None, RendererChoice(renderer, "kimi-k2"), MODES)
         counts.append({mode.name: mode.count for mode in table.modes})
     assert counts[0] == counts[1]
     assert counts[0]["content"] == counts[0]["end_of_turn"] - 1
@@ -150,7 +150,7 @@ def test_a_stop_that_is_no_eos_is_found() -> None:
 @pytest.mark.parametrize(("family", "folder"), [("qwen3", "qwen3-8b"), ("llama-3", "llama-3.1-8b-instruct")])
 def test_without_a_tokenizer_the_text_is_the_same(family: str, folder: str) -> None:
     renderers = RendererList()
-    pieces = renderers.table(CHAT, None, Choice(family), MODES)
+    pieces = renderers.table(CHAT, None, RendererChoice(family), MODES)
     assert "".join(pieces.texts) == create_renderer(encoder_at(ASSETS / folder), family).text(CHAT)
 
 
@@ -161,5 +161,5 @@ def test_tokenizers_by_name(tmp_path: Any, tokenizer_dir: Any) -> None:
         (several / name / "spm.model").write_bytes((tokenizer_dir / "spm.model").read_bytes())
     renderers = RendererList([str(several), str(tokenizer_dir), str(tokenizer_dir)])
     assert list(renderers.tokenizers) == ["a", "b", "tokenizer", "tokenizer (2)"]
-    assert renderers.first == Choice("ngpt", "a")
+    assert renderers.first == RendererChoice("ngpt", "a")
     assert next(e for e in renderers.listed() if e.renderer == "ngpt").tokenizer == "a"
