@@ -211,7 +211,10 @@ def _duplicates(
     table = loaded.recipe.duplicates
     assert table is not None
     options, folder = table.options(), loaded.place(loaded.recipe.out) / "duplicates"
-    names = {name: [str(one.path) for one in _files_of(source)] for name, source in files.items()}
+    names = {
+        name: [str(one.path) for one in (source.files if isinstance(source, ChatFiles) else (source,))]
+        for name, source in files.items()
+    }
     wanted = json_bytes(
         {
             "sources": {name: source.config(progress) for name, source in sources.items()},
@@ -238,19 +241,15 @@ def _recorded(folder: Path) -> dict[str, Any]:
     """The results of an earlier search; empty if a file is missing or damaged, and then the search is repeated."""
     try:
         found = json.loads(read_regular(folder / LOOKED_FOR))
-        whole = isinstance(found, dict) and found["tables"] == _hashes(folder, found["tables"])
+        is_intact = isinstance(found, dict) and found["tables"] == _hashes(folder, found["tables"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return found if whole and isinstance(found.get("sha256"), str) else {}
+    return found if is_intact and isinstance(found.get("sha256"), str) else {}
 
 
 def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """The sha256 of each source's table of duplicates."""
     return {name: file_record(table_path(folder, name)).sha256 for name in names}
-
-
-def _files_of(source: ChatFile | ChatFiles) -> tuple[ChatFile, ...]:
-    return source.files if isinstance(source, ChatFiles) else (source,)
 
 
 def _check_export(to: str, options: Mapping[str, Any]) -> None:

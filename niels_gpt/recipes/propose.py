@@ -108,6 +108,8 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, l
     chosen = shortened(renderer or "our own sentinels, because the tokenizer is a SentencePiece model")
     length, comment = _length(lengths)
     names = _names(found)
+    # Keys of TOML need quotation marks around a dot, which would begin a table.
+    keys = [name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name) for name in names]
     head = [
         "# A recipe: everything from the sources to the batches. Written by `niels-gpt init`; edit it as you like.",
         "#",
@@ -146,7 +148,7 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, l
     mixture = [
         "# [mixture]                              # without it every row comes once an epoch",
         '# by = "tokens"                          # or trained_tokens, rows',
-        "# weights = { " + ", ".join(f"{_key(name)} = 1" for name in names) + " }",
+        "# weights = { " + ", ".join(f"{key} = 1" for key in keys) + " }",
         "",
         "# [[exports]]                            # `niels-gpt formats` lists them",
         '# to = "trl"',
@@ -218,7 +220,3 @@ def _text(value: str) -> str:
         raise InputError(f"{value!r}: not UTF-8, and a recipe can name no such file; rename it") from error
     # JSON's strings are strings of TOML, but for DEL, which JSON does not escape and TOML refuses.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)

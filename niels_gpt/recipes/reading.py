@@ -232,18 +232,16 @@ def _place_of(location: Location, values: Any) -> Location:
     """pydantic's location without the parts that name a type, such as the branch of a union."""
     place: Location = ()
     for part in location:
-        if not _holds(values, part):
+        if isinstance(values, list):
+            is_held = isinstance(part, int) and part < len(values)
+        else:
+            is_held = isinstance(values, Mapping) and part in values
+        if not is_held:
             # The location of a missing key ends with that key, which is retained; the name of a type is not.
             return (*place, part) if part in _fields_at(place) else place
         values = values[part]
         place = (*place, part)
     return place
-
-
-def _holds(values: Any, part: str | int) -> bool:
-    if isinstance(values, list):
-        return isinstance(part, int) and part < len(values)
-    return isinstance(values, Mapping) and part in values
 
 
 def _line_of(place: Location, lines: Lines) -> int | None:

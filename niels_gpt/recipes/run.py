@@ -104,17 +104,19 @@ def build_recipe(
     exports = _export_all(opened, overwrite=overwrite, progress=progress)
     manifests = {name: open_manifest(opened.folder(name)) or {} for name in opened.names}
     # Only what this build makes is an output; a `dataset` that existed before is among the inputs.
-    outputs = {f"sources/{name}/episodes.json": _data_files(manifests[name]) for name in opened.sources} | exports
+    outputs = {}
+    for name in opened.sources:
+        files = manifests[name]["files"]
+        # Not the list of rejected rows, whose messages change between versions.
+        outputs[f"sources/{name}/episodes.json"] = {
+            file: record for file, record in files.items() if file != REJECTED_NAME
+        }
+    outputs |= exports
     if locked is not None:
         locked.check_outputs(outputs)
         return BuiltRecipe(opened.out, manifests, mixture, None)
     lock = Lock.of(opened.loaded.recipe, opened.configs, opened.encoder.describe(), outputs)
     return BuiltRecipe(opened.out, manifests, mixture, write_lock(lock_path(loaded.path), lock))
-
-
-def _data_files(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The files that a lock records: not the list of rejected rows, whose messages change between versions."""
-    return {name: record for name, record in manifest["files"].items() if name != REJECTED_NAME}
 
 
 def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwrite: bool, progress: Progress) -> None:

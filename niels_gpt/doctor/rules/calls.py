@@ -34,7 +34,9 @@ class _NotOffered(Rule):
         names = list(_declared(chat))
         for index, name, _ in _calls(chat):
             if not names:
-                if not _in_system(chat, name):
+                # Declarations may be written into a system message, which then names the tool.
+                systems = (message for message in chat.messages if message["role"] in ("system", "developer"))
+                if not any(name in text for message in systems for text in texts_of(message)):
                     yield index, f"calls {name!r}; the row has no tools"
             elif name not in names:
                 offered = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
@@ -213,12 +215,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _in_system(chat: ChatRow, name: str) -> bool:
-    """Whether a system message names the tool, as it does where declarations were written into it."""
-    systems = (message for message in chat.messages if message["role"] in ("system", "developer"))
-    return any(name in text for message in systems for text in texts_of(message))
-
-
 def _declared(chat: ChatRow) -> dict[str, Any]:
     """The parameters of each tool by its name. Tools may be declared with or without OpenAI's wrapper."""
     tools = [_mapping(_mapping(tool).get("function", tool)) for tool in chat.tools or ()]
@@ -344,16 +340,13 @@ def bad_forms(renderer: Any) -> dict[str, str]:
         return failed if shown else {}
     if shown["text"] == shown["object"]:
         return {}
-    return {form: _excerpt(form, text) for form, text in shown.items() if _is_wrong(form, shown)}
-
-
-def _is_wrong(form: str, shown: Mapping[str, str]) -> bool:
-    """Whether arguments have the wrong form. Escaped quotes are JSON in JSON, single quotes are Python's repr."""
-    marked = {name: '\\"city' in text or "'city'" in text for name, text in shown.items()}
-    return marked[form] if any(marked.values()) else form == "text"
-
-
-def _excerpt(form: str, text: str) -> str:
-    # After the user's message, because the declaration of the tool has the word, too.
-    at = max(0, text.find("city", text.find("Rain?")) - 20)
-    return f"arguments as {form} are written as {text[at : at + 50]!r}"
+    # Escaped quotes are JSON in JSON, single quotes are Python's repr: such a form is wrong. If neither form has them,
+    # objects are taken to be right, because transformers documents arguments as objects.
+    marked = {form: '\\"city' in text or "'city'" in text for form, text in shown.items()}
+    wrong = [form for form in shown if (marked[form] if any(marked.values()) else form == "text")]
+    found = {}
+    for form in wrong:
+        # After the user's message, because the declaration of the tool has the word, too.
+        at = max(0, shown[form].find("city", shown[form].find("Rain?")) - 20)
+        found[form] = f"arguments as {form} are written as {shown[form][at : at + 50]!r}"
+    return found

@@ -33,7 +33,9 @@ class _EmptyAnswer(Rule):
 
     def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
         for index, message in enumerate(chat.messages):
-            if message["role"] == "assistant" and _is_empty(message):
+            if message["role"] != "assistant" or message.get("tool_calls") or reasoning_of(message):
+                continue
+            if not any(text.strip() for text in texts_of(message)):
                 yield index, "the assistant message has no text, no reasoning and no call"
 
 
@@ -139,19 +141,13 @@ def hash_chats(chats: Sequence[ChatRow], counters: Counters) -> None:
 
 def hash_of(chat: ChatRow) -> int:
     """64 bits of a hash of all that a conversation says; among a million rows two collide once in 37 million times."""
-    return int.from_bytes(hashlib.blake2b(_serialised(chat).encode(), digest_size=8).digest())
-
-
-def _serialised(chat: ChatRow) -> str:
-    """A conversation as one text; as JSON, which is slower, only where it has more than roles and contents."""
+    # As JSON, which is slower, only where a conversation has more than roles and contents.
     if chat.tools is None and all(len(m) == 2 and isinstance(m["content"], str) for m in chat.messages):
         # Separators that text does not contain, so that different conversations differ.
-        return "\0".join(f"{message['role']}\1{message['content']}" for message in chat.messages)
-    return json.dumps([chat.messages, chat.tools], sort_keys=True, default=str)
-
-
-def _is_empty(message: Message) -> bool:
-    return not (message.get("tool_calls") or reasoning_of(message) or any(text.strip() for text in texts_of(message)))
+        text = "\0".join(f"{message['role']}\1{message['content']}" for message in chat.messages)
+    else:
+        text = json.dumps([chat.messages, chat.tools], sort_keys=True, default=str)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def _order_faults(messages: Sequence[Message]) -> Iterator[tuple[int | None, str]]:

@@ -28,14 +28,6 @@ Fault = Callable[[Message, str], str | None]  # the first fault of a text of a m
 FREQUENT: Final = ("html-entities", "html-tags", "template-text-in-content")
 
 
-def _texts(message: Message) -> Iterator[str]:
-    """The texts of a message's content, and its reasoning."""
-    yield from texts_of(message)
-    reasoning = reasoning_of(message)
-    if reasoning:
-        yield reasoning
-
-
 def _around(text: str, start: int, stop: int) -> str:
     before, found, after = text[:start], text[start:stop], text[stop:]
     return repr(redacted(before)[-SHOWN:] + found + redacted(after)[:SHOWN])
@@ -74,10 +66,6 @@ def damage_in(text: str) -> str | None:
     return f"{found.group()!r} in {_around(text, *found.span())}" if found else misread(text)
 
 
-def _damaged(_: Message, text: str) -> str | None:
-    return damage_in(text)
-
-
 # ---- HTML that was not decoded
 
 _ENTITY: Final = re.compile(
@@ -93,11 +81,15 @@ _MARKUP: Final = re.compile(
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.S)
 
 
-def _entity(message: Message, text: str) -> str | None:
-    if message["role"] not in ("user", "assistant") or "&" not in text or _MARKUP.search(text):
+def _in_prose(
+    message: Message, text: str, *, pattern: re.Pattern[str], sign: str, excuse: re.Pattern[str] | None = None
+) -> str | None:
+    """What a pattern finds outside of code; `None` in a text without `sign`, or in which `excuse` finds something."""
+    # Most texts hold no such sign, which is known without a search. Messages of tools may well be pages.
+    if message["role"] not in ("user", "assistant") or sign not in text or (excuse and excuse.search(text)):
         return None
     prose = _CODE.sub(" ", text)
-    found = _ENTITY.search(prose)
+    found = pattern.search(prose)
     return f"{found.group()!r} in {_around(prose, *found.span())}" if found else None
 
 
@@ -115,14 +107,6 @@ _ABOUT_MARKUP: Final = re.compile(
     r"|template|snippet|\bcode\b|format|render|newsletter|e-?mail|<(?:!doctype|html|script|style|body|head)\b|&&|=>",
     re.I,
 )
-
-
-def _html_tag(message: Message, text: str) -> str | None:
-    if message["role"] not in ("user", "assistant") or "<" not in text:
-        return None
-    prose = _CODE.sub(" ", text)
-    found = _TAG.search(prose)
-    return f"{found.group()!r} in {_around(prose, *found.span())}" if found else None
 
 
 def about_markup(chat: ChatRow) -> bool:
@@ -304,9 +288,10 @@ def _faults(unread: Collection[str], controls: Collection[str]) -> Iterator[tupl
     Searching some hundred conversations at once costs a small part of searching each of their messages, and most hold
     none of these.
     """
-    yield "text-damaged", lambda texts: not texts.isascii() or "\0" in texts, _damaged
-    yield "html-entities", _ENTITY.search, _entity
-    yield "html-tags", _TAG.search, _html_tag
+    yield "text-damaged", lambda texts: not texts.isascii() or "\0" in texts, lambda _, text: damage_in(text)
+    yield "html-entities", _ENTITY.search, partial(_in_prose, pattern=_ENTITY, sign="&", excuse=_MARKUP)
+    # Whether a conversation is about markup is judged over all its messages, see `check`.
+    yield "html-tags", _TAG.search, partial(_in_prose, pattern=_TAG, sign="<")
     yield "template-text-in-content", TEMPLATE_TEXT.search, partial(_template_text, controls=controls)
     yield "endless-repetition", lambda _: True, _loops
     yield "think-tags-in-content", THINK.search, partial(_tag_fault, unread=unread)
@@ -327,7 +312,7 @@ def check(
         (chat, index, message, text)
         for chat in chats
         for index, message in enumerate(chat.messages)
-        for text in _texts(message)
+        for text in (*texts_of(message), *filter(None, [reasoning_of(message)]))
     ]
     whole = "\n".join(text for *_, text in spoken)
     for rule, may_hold, fault in _faults(unread, controls):

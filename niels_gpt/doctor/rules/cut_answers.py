@@ -67,12 +67,9 @@ def ending_of(text: str) -> str | None:
 def count(text: str, ending: str, counters: Counters) -> None:
     """Count how a long answer ends, and its length."""
     counters.sums[ending] += 1
-    counters.sums[f"{ENDED if ending == ENDED else OPEN} {_bin(len(text.rstrip()))}"] += 1
-
-
-def _bin(characters: int) -> int:
-    """The bin of a length; those of 16, 19, 23, 27 and 32 characters are 16 to 20."""
-    return int(BINS * math.log2(max(1, characters)))
+    # Bins of lengths: 16, 19, 23, 27 and 32 characters are in the bins 16 to 20.
+    length_bin = int(BINS * math.log2(max(1, len(text.rstrip()))))
+    counters.sums[f"{ENDED if ending == ENDED else OPEN} {length_bin}"] += 1
 
 
 def finish(counters: Counters) -> None:

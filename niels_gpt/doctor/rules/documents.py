@@ -61,11 +61,7 @@ def check(numbers: Int64s, documents: DocumentPieces, dataset: Dataset, scope: S
     # A document that comes in pieces has no hash of its own, so its copies are not found.
     data.hash_rows(view, documents.whole[filled])
     data.check_ids(view)
-    _check_sentinels(view)
-
-
-def _check_sentinels(view: View) -> None:
-    """Find control tokens of conversations inside plain text."""
+    # Control tokens of conversations inside plain text; eot may separate the documents.
     ids = view.rows.ids
     found = np.isin(ids, [token for name, token in view.scope.sentinels.items() if name != "eot"])
     view.hit_tokens(

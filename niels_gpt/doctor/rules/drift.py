@@ -119,7 +119,11 @@ def _difference(
 ) -> Evidence:
     at = _first_difference(first.token_ids, second.token_ids)
     low = max(0, at - WINDOW)
-    texts = [_text_from(renderer, made, at) for renderer, made in ((one, first), (other, second))]
+    texts = []
+    for renderer, made in ((one, first), (other, second)):
+        rest = made.token_ids[at : at + 4]
+        # One of them may end where the other goes on.
+        texts.append(f"{renderer.encoder.decode(rest)!r} {rest}" if rest else "nothing")
     # The difference may lie past the end of the first.
     owner = first.message_indices[at] if at < len(first.message_indices) else -1
     shown = first.token_ids[low : at + WINDOW + 1]
@@ -132,8 +136,3 @@ def _difference(
         window=tuple(WindowToken(token, TokenSpelling(one.encoder.token_bytes)(token)) for token in shown),
         mark=at - low if at - low < len(shown) else None,
     )
-
-
-def _text_from(renderer: AnyRenderer, made: RenderedTokens, at: int) -> str:
-    rest = made.token_ids[at : at + 4]
-    return repr(renderer.encoder.decode(rest)) + f" {rest}" if rest else "nothing"

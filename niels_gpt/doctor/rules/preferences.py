@@ -18,7 +18,6 @@ from niels_gpt.messages import Message
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.preference_files import record_to_preference
-from niels_gpt.sources.rows.preference_rows import Completion, Preference
 
 RULES: Final = (
     Rule(
@@ -76,22 +75,16 @@ def check(numbers: Int64s, records: Sequence[Record | Rejected], form: str, coun
             found = rule.get(read.reason, "unusable-row")
             counters.add(found, [Evidence(row=number, where=read.where, note=read.why)])
             continue
-        if len(read.completions) > 1 and _all_equal(read.completions):
-            note = f"{' and '.join(one.name for one in read.completions[:2])} are the same"
+        first, *others = read.completions
+        if others and all(one.messages == first.messages for one in others):
+            note = f"{first.name} and {others[0].name} are the same"
             counters.add("identical-pair", [Evidence(row=number, where=read.where, note=note)])
-        _count_lengths(read, counters)
-
-
-def _all_equal(completions: Sequence[Completion]) -> bool:
-    return all(one.messages == completions[0].messages for one in completions)
-
-
-def _count_lengths(read: Preference, counters: Counters) -> None:
-    lengths = [sum(map(_characters, one.messages)) for one in read.completions]
-    if len(lengths) > 1:
-        _add_pairs(np.array([lengths[0]]), np.array([lengths[-1]]), counters)
-    elif read.completions[0].label is not None:
-        _add_labelled(np.array(lengths), np.array([read.completions[0].label]), counters)
+        # Lengths in characters: rows of a file are judged without a tokenizer.
+        lengths = [sum(map(_characters, one.messages)) for one in read.completions]
+        if others:  # from the best to the worst
+            _add_pairs(np.array([lengths[0]]), np.array([lengths[-1]]), counters)
+        elif first.label is not None:
+            _add_labelled(np.array(lengths), np.array([first.label]), counters)
 
 
 def _characters(message: Message) -> int:
@@ -104,26 +97,20 @@ def check_stored(dataset: Dataset, splits: Sequence[str], max_length: int | None
     base = 0
     for name in splits:
         opened = PreferenceSplit([dataset.path], name, Fitting(1, "skip"))
-        _check_groups(dataset, opened, base, max_length, counters)
-        base += int(opened.begins[-1])
-
-
-def _check_groups(
-    dataset: Dataset, opened: PreferenceSplit, base: int, max_length: int | None, counters: Counters
-) -> None:
-    name = opened.episodes.split
-    n = len(opened.begins) - 1
-    for start in range(0, n, GROUPS_AT_ONCE):
-        numbers = np.arange(start, min(n, start + GROUPS_AT_ONCE))
-        for number, group in zip(numbers.tolist(), opened.read(dataset.split(name), numbers), strict=True):
-            for rule, note in _faults(group, max_length):
-                where = f"{dataset.path} {name} group {number}"
-                counters.add(rule, [Evidence(row=base + group.first, where=where, note=note)])
-            lengths = np.array([len(one) for one in group.ids]) - int(group.records["prompt_length"][0])
-            if len(lengths) > 1:
-                _add_pairs(lengths[:1], lengths[-1:], counters)
-            elif group.records["label"][0] >= 0:
-                _add_labelled(lengths, group.records["label"] > 0, counters)
+        n = len(opened.begins) - 1
+        for start in range(0, n, GROUPS_AT_ONCE):
+            numbers = np.arange(start, min(n, start + GROUPS_AT_ONCE))
+            for number, group in zip(numbers.tolist(), opened.read(dataset.split(name), numbers), strict=True):
+                for rule, note in _faults(group, max_length):
+                    where = f"{dataset.path} {name} group {number}"
+                    counters.add(rule, [Evidence(row=base + group.first, where=where, note=note)])
+                # The lengths of completions in tokens, from the best to the worst.
+                lengths = np.array([len(one) for one in group.ids]) - int(group.records["prompt_length"][0])
+                if len(lengths) > 1:
+                    _add_pairs(lengths[:1], lengths[-1:], counters)
+                elif group.records["label"][0] >= 0:  # -1 where it is not labelled
+                    _add_labelled(lengths, group.records["label"] > 0, counters)
+        base += int(opened.begins[-1])  # rows are numbered through all splits
 
 
 def _faults(group: StoredGroup, max_length: int | None) -> Iterator[tuple[str, str]]:

@@ -53,14 +53,13 @@ def _faults(text: str, ending: str | None) -> Iterator[tuple[str, str]]:
     elif ending in (cut_answers.OPEN, cut_answers.MID_SENTENCE):
         yield ending, f"ends with {redacted(text).rstrip()[-SHOWN:]!r}"
     words = text[: 2 * SHOWN].split(maxsplit=1)
-    # A block of code or a formula is an answer.
-    if len(words) == 1 and _is_one_word(words[0]) and not words[0].startswith(("`", "$", "http")):
-        yield "one-word-answers", f"the answer is {words[0]!r}"
-
-
-def _is_one_word(text: str) -> bool:
-    """Whether a text without spaces is one word; scripts without spaces write a sentence so."""
-    return any(map(str.isalnum, text)) and len(text) <= (2 if UNSPACED.search(text) else SHOWN // 2)
+    if len(words) == 1:
+        # Without a space a text may still be a sentence: scripts without spaces write it so.
+        longest = 2 if UNSPACED.search(words[0]) else SHOWN // 2
+        # A block of code or a formula is an answer.
+        is_code = words[0].startswith(("`", "$", "http"))
+        if any(map(str.isalnum, words[0])) and len(words[0]) <= longest and not is_code:
+            yield "one-word-answers", f"the answer is {words[0]!r}"
 
 
 _SORRY: Final = r"(?:I['’]m|I am|We['’]re|My) (?:\w+ )?(?:sorry|apologies)|Sorry|Apologies|I apologi[sz]e|Unfortunately"
@@ -111,21 +110,18 @@ def check_languages(chats: Iterable[ChatRow], counters: Counters) -> None:
     for chat in chats:
         if chat.number >= FIRST_ROWS and chat.number % EACH:
             continue
-        places = _answers_to_users(chat.messages)
+        messages = chat.messages
+        # Answers that directly follow a question; the texts beside calls are notes to oneself.
+        places = [
+            index
+            for index in range(1, len(messages))
+            if (messages[index - 1]["role"], messages[index]["role"]) == ("user", "assistant")
+            and not messages[index].get("tool_calls")
+        ]
         for index in sorted({*places[:1], *places[-1:]}):
-            note = _other_language(chat.messages[: index + 1], counters)
+            note = _other_language(messages[: index + 1], counters)
             if note is not None:
                 counters.add("language-mismatch", [chat.evidence(index, note)])
-
-
-def _answers_to_users(messages: Sequence[Message]) -> list[int]:
-    """The indexes of answers that directly follow a question."""
-    return [
-        index
-        for index in range(1, len(messages))
-        if (messages[index - 1]["role"], messages[index]["role"]) == ("user", "assistant")
-        and not messages[index].get("tool_calls")
-    ]
 
 
 def _other_language(messages: Sequence[Message], counters: Counters) -> str | None:

@@ -171,9 +171,12 @@ def _check_stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: La
     if not layout.has_own_stop:
         # Where an opener ends turns, serving must stop at it; a template that writes no such token has no end at all.
         openers = {ids[0] for _, ids in layout.openers}
+        ids = encoder.control_ids
+        # GLM models stop at these openers by design, whatever their files list.
+        stops_of_glm = {ids[name] for name in ("<|user|>", "<|observation|>") if name in ids and "[gMASK]" in ids}
         if (
             isinstance(renderer, TemplateRenderer)
-            and not openers & (layout.serving_stops | _stops_of_glm(encoder))
+            and not openers & (layout.serving_stops | stops_of_glm)
             and any(True for _ in _rendered_probes(renderer))
         ):
             note = "the template writes no control token after the assistant message"
@@ -205,12 +208,6 @@ def served_and_missing(encoder: PieceEncoder, renderer: AnyRenderer, layout: Lay
     stops = _generate_stops(encoder)
     served = list(encoder.stop_ids if stops is None else stops)
     return served, sorted(_final_stops(renderer, layout) - set(served))
-
-
-def _stops_of_glm(encoder: PieceEncoder) -> set[int]:
-    """The openers at which GLM models stop, by design; empty for other tokenizers."""
-    ids = encoder.control_ids
-    return {ids[name] for name in ("<|user|>", "<|observation|>") if name in ids} if "[gMASK]" in ids else set()
 
 
 def _spelt(encoder: PieceEncoder, ids: Iterable[int]) -> str:

@@ -131,18 +131,16 @@ def _count_endings(view: View, answers: Turns, text_end: Int64s) -> None:
 
 def _report_open_ends(counters: Counters) -> None:
     """Report the open ends of formats without an end of turn, by the first of three signs that shows which were cut."""
-    signs = (_where_others_end(counters), _at_one_length(counters), _inside_sentences(counters))
+    # All three are computed, because each drops what it has counted.
+    opened = counters.drop(OPEN)
+    if opened is not None and counters.sums[CLOSED] <= opened.count:  # most last answers have no end, so none is due
+        opened = None
+    signs = (opened, _at_one_length(counters), _inside_sentences(counters))
     found = next((hits for hits in signs if hits is not None), None)
     if found is not None:
         counters.add("truncated-mid-turn", found.evidence, count=found.count, rows=found.rows)
         if found is signs[-1] and UNFINISHED in counters.remarks:
             counters.remarks.add("truncated-mid-turn")
-
-
-def _where_others_end(counters: Counters) -> Hits | None:
-    """All open ends, if most last answers are closed."""
-    opened = counters.drop(OPEN)
-    return opened if opened is not None and counters.sums[CLOSED] > opened.count else None
 
 
 def _at_one_length(counters: Counters) -> Hits | None:

@@ -138,19 +138,14 @@ def check(view: View) -> View:
     view.counters.sums[NO_TURN] += int(without.sum())
     _sample(view, without, "wrong-tokenizer", NO_TURN)
     _sample(view, foreign, "wrong-tokenizer", note)
-    outside = _mostly_outside(view, layout) & ~wrapped & ~foreign
+    # More ids outside of the vocabulary than chance explains.
+    outside = rows.per_row(rows.ids >= layout.vocab_size) > (1 - SAME) * rows.lengths
+    outside &= ~wrapped & ~foreign
     _sample(view, outside & ~(no_turn & partly), "wrong-tokenizer", "many ids of the row are not in the vocabulary")
     if rows.trained is None:
         _sample(view, no_turn & ~wrapped & ~foreign & ~outside, UNMASKED, NO_TURN)
     dropped = wrapped | foreign | outside
     return replace(view, rows=rows.select(~dropped)) if dropped.any() else view
-
-
-def _mostly_outside(view: View, layout: Layout) -> Bools:
-    """Rows with more ids outside of the vocabulary than chance explains, bool of shape (rows,)."""
-    rows = view.rows
-    outside: Bools = rows.per_row(rows.ids >= layout.vocab_size) > (1 - SAME) * rows.lengths
-    return outside
 
 
 def _control_tokens(view: View, layout: Layout) -> Bools:
@@ -238,21 +233,15 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
             counters.drop(FOREIGN_ROWS)
         elif unmasked is not None and unmasked.evidence and _hold_other_turns(unmasked.evidence, encoder, layout):
             counters.add(OTHER_FORMAT, unmasked.evidence, count=unmasked.count, rows=unmasked.rows)
-        _drop_consequences(counters)
+        # Ids of another vocabulary look like the rest of a turn or the beginning of a text by accident. Such findings
+        # are dropped if they are in no more rows than those ids.
+        names = ("wrong-tokenizer", OTHER_FORMAT, "ids-wrapped")
+        wrong = sum(counters.hits[rule].rows for rule in names if rule in counters.hits)
+        for rule in ("begins-mid-turn", "packed-start-trained", "attention-crosses"):
+            hits = counters.hits.get(rule)
+            if hits is not None and hits.rows <= wrong:
+                counters.drop(rule)
     counters.move(FOREIGN_ROWS, "special-tokens-in-content")
-
-
-def _drop_consequences(counters: Counters) -> None:
-    """Drop findings in no more rows than have ids of another vocabulary.
-
-    Such ids look like the rest of a turn or the beginning of a text by accident.
-    """
-    names = ("wrong-tokenizer", OTHER_FORMAT, "ids-wrapped")
-    wrong = sum(counters.hits[rule].rows for rule in names if rule in counters.hits)
-    for rule in ("begins-mid-turn", "packed-start-trained", "attention-crosses"):
-        hits = counters.hits.get(rule)
-        if hits is not None and hits.rows <= wrong:
-            counters.drop(rule)
 
 
 def _find_wrapped(sample: Hits | None, counters: Counters, encoder: PieceEncoder, layout: Layout) -> None:
