@@ -100,7 +100,7 @@ class HarmonyCalls(CallDialect):
         """See `CallDialect`."""
         out.model_markup(f"{self.opening}functions.", msg)
         out.model_text(call.name, msg)
-        # The template writes `tool_call.content_type` of a call that has one, else json.
+        # The template writes the `content_type` of a call that has one, else json.
         out.model_markup(f"{CHANNEL}commentary json{MESSAGE}", msg)
         out.model_text(call.json, msg)
         out.model_markup(self.closing, msg)
@@ -202,7 +202,7 @@ def _function(tool: Mapping[str, Any]) -> str:
     required, lines = _list(parameters.get("required")), ""
     for key, value in properties.items():
         spec, default = as_mapping(value), ""
-        # The template writes `", // default: " + default` here and a comma after every parameter, so there are two.
+        # The template begins most defaults with a comma and writes one after every parameter, so there are two.
         if "default" in spec and spec.get("enum"):
             default = f", // default: {spec['default']}"
         elif "default" in spec and spec.get("oneOf"):
@@ -226,14 +226,14 @@ def _type(spec: Mapping[str, Any]) -> str:
         inner = _ITEMS.get(str(as_mapping(items).get("type"))) if items else "any[]"
         if not inner:
             inner = _type(as_mapping(items))
-            # `inner_type == "object | object" or inner_type|length > 50`, as in the template
+            # As in the template, a list is `any[]` if its items are `object | object` or their type is longer than 50.
             inner = "any[]" if inner == "object | object" or len(inner) > 50 else inner + "[]"
         return inner + or_null
     if isinstance(kind, list) and kind:
         return " | ".join(map(str, kind))
     if variants := list(map(as_mapping, _list(spec.get("oneOf")))):
-        # The template means to write `any` for several variants of which one is an object, but its
-        # `{%- set has_object_variants = true -%}` is inside a loop, which Jinja's variables do not leave.
+        # The template means to write `any` for several variants of which one is an object, but it sets the variable for
+        # this inside a loop, which Jinja's variables do not leave.
         return " | \n".join(
             _type(each)
             + (f"// {each['description']}" if each.get("description") else "")

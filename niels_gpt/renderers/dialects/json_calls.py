@@ -26,7 +26,7 @@ class HermesJSON(SeparateCalls, CallDialect):
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
-        # The name is not escaped, as in Qwen's template: `'{"name": "' + tool_call.name + '", "arguments": '`.
+        # The name is not escaped: Qwen's template sets quotes around it and writes it as it is.
         call_json = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
         out.model_block(self.opening, call_json, self.closing, msg)
 
@@ -85,7 +85,7 @@ class LlamaJSON(CallDialect):
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
-        # The name is not escaped, as in Llama's template: `'{"name": "' + tool_call.name + '", '`.
+        # The name is not escaped: Llama's template sets quotes around it and writes it as it is.
         out.model_text(f'{{"name": "{call.name}", "parameters": {_arguments_json(call)}}}', msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
@@ -178,7 +178,7 @@ class MistralList(CallDialect):
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes the list's brackets and commas."""
         arguments = _arguments_json(call)
-        # `tool_call.function|tojson` without its last brace, then `', "id": "' + tool_call.id + '"}'`.
+        # The template applies `tojson` to the function, cuts the last brace, and adds the id, which it does not escape.
         out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {arguments}, "id": "{call.id}"}}', msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:

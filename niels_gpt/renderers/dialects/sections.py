@@ -86,7 +86,7 @@ class FencedJSON(CallDialect):
     """
 
     opening = DEEPSEEK.opening
-    # The template writes `tool['type']`, which is "function" in every call.
+    # The template writes the call's `type`, which is "function" in every call.
     markup: ClassVar[tuple[str, str, str]] = ("function<｜tool▁sep｜>", "\n```json\n", "\n```")
     head: ClassVar[re.Pattern[str]] = re.compile(r"[^\n｜]*<｜tool▁sep｜>([^\n]*?)\s*```(?:json)?\s*")
     head_end: ClassVar[str] = "```"

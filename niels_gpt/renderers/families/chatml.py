@@ -40,7 +40,7 @@ class ChatMLRenderer(ChatMLTurns):
     name = "chatml"
     config_class: ClassVar[type[FamilyConfig]] = ChatMLRendererConfig
     roles = ("system", "user", "assistant")
-    # Those templates write `message['content']` and nothing else, so `reasoning_content` is left out here, too.
+    # Those templates write the field `content` and nothing else, so `reasoning_content` is left out here, too.
     has_reasoning = False
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:

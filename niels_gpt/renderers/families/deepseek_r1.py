@@ -56,8 +56,8 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the reasoning of the last message, the content, the calls."""
         reasoning, content = view.reasoning(index), view.text(index)
-        # The template writes `content.split('</think>')[-1]` of every answer. It knows no field with reasoning, so the
-        # content is cut beside such a field, too.
+        # Of every answer the template writes only what follows the last `</think>`. It knows no field with reasoning,
+        # so the content is cut beside such a field, too.
         if "</think>" in content:
             reasoning = split_thinking(content)[0] if reasoning is None else reasoning
             content = content.split("</think>")[-1]
@@ -98,7 +98,7 @@ class DeepSeekR1DistillRenderer(DeepSeekR1Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system message; several are refused."""
-        # The template sets `ns.system_prompt = message['content']` in its loop: it would drop all but the last one.
+        # The template keeps one system text, and each system message replaces it: it would drop all but the last one.
         if view.roles[:2] == ["system", "system"]:
             refuse_late_system(1, self.name)
         return super().begin(view, out)

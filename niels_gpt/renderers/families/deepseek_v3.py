@@ -42,9 +42,9 @@ class DeepSeekV3Renderer(Family):
 
     name = "deepseek-v3"
     config_class: ClassVar[type[FamilyConfig]] = DeepSeekV3RendererConfig
-    # Not as in the template: its `ns.is_first` and `ns.is_output_first` are never set back, so from the second turn
-    # with calls on it leaves out `<｜tool▁calls▁begin｜>` and `<｜tool▁outputs▁begin｜>`, and it closes the section
-    # after every call but the first. docs/deviations.md lists what is written instead.
+    # Not as in the template: it notes that the first call and the first result were written, and never forgets it. So
+    # from the second turn with calls on it leaves out `<｜tool▁calls▁begin｜>` and `<｜tool▁outputs▁begin｜>`, and it
+    # closes the section after every call but the first. docs/deviations.md lists what is written instead.
     calls_section = (DEEPSEEK.opening, DEEPSEEK.closing)
     between_results: ClassVar[str] = "\n"
     stops = (STOP,)
@@ -56,7 +56,7 @@ class DeepSeekV3Renderer(Family):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the leading system messages, joined by blank lines."""
-        # The template collects system messages from the whole conversation in `ns.system_prompt`, and writes it first.
+        # The template collects system messages from the whole conversation, and writes them first.
         first = next((index for index, role in enumerate(view.roles) if role != "system"), len(view.roles))
         out.scaffold(START, 0 if first else -1)
         for index in range(first):
@@ -83,8 +83,8 @@ class DeepSeekV3Renderer(Family):
     @staticmethod
     def header(view: ConversationView, index: int, out: Emitter) -> None:
         """Write the assistant's header, if there is one."""
-        # After results the template writes `<｜tool▁outputs▁end｜>` + content: the model continues at once, without a
-        # header.
+        # After results the template writes the content directly behind `<｜tool▁outputs▁end｜>`: the model continues at
+        # once, without a header.
         if index and view.roles[index - 1] == "tool":
             out.prefill = ""  # the generation prompt is empty there
         else:
@@ -99,6 +99,6 @@ class DeepSeekV3Renderer(Family):
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header; after tool results there is none."""
-        # As in `{% if add_generation_prompt and not ns.is_tool %}`.
+        # As in the template, where `add_generation_prompt` writes nothing after a tool result.
         if view.roles[-1] != "tool":
             super().generation_prompt(view, out)

@@ -54,7 +54,7 @@ class GemmaRenderer(Family):
         """Write a user message; the first one holds the system text."""
         check_alternates(view, index, self.name)
         header, footer = self.user_turn
-        # The template writes `messages[0]['content'] + '\n\n'` in front of the first user's text. So the system text is
+        # The template writes the system text and a blank line in front of the first user's text. So the system text is
         # message 0's content within the turn of message 1; it is not stripped, and the blank line is the turn's.
         if index == 1 and view.has_system:
             out.scaffold(header, index)
@@ -69,6 +69,6 @@ class GemmaRenderer(Family):
 
     def content(self, view: ConversationView, index: int) -> str:
         """A content without white space at its ends."""
-        # The template writes `message['content'] | trim`, and of a content in parts `item['text'] | trim` for each.
+        # The template applies `trim` to a content that is a text, and to each text of a content in parts.
         text, content = view.text(index), view.messages[index]["content"]
         return text.strip() if isinstance(content, str) else "".join(part["text"].strip() for part in content)

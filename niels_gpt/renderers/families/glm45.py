@@ -45,15 +45,15 @@ class GLM45Renderer(GLM5Renderer):
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message; where thinking is off it ends in `/nothink`, unless it already does."""
         super().user(view, index, out)
-        # `'/nothink' if (... not enable_thinking and not visible_text(m.content).endswith("/nothink"))` after every
-        # user: a content that ends in this spelling, ordinary text here, gets no control token.
+        # Where `enable_thinking` is false, the template writes the token after every user's content that does not end
+        # in its spelling: a content that ends in this spelling, ordinary text here, gets no control token.
         if not self.config.enable_thinking and not view.text(index).endswith(_NO_THINKING):
             out.scaffold(_NO_THINKING, index)
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """See `GLM5Renderer`; there is always a block."""
-        # `'\n<think></think>'` where GLM-5 writes `'</think>'`. The newline is the model's: the generation prompt ends
-        # in `<|assistant|>`, before it.
+        # The template writes a newline and an empty block where GLM-5's writes `</think>` alone. The newline is the
+        # model's: the generation prompt ends in `<|assistant|>`, before it.
         reasoning, content = super().reasoning_and_content(view, index)
         return reasoning or "", content
 

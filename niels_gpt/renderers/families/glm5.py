@@ -89,7 +89,7 @@ class GLM5Renderer(Family):
         """Write the prefix, then the tools in a system turn that belongs to no message."""
         out.scaffold("[gMASK]<sop>" + self.effort())
         if view.tools:  # a turn before the caller's own system message, so it belongs to no message
-            # The newline after `<sop>` in the template's source is cut by the `{%-` that follows it.
+            # The template's source has a newline after `<sop>`, which Jinja cuts.
             out.labelled(_TOOLS, view.tools.declaration(self.declare), self.call_instructions, -1)
         return 0
 
@@ -128,13 +128,14 @@ class GLM5Renderer(Family):
         """Write a think block or its closing tag, the content, the calls."""
         reasoning, content = self.reasoning_and_content(view, index)
         out.scaffold(self.assistant_header, index)
-        # `{{ '</think>' }}`: a turn without reasoning has the closing tag alone, whether or not the generation prompt
+        # As in the template, a turn without reasoning has the closing tag alone, whether or not the generation prompt
         # opens a block.
         if reasoning is None:
             out.model_markup("</think>", index)
         else:
             out.model_block(f"{self.separator}<think>", reasoning, "</think>", index)
-        # `{%- if content.strip() -%}{{ content.strip() }}`; the line breaks of GLM-4.5's template become `separator`.
+        # The template writes the stripped content where something is left of it. The line breaks of GLM-4.5's template
+        # become `separator`.
         content = content.strip()
         if content:
             out.model_text(self.separator + content, index)
@@ -146,7 +147,7 @@ class GLM5Renderer(Family):
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """The reasoning that is written (`None`: no block) and the content."""
-        # A field with reasoning leaves think tags in the content alone (`{%- else %}{%- if '</think>' in content %}`).
+        # The template looks for think tags in the content only where the message has no field with reasoning.
         reasoning, content = view.reasoning(index), view.text(index)
         if reasoning is None:
             reasoning, content = split_thinking(content)
@@ -189,8 +190,8 @@ class GLM51Renderer(GLM5Renderer):
     @staticmethod
     def declare(tools: Tools) -> str:
         """The functions without their wrapping; deferred ones are not declared."""
-        # `tool_to_json` writes the keys one by one but for two; `{% if not tool.defer_loading %}` surrounds it. Such
-        # tools are declared later, in results of type `tool_reference`, which are not supported here.
+        # The template writes the keys of a function one by one but for two, and skips functions with `defer_loading`.
+        # Such tools are declared later, in results of type `tool_reference`, which are not supported here.
         functions = (tool["function"] for tool in tools if not tool["function"].get("defer_loading"))
         hidden = ("defer_loading", "strict")
         visible = ({key: value for key, value in function.items() if key not in hidden} for function in functions)
@@ -200,10 +201,10 @@ class GLM51Renderer(GLM5Renderer):
         """See `GLM5Renderer`; some turns without reasoning have an empty block."""
         reasoning, content = self.unstripped(view, index)
         if reasoning is None and index > view.last_user:
-            # `loop.index0 > ns.last_user_index and not (enable_thinking is defined and not enable_thinking)`
+            # After the last user message the template writes an empty block, unless `enable_thinking` is set to false.
             reasoning = "" if self.config.enable_thinking else None
         elif reasoning is None:
-            # `ns.has_thinking`: some assistant's turn between the same two users has a field with reasoning. In
+            # The template notes whether some assistant's turn between the same two users has a field with reasoning. In
             # U A T A U with reasoning in one A, both get a block if `clear_thinking` is off.
             user = next((i for i in range(index - 1, -1, -1) if view.roles[i] == "user"), -1)
             later_users = (i for i in range(user + 1, len(view.roles)) if view.roles[i] == "user")
@@ -216,7 +217,7 @@ class GLM51Renderer(GLM5Renderer):
     def unstripped(view: ConversationView, index: int) -> tuple[str | None, str]:
         """Reasoning, from its field or from think tags in the content, and the content; nothing is stripped."""
         reasoning, content = view.reasoning(index), view.text(index)
-        # `content.split('</think>')[0].split('<think>')[-1]`: GLM-5's `rstrip('\n')` and `lstrip('\n')` are gone.
+        # The template cuts the content at the tags as GLM-5's does, but strips no newlines (`rstrip`, `lstrip`).
         if reasoning is None and "</think>" in content:
             before, *_, content = content.split("</think>")
             reasoning = before.split("<think>")[-1]

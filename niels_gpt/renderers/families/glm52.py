@@ -54,7 +54,7 @@ class GLM52Renderer(GLM51Renderer):
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """See `GLM5Renderer`; there is always a block."""
-        # `{{ '<think></think>' }}` where GLM-5.1 writes `'</think>'`.
+        # The template writes an empty block where GLM-5.1's writes `</think>` alone.
         reasoning, content = self.unstripped(view, index)
         return (reasoning if reasoning and self.writes_reasoning(view, index) else ""), content
 

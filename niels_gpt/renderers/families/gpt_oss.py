@@ -67,8 +67,8 @@ class GptOssRenderer(Family):
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system block, of no message; then a developer block with instructions and tools, if any."""
         config = self.config
-        # The template writes `strftime_now("%Y-%m-%d")` in every rendering; here the line is there if the option is
-        # set.
+        # The template writes the date of the clock (`strftime_now`) in every rendering; here the line is there if the
+        # option is set.
         date = f"Current date: {config.conversation_start_date}\n" if config.conversation_start_date else ""
         tools = "\nCalls to these tools must go to the commentary channel: 'functions'." if view.tools else ""
         text = (
@@ -78,7 +78,7 @@ class GptOssRenderer(Family):
         )
         # A label, because options are the caller's text: control tokens in it stay text.
         out.labelled(f"{START}system{MESSAGE}", text, END, -1)
-        # The caller's first message is the template's `developer_message`, whichever of the two roles it has.
+        # As in the template, the caller's first message gives the instructions, whichever of the two roles it has.
         has_instructions = view.roles[0] in ("system", "developer")
         instructions = view.text(0) if has_instructions else ""
         if not instructions and not view.tools:
@@ -112,8 +112,8 @@ class GptOssRenderer(Family):
                 analysis, preamble = analysis or None, content
             else:
                 analysis = content or None
-        # `loop.last and not add_generation_prompt` for an answer; for a call "we want to drop the tool call analysis
-        # message if the model has output a later <|final|> message, but otherwise we want to retain it".
+        # The template keeps the reasoning of an answer where it is the last message and `add_generation_prompt` is off.
+        # It keeps that before a call unless an answer on the channel final comes later.
         is_current = index > view.last_answer if calls else is_last
         if analysis is not None and (is_current or self.preserves_thinking(view, index)):
             out.model_block(_ANALYSIS, analysis, _NEXT_MESSAGE, index)
@@ -122,7 +122,7 @@ class GptOssRenderer(Family):
         if calls:
             self.calls.write(calls[0], out, index)
         else:
-            # "<|return|> should never be an input to the model, but we include it as the final token when training".
+            # The template writes `<|return|>` only at the end of a conversation that is trained; no prompt holds it.
             out.model_block(_FINAL, view.text(index), "<|return|>" if is_last else END, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -139,7 +139,7 @@ class GptOssRenderer(Family):
                 "missing_field", f"message {index}: name is missing; expected the function that gpt-oss heads it by"
             )
         out.labelled(f"{START}functions.", name, f" to=assistant{CHANNEL}commentary{MESSAGE}", index)
-        # `message.content|tojson`: a text becomes a JSON string, with its quotes and escapes.
+        # The template applies `tojson`: a text becomes a JSON string, with its quotes and escapes.
         out.content(to_json(view.text(index)), index)
         out.scaffold(END, index)
 

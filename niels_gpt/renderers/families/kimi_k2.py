@@ -44,7 +44,7 @@ class KimiK2Renderer(Family):
     stops = ("<|im_end|>",)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
     calls = KimiSection()
-    # K2's template leaves the line's end after this turn (`<|im_end|>\n  {% endif %}`); that of K2 Thinking cuts it.
+    # K2's template leaves the line's end that its source has after this turn; that of K2 Thinking cuts it.
     default_system: ClassVar[str] = _DEFAULT_SYSTEM + "\n"
     assistant_header = "<|im_assistant|>assistant<|im_middle|>"
 
@@ -60,8 +60,8 @@ class KimiK2Renderer(Family):
     @staticmethod
     def declare(tools: Tools) -> str:
         """The tools as JSON."""
-        # `tools | tojson(separators=(',', ':'))`; the official tokenizer sorts their keys before its template sees
-        # them.
+        # The template applies `tojson` and writes no blanks after commas and colons; the official tokenizer sorts the
+        # keys before its template sees them.
         return sorted_json(tools)
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -82,8 +82,8 @@ class KimiK2Renderer(Family):
         out.content(view.text(index), index)
 
     def _header(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
-        # `{%- set role_name = message.get('name') or message['role'] -%}`: a caller's name must not become a control
-        # token, so the header's text is a label and not scaffold.
+        # The template heads a message by its `name`, else by its role. A caller's name must not become a control token,
+        # so the header's text is a label and not scaffold.
         out.labelled(opener, view.messages[index].get("name") or view.roles[index], "<|im_middle|>", index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -94,7 +94,7 @@ class KimiK2Renderer(Family):
         calls = view.calls(index)
         if calls:
             out.model_markup(KIMI_OPENING, index)
-            # The template writes `tool_call['id']`. A call without one gets an id of Kimi's form, which holds the name;
+            # The template writes the call's `id`. A call without one gets an id of Kimi's form, which holds the name;
             # they count over the whole conversation: functions.look:0, functions.look:1, ...
             for number, call in enumerate(calls, view.calls_before(index)):
                 with_id = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
@@ -131,8 +131,8 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
 
     def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the block, empty in history."""
-        # `hist_msgs` have `<think></think>`, `suffix_msgs` have `<think>{{rc}}</think>`: nothing is stripped, and think
-        # tags in a content stay there.
+        # In history the template writes an empty block, after it the reasoning between the tags. It strips nothing, and
+        # think tags in a content stay there.
         reasoning = view.reasoning(index) or ""
         if reasoning and not (self.writes_reasoning(view, index) or self.preserves_thinking(view, index)):
             reasoning = ""
@@ -140,6 +140,6 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """Whether no answer without calls follows."""
-        # `suffix_msgs = messages[ns.last_non_tool_call_assistant_msg+1:]`. That answer is the last of `hist_msgs`, so
-        # its own block is empty as soon as it is written; `as_produced` keeps it for training.
+        # In the template history ends with the last answer without calls. That answer belongs to it, so its own block
+        # is empty as soon as it is written; `as_produced` keeps it for training.
         return index > view.last_answer

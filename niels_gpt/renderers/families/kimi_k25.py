@@ -35,7 +35,7 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
     name = "kimi-k2.5"
     config_class = KimiK25RendererConfig
     version = 2  # samples keep an answer's reasoning
-    # The template's line breaks leave a newline after each image: `<|media_end|>\n        {% elif ...`.
+    # The line breaks in the template's source leave a newline after each image.
     image_tokens = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
     placeholders: ClassVar[dict[str, int]] = {"<|media_pad|>": 1}
     optional_controls = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>")
@@ -45,7 +45,7 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
     @staticmethod
     def declare(tools: Tools) -> str:
         """The tools in TypeScript where their schemas can be declared so, else as JSON."""
-        # `tools_ts_str` in the template, which Kimi's tokenizer makes; it leaves it out where a schema has no
+        # The template writes the TypeScript that Kimi's tokenizer makes; the tokenizer makes none where a schema has no
         # TypeScript.
         return declare_tools(tools) or sorted_json(tools)
 

@@ -84,14 +84,14 @@ class LagunaXS2Renderer(Family):
 
         An empty system message without tools turns the block off.
         """
-        # The model's bos token is its eos token, too: the template begins with `{{- "〈|EOS|〉" -}}`.
+        # The model's bos token is its eos token, too: the template begins with it.
         out.scaffold("〈|EOS|〉")
-        # `system_message.rstrip()`: only the right end is stripped.
+        # The template applies `rstrip`: only the right end is stripped.
         text = view.text(0).rstrip() if view.has_system else _DEFAULT_SYSTEM
         if not text and not view.tools:
             return 1
         out.scaffold("<system>\n")
-        if text:  # `{{- "\n" -}}` is within this condition: a block that holds tools only has one newline less
+        if text:  # the template asks for the text here: a block that holds tools only has one newline less
             out.scaffold("\n")
         if text and view.has_system:
             out.content(text, 0)
@@ -109,7 +109,7 @@ class LagunaXS2Renderer(Family):
         out.scaffold(self.assistant_header, index)
         reasoning, content = view.reasoning(index), view.text(index)
         if self.config.render_assistant_messages_raw:
-            # "Only prepend if content doesn't already start with it": the tag that the prompt supplies.
+            # The template writes the tag that the prompt supplies, unless the content begins with this tag.
             if not content.startswith(self.prefill()):
                 out.model_markup(self.prefill(), index)
             text = content.removesuffix("\n")
@@ -119,8 +119,7 @@ class LagunaXS2Renderer(Family):
             else:
                 out.model_reply(content, "\n" + _STOP, "\n", index)
             return
-        # "Always strip <think> tags from content if present to avoid duplication": also beside `reasoning_content`,
-        # which then wins.
+        # The template takes a think block out of every content, also beside `reasoning_content`, which then wins.
         if "</think>" in content:
             inline, content = split_thinking(content)
             reasoning = reasoning or inline
@@ -128,8 +127,8 @@ class LagunaXS2Renderer(Family):
             out.model_block("<think>\n", reasoning.strip(), "\n</think>\n", index)
         else:
             out.model_markup("</think>\n", index)
-        # `content.strip() ~ "\n"`, or nothing: the newline before the first call is the content's own, so
-        # `before_first_call` is used for reading only.
+        # The template writes the stripped content and a newline, or nothing: the newline before the first call is the
+        # content's own, so `before_first_call` is used for reading only.
         content = content.strip()
         self.finish_turn(content and content + "\n", view, index, out, has_content=False)
 

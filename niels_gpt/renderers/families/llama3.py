@@ -114,8 +114,7 @@ class Llama3Renderer(Family):
         if not calls:
             out.assistant_turn(self.assistant_header, self.content(view, index), _END, "", index)
             return
-        # `raise_exception("This model only supports single tool-calls at once!")`; a content beside the call would be
-        # dropped by the template.
+        # The template raises for more than one call, and it would drop a content beside the call.
         refuse_many_calls(view, index, self.name)
         refuse_text_beside_calls(view, index, self.name)
         out.scaffold(self.assistant_header, index)
@@ -124,8 +123,8 @@ class Llama3Renderer(Family):
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result as a JSON string."""
-        # `{%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}`: a text
-        # is iterable, so it gets quotes and escapes.
+        # The template applies `tojson` to mappings and to whatever is iterable. A text is iterable, so it gets quotes
+        # and escapes.
         out.turn(_header("ipython"), to_json(view.text(index)), _END, index)
 
 
@@ -139,7 +138,7 @@ class Llama30Renderer(Llama3Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the beginning of the text, as part of the first message's turn."""
-        # `{% if loop.index0 == 0 %}{% set content = bos_token + content %}` in its template.
+        # Its template puts the bos token in front of the first message, within the same turn.
         out.scaffold(_BEGIN, 0)
         return 0
 
@@ -169,7 +168,7 @@ def write_user_with_tools(
 
 
 def declare_tools(tools: Tools) -> str:
-    """The declarations of all tools: each as indented JSON (`tojson(indent=4)`), with a blank line after it."""
+    """The declarations of all tools: each as JSON that is indented by four, with a blank line after it."""
     return "".join(_indented(text) + "\n\n" for text in tools.json_texts)
 
 

@@ -78,5 +78,5 @@ class Llama4Renderer(Family):
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result as a JSON string."""
-        # `message.content | tojson`, as in Llama 3's template.
+        # The template applies `tojson`, as Llama 3's does.
         out.turn(_header("ipython"), to_json(view.text(index)), _END, index)

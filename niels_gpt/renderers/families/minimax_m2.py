@@ -65,7 +65,7 @@ class MiniMaxM2Renderer(Family):
     calls = MiniMaxSection()
     before_first_call = "\n"
     calls_section = (f"\n{MINIMAX.opening}\n", MINIMAX.closing)  # the first newline is written without a content, too
-    between_calls = ""  # the dialect ends each call in a newline: `{{- '</invoke>' ~ '\n' }}`
+    between_calls = ""  # the dialect ends each call in a newline, as the template does
     user_turn = (f"{_TURN}user\n", f"{_END}\n")
     assistant_header = f"{_TURN}ai\n"
 
@@ -85,7 +85,7 @@ class MiniMaxM2Renderer(Family):
         else:
             out.untrusted_label(self.config.model_identity, owner)
         if view.has_system:
-            # `system_message.current_date` and `.current_location`: keys of the message that only this template reads.
+            # `current_date` and `current_location` are keys of the system message that only this template reads.
             for key, label in (("current_date", "Current date"), ("current_location", "Current location")):
                 value: object = view.messages[0].get(key)
                 if value:
@@ -99,12 +99,12 @@ class MiniMaxM2Renderer(Family):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the reasoning of turns after the last user, the content, the calls."""
         content, reasoning = view.text(index), view.reasoning(index)
-        # `split_thinking`, but with `strip('\n')` where other templates have `rstrip` or `lstrip`.
+        # As `split_thinking`, but this template has `strip` for newlines where others have `rstrip` or `lstrip`.
         if reasoning is None and "</think>" in content:
             reasoning = content.split("</think>")[0].strip("\n").split("<think>")[-1].strip("\n")
             content = content.split("</think>")[-1].strip("\n")
         out.scaffold(self.assistant_header, index)
-        # "Only render reasoning_content if no user message follows"; a block that would be empty is left out.
+        # The template drops reasoning that a user's message follows; a block that would be empty is left out.
         if reasoning and (index > view.last_user or self.preserves_thinking(view, index)):
             out.model_block("<think>\n", reasoning, "\n</think>\n\n", index)
         self.finish_turn(content, view, index, out)

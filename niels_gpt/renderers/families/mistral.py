@@ -54,8 +54,9 @@ class MistralRenderer(Family):
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message; the last one has the tools before it and the system text in it."""
         check_alternates(view, index, self.name)
-        # `message == user_messages[-1]` for the tools, and `loop.last` for the system text, which a prompt ends with.
-        # In a longer conversation the same user message is written without both: earlier prompts are no prefixes.
+        # The template writes the tools at the last user's message, and the system text if that is the last of all
+        # messages, as in a prompt. In a longer conversation the same user message is written without both: earlier
+        # prompts are no prefixes.
         is_last = index == view.last_user
         if is_last and view.tools:
             declared = view.tools.declaration(_declare)
@@ -82,7 +83,7 @@ class MistralRenderer(Family):
         """Write a tool result with the id of its call."""
         call_id = view.messages[index].get("tool_call_id", "")
         check_call_id(call_id, f"message {index}: tool_call_id")
-        # `'[TOOL_RESULTS]{"content": ' + content|string + ", "`: the text is put into the JSON without quotes.
+        # The template puts the text of the result into the JSON without quotes.
         out.turn('[TOOL_RESULTS]{"content": ', view.text(index), ', "call_id": "', index)
         out.untrusted_label(call_id, index)
         out.scaffold('"}[/TOOL_RESULTS]', index)
@@ -108,7 +109,7 @@ def _declare(tools: Tools) -> str:
     """The functions as the template writes them: strings between quotes, everything else as JSON."""
     functions = []
     for tool in tools:
-        # `'"' + key + '": "' + val + '"'`: a quote in a description is not escaped. A key "return" is left out.
+        # The template sets quotes around a text and escapes none within it. It leaves out a key `return`.
         pairs = (
             f'"{key}": "{value}"' if isinstance(value, str) else f'"{key}": {to_json(value)}'
             for key, value in tool["function"].items()

@@ -97,8 +97,8 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block, even an empty one: the caller's message, then the tools."""
-        # Where there is no system message the template sets `system_message = ""`, and then asks only
-        # `{% if system_message is defined %}`.
+        # Where there is no system message the template takes an empty text in its place. Then it asks only whether
+        # there is a system text, and an empty one counts.
         owner, text = view.system_owner, view.text(0) if view.has_system else ""
         out.scaffold("<|im_start|>system\n", owner)
         if view.has_system:
@@ -127,7 +127,7 @@ class Nemotron3Renderer(ChatMLTurns):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block, the content, the calls."""
         out.scaffold(self.assistant_header, index)
-        # `not (truncate_history_thinking and loop.index0 < ns.last_user_idx)`
+        # The template drops the reasoning of turns before the last user's if `truncate_history_thinking` is on.
         is_current = index > view.last_user or not self.config.truncate_history_thinking
         if not is_current and not self.preserves_thinking(view, index):
             content = self._without_reasoning(view, index, out)
@@ -140,7 +140,7 @@ class Nemotron3Renderer(ChatMLTurns):
             content = content.rstrip()
             out.model_block("<think>\n", reasoning, self._closing if content else self._closing.rstrip(), index)
         elif "<" in content and ("<think>" in content or "</think>" in content):
-            # "Allow downstream logic to take care of broken thought": a content with tags of its own gets no block.
+            # In the template a content with think tags of its own, even broken ones, gets no block.
             content = content.strip()
         else:
             out.model_markup(_EMPTY_BLOCK, index)
@@ -148,8 +148,8 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def _without_reasoning(self, view: ConversationView, index: int, out: Emitter) -> str:
         """Write an empty block; return the content of a turn whose reasoning is history."""
-        # The template joins reasoning and content, and writes `"<think></think>" ~ c.split('</think>')[-1]` of that
-        # text. So the newline after the reasoning's `</think>` stays before a content: "<think></think>\nhi".
+        # The template joins reasoning and content, and writes an empty block and what follows the last `</think>` of
+        # that text. So the newline after the reasoning's `</think>` stays before a content: "<think></think>\nhi".
         has_reasoning, content = (view.reasoning(index) or "").strip(), view.text(index)
         may_have_tags = "<" in content  # false for most texts, and found much faster than the tags
         opened, closed = may_have_tags and "<think>" in content, may_have_tags and "</think>" in content
@@ -158,12 +158,12 @@ class Nemotron3Renderer(ChatMLTurns):
             rest = self._closing.partition("</think>")[2] + content
         calls = view.calls(index)
         if calls:
-            # "If <think> was opened but never closed, drop the trailing think segment."
+            # Of a content that opens a block and never closes it, the template drops everything from the tag on.
             rest = rest if has_reasoning or closed else rest.split("<think>")[0]
-            # `"<think></think>" ~ c | trim` with calls, where Ultra's template has `"<think></think>" ~ c`.
+            # With calls the template applies `trim` to the content after the empty block; Ultra's does not.
             rest = rest if self.ultra else rest.strip()
         elif not has_reasoning and opened != closed:
-            # `{% if '<think>' in c and '</think>' in c %}` without calls: half a block is text there.
+            # Without calls the template asks for both tags: half a block is text there.
             return content.strip()
         out.model_markup(_EMPTY_BLOCK, index)
         return rest if calls else rest.rstrip()
@@ -227,7 +227,7 @@ def _declare(tools: Tools) -> str:
 
 
 def _other_keys(schema: Mapping[str, Any], written: tuple[str, ...]) -> list[str]:
-    """The other keys of a schema, each as a tag (`render_extra_keys`): objects and lists as JSON."""
+    """The other keys of a schema, each as a tag: objects and lists as JSON."""
     return [
         f"<{key}>{to_json(value) if isinstance(value, Mapping | list) else value}</{key}>"
         for key, value in schema.items()

@@ -68,8 +68,8 @@ class Phi3Renderer(Family):
 
     def end(self, view: ConversationView, out: Emitter) -> None:
         """Write the end of text."""
-        # `{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}`. Not trained: the
-        # model has stopped at `<|end|>` before this token.
+        # Where `add_generation_prompt` is off, the template writes the eos token in the place of the prompt. Not
+        # trained: the model has stopped at `<|end|>` before this token.
         out.scaffold("<|endoftext|>")
 
 
@@ -81,7 +81,7 @@ class Phi35Renderer(Phi3Renderer):
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a system message that is not empty."""
-        # `{% if message['role'] == 'system' and message['content'] %}`; Phi-3's template has no second condition.
+        # The template asks for the role and for a content; Phi-3's template asks for the role only.
         if view.text(index):
             super().system(view, index, out)
 

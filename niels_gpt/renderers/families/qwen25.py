@@ -36,8 +36,9 @@ class Qwen25Renderer(Qwen3Renderer):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the content as it is, then the calls, each on a line of its own."""
-        # `'\n' + message.content` if there is one, then `'\n<tool_call>...'`: the header's newline is also that before
-        # the content, so without a content the first call has no newline of its own.
+        # Beside calls the template writes the header without its newline. It begins the content, if there is one, and
+        # every call with a newline. The header's newline is also that before the content, so without a content the
+        # first call has no newline of its own.
         out.scaffold(self.assistant_header, index)
         self.finish_turn(view.text(index), view, index, out)
 

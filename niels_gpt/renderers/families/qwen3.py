@@ -66,7 +66,7 @@ class Qwen3Renderer(ChatMLTurns):
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """With tools, write one system block: the caller's message, then the tools."""
         if not view.tools:  # the caller's system message is then written by `system`
-            # Qwen2.5 alone has a default; so it does in the template, in both branches of `{%- if tools %}`.
+            # Qwen2.5 alone has a default, which its template writes with tools and without.
             if self.default_system and not view.has_system:
                 out.scaffold(f"<|im_start|>system\n{self.default_system}<|im_end|>\n")
             return 0
@@ -83,17 +83,17 @@ class Qwen3Renderer(ChatMLTurns):
 
         The last message always has a think block, even an empty one; in history a turn without reasoning has none.
         """
-        # `loop.last`, and not `is_produced`: Qwen's template does the same whether or not a generation prompt follows.
+        # By the index, and not `is_produced`: Qwen's template does the same whether or not a generation prompt follows.
         content, is_last, reasoning = view.text(index), index == len(view.roles) - 1, view.reasoning(index)
         if reasoning is None:
-            # `{%- if '</think>' in content %}`, and only for a message without the field `reasoning_content`.
+            # The template looks for think tags only in a message without the field `reasoning_content`.
             reasoning, content = split_thinking(content)
             if not is_last and not reasoning and view.is_text_only(index):  # most answers: written in one call
                 out.assistant_turn(self.assistant_header, content, "<|im_end|>", "\n", index)
                 return
         out.scaffold(self.assistant_header, index)
-        has_content = bool(content)  # the template asks before it strips: `content.lstrip('\n')` is only written
-        # `loop.index0 > ns.last_query_index`, and then `loop.last or (not loop.last and reasoning_content)`.
+        has_content = bool(content)  # the template asks before it strips newlines (`lstrip`)
+        # After the last query the template writes a block in the last message, and in others that have reasoning.
         is_current = (reasoning or is_last) and index > view.last_query
         if is_current or (reasoning and self.preserves_thinking(view, index)):
             content = self.think_block(reasoning, content, out, index)

@@ -72,7 +72,7 @@ class Qwen35Renderer(QwenImages):
 
     def content(self, view: ConversationView, index: int) -> str:
         """See `QwenImages`; contents are stripped."""
-        # `render_content(message.content, true)|trim`, for every role.
+        # The template applies `trim` to the content of every role.
         content = view.messages[index]["content"]
         return (content if isinstance(content, str) else super().content(view, index)).strip()
 
@@ -108,8 +108,8 @@ class Qwen35Renderer(QwenImages):
         """Write a think block after the last query, the content, the calls."""
         reasoning, content = self.reasoning_and_content(view, index)
         out.scaffold(self.assistant_header, index)
-        # `loop.index0 > ns.last_query_index`. `view.last_query` is not used: here the template strips a user's content
-        # before it looks for the tags of a tool result around it.
+        # The template writes blocks only after the last query. `view.last_query` is not used: here the template strips
+        # a user's content before it looks for the tags of a tool result around it.
         is_current = True
         for user in range(view.last_user, index, -1):
             if view.roles[user] == "user" and not is_tool_result(self.content(view, user)):

@@ -24,8 +24,7 @@ class Qwen36Renderer(Qwen35Renderer):
 
     name = "qwen3.6"
     config_class: ClassVar[type[FamilyConfig]] = Qwen36RendererConfig
-    # `args_value | string if args_value is string else args_value | tojson`, where Qwen3.5 has JSON for objects and
-    # lists alone.
+    # The template applies `tojson` to every argument but a string, where Qwen3.5 has JSON for objects and lists alone.
     calls: CallDialect = FunctionTags()
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:

@@ -42,7 +42,7 @@ class Qwen38Renderer(Qwen36Renderer):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block: the effort, the tools, the caller's message; none where all of them are empty."""
-        # `enable_thinking is undefined or enable_thinking is true`, else `reasoning_instructions` stays ''.
+        # The template writes an effort where `enable_thinking` is true or not set; else it writes none.
         effort = _EFFORTS[self.config.reasoning_effort] if self.config.enable_thinking else ""
         text = self.content(view, 0) if view.has_system else ""
         if view.tools:
@@ -54,5 +54,5 @@ class Qwen38Renderer(Qwen36Renderer):
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str, str]:
         """See `Qwen35Renderer`; reasoning is read from its own field only."""
-        # This template has no `{%- if '</think>' in content %}` any more.
+        # This template does not look for think tags in a content any more.
         return view.reasoning(index) or "", self.content(view, index)

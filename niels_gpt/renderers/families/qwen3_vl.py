@@ -75,8 +75,8 @@ class Qwen3VLRenderer(QwenImages):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the content as it is, then the calls, each on a line of its own."""
         out.scaffold(self.assistant_header, index)
-        # `(loop.first and message.content) or (not loop.first)`: a list of parts counts as content even if its texts
-        # are empty.
+        # The template writes a newline before the first call if there is a content, and before every later call. A list
+        # of parts counts as content even if its texts are empty.
         self.finish_turn(view.text(index), view, index, out, has_content=bool(view.messages[index]["content"]))
 
     def prefill(self) -> str:
