@@ -466,7 +466,7 @@ def _parts(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     for first in range(0, len(lengths), ROWS_AT_ONCE):
         rows = np.array(lengths[first : first + ROWS_AT_ONCE])
         while len(rows):
-            # At least one row, so that a row that is longer by itself makes progress.
+            # At least one row, so that a row that alone is longer makes progress.
             fit = max(1, int(np.searchsorted(np.cumsum(rows), TOKENS_AT_ONCE, side="right")))
             yield rows[:fit]
             rows = rows[fit:]

@@ -167,7 +167,7 @@ def closed_pipe_is_no_failure() -> Iterator[None]:
 
 def _message(error: Any, ctx: Any) -> str:
     """What typer refuses, in one line."""
-    # Errors are told apart by the names of their classes, because typer contains click or imports it.
+    # Errors are distinguished by the names of their classes, because typer contains click or imports it.
     help_page = f"(see {ctx.command_path} --help)"
     message = str(error.message)
     param = getattr(error, "param", None)

@@ -94,7 +94,7 @@ def rows_of_pieces(dataset: Dataset, pieces: DocumentPieces, numbers: Int64s) ->
 
 def where(dataset: Dataset, pieces: DocumentPieces, piece: int) -> str:
     """Where a piece is, for evidence."""
-    # A document of many pieces has one number; the token tells its pieces apart.
+    # A document of many pieces has one number; the token distinguishes its pieces.
     document = f"{dataset.path} {pieces.split} document {int(pieces.numbers[piece])}"
     if pieces.begins[piece]:
         return document

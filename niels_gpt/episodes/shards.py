@@ -108,7 +108,7 @@ class Shard:
         if self.remote is None:
             return self
         cache, remote = self.remote
-        # The cache evicts what nobody holds, so the new shard keeps what holds its files, as long as it is mapped.
+        # The cache evicts files without a holder, so the new shard keeps what holds its files, as long as it is mapped.
         held = held or cache.hold(remote)
         folder, mask, segments = held.folder, self.mask, self.segments
         return replace(

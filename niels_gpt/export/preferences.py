@@ -121,7 +121,7 @@ class PreferenceSource:
         fitting = Fitting(how.max_length or NO_LIMIT, how.too_long, self._options["no_completion"])
         self._split = PreferenceSplit([source], split, fitting)
         self._scalars = dict(chosen.scalars)
-        # A column of margins that nobody computed would be read by TRL, and change its loss.
+        # TRL would read a column of margins that were never computed, and its loss would change.
         margin = self._options.get("margin")
         has_margins = margin == "scores"
         if margin == "stored":

@@ -71,7 +71,7 @@ class Spool:
         self.n = 0
         with storage_errors("creating the directory", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-        # Written like other files; nobody reads the hash of a spool.
+        # Written like other files; no reader uses the hash of a spool.
         self._file = HashedWriter(path)
 
     def write(self, numbers: Int64s) -> None:

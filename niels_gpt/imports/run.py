@@ -10,10 +10,9 @@ from niels_gpt.builds.build import Build
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
-from niels_gpt.export.rows import Rows
 from niels_gpt.imports.arrays import LLMC, NANOGPT, NPY
 from niels_gpt.imports.exported import exported
-from niels_gpt.imports.formats import ImportFormat, ImportOptions
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
 from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.imports.olmo import OLMO
@@ -111,10 +110,7 @@ def import_episodes(
         for name, found in splits.items():
             writer = build.add(EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes))
             progress.begin(f"{source.name} {name}", total=found.tokens, unit="tokens")
-            for rows in found.read():
-                _check_ids(rows, size, source)
-                writer.write(rows.ids, rows.lengths, rows.weights if mask_dtype else None)
-                progress.advance(len(rows.ids))
+            _write_rows(writer, found, size, source, progress)
             # The manifest records their hashes, so they must not have changed while they were read.
             hashed.check(found.files)
             counts[name] = writer.counts()
@@ -126,10 +122,15 @@ def import_episodes(
     return read_manifest(Path(out) / MANIFEST_NAME)
 
 
-def _check_ids(rows: Rows, vocab_size: int | None, source: Path) -> None:
-    """Raise `UsageError` if an id is not in the vocabulary."""
-    if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
-        raise UsageError(
-            f"{source}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "
-            "vocab_size, or check the format and the dtype"
-        )
+def _write_rows(
+    writer: EpisodeWriter, files: SplitFiles, vocab_size: int | None, source: Path, progress: Progress
+) -> None:
+    """Write each text of a split as an episode; raise `UsageError` if an id is not in the vocabulary."""
+    for rows in files.read():
+        if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
+            raise UsageError(
+                f"{source}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "
+                "vocab_size, or check the format and the dtype"
+            )
+        writer.write(rows.ids, rows.lengths, rows.weights if files.has_mask else None)
+        progress.advance(len(rows.ids))

@@ -51,7 +51,7 @@ def trim_to_turn_close(
 
 def append_rendering(before: Sequence[int], added: RenderedTokens, skip: int = 0) -> RenderedTokens:
     """Ids followed by a rendering: the ids belong to no message, and `added` loses its first `skip` tokens."""
-    # Not attributed, because the messages that they are from are not known here; nobody trains on a prompt.
+    # Not attributed, because the messages that they are from are not known here; a prompt is never trained on.
     no = [False] * len(before)
     media = added.multi_modal_data
     return RenderedTokens(

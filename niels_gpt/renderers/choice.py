@@ -108,7 +108,7 @@ def open_renderer(
         config = with_options(config, typed_options(DefaultRendererConfig, fields))
         source = None if template is None else load_template(template)
         encoder = open_encoder(str(tokenizer))
-        # Whoever names "template" knows what it cannot do; "auto" must not lose images without a word.
+        # A user who names "template" knows what it cannot do; "auto" must not drop images silently.
         if automatic is not None and not automatic.is_known:
             refuse_unknown_images(encoder.name)
         isolation = Isolation() if isolate else None

@@ -213,7 +213,7 @@ def should_preserve_past_thinking(
         return True
     if not preserve_thinking_between_tool_calls:
         return False
-    # U A T A: messages after 0; with the result 2 among them, 1 and 3 are kept. U A: no cycle.
+    # U A T A: messages after 0; with the result 2 among them, 1 and 3 stay. U A: no cycle.
     roles = [message["role"] for message in messages]
     since = len(roles) - roles[::-1].index("user") if "user" in roles else 0
     return msg_idx >= since and "tool" in roles[since:]

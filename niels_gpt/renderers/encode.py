@@ -168,7 +168,7 @@ def _media_of(
     if not processed:
         return None
     images = [image for _, image in processed]
-    # All placeholder tokens must be images': one that a text spells would shift the images behind it in the model.
+    # All placeholder tokens must be images': one that a text spells would shift the images after it in the model.
     expected = sum(image.tokens for image in images)
     found = np.count_nonzero(ids == ids[offsets[0]])
     if found != expected:

@@ -284,7 +284,7 @@ class Family(BaseRenderer):
     @property
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the tokenizer, and of the grammar with its options, as datasets record them."""
-        # Not a hash of the code, which a comment would change: whoever changes ids increases `version`.
+        # Not a hash of the code, which a comment would change: a change of ids increases `version`.
         grammar = json.dumps([self.name, self.version, self.config.model_dump(mode="json")], sort_keys=True)
         return {
             "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],

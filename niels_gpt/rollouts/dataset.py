@@ -122,7 +122,7 @@ class RolloutDataset:
         self._records = [open_records(shard.folder, len(shard.records)) for shard in self.episodes.shards]
         self.groups, self.n_groups = self._numbered()
         records = np.concatenate([np.asarray(part) for part in self._records])
-        # Copies of the two columns, so that the table of all columns is not kept in memory.
+        # Copies of the two columns, so that the table of all columns leaves the memory.
         self.rewards, self.stored_advantages = records["reward"].copy(), records["advantage"].copy()
         self.versions, self.prompt_lengths = (records[name].astype(np.int64) for name in ("version", "prompt_length"))
         self.lengths = self.episodes.lengths()

@@ -123,7 +123,7 @@ def create_exclusive(path: Path, data: bytes) -> bool:
             aside, file = _open_aside(path)
             with file:
                 file.write(data)
-                file.flush()  # before the link: nobody finds a name whose bytes are still in a buffer
+                file.flush()  # before the link, so that no process finds a name whose bytes are still in a buffer
                 os.link(aside, path)  # unlike a rename, it fails if the name is taken
         except FileExistsError:
             return False

@@ -328,7 +328,7 @@ def file_system(url: str) -> tuple[Any, str]:
         MissingExtra: fsspec or the library for this kind of URL is not installed.
         UsageError: an unknown kind of URL, or one without a path. StorageError: the store cannot be reached.
     """
-    # s3fs, which brings fsspec, is named first: who is told to install fsspec would be told about s3fs next.
+    # s3fs, which brings fsspec, is named first: a user who installs fsspec would be asked for s3fs next.
     if url.startswith(("s3://", "s3a://")):
         check_library("s3fs")
     if url.startswith("hf://"):

@@ -196,7 +196,7 @@ class ShardCache:
                 with storage_errors("completing", shard_dir):
                     part.rename(shard_dir)
                 self._record_version(shard, self._version(shard))
-            except BaseException:  # Ctrl-C too must not leave part of a download behind
+            except BaseException:  # Ctrl-C too must not leave part of a download on the disk
                 shutil.rmtree(part, ignore_errors=True)
                 raise
             self._record_use(shard.key)

@@ -82,7 +82,7 @@ def test_rows_are_their_pieces_and_then_padding(data: st.DataObject, most: int) 
         used = sum(lengths)
         assert unfilled[row, :used].tolist() == expected[row][:used]
         assert spans.used[row] == used
-        assert spans.own[row].tolist() == [True] * used + [False] * (rows.width - used)
+        assert spans.token_mask[row].tolist() == [True] * used + [False] * (rows.width - used)
     assert spans.full == all(sum(n for _, _, n in row) == rows.width for row in rows.rows)
     columns = [sum(n for _, _, n in row[:at]) for row in rows.rows for at in range(len(row))]
     assert spans.column.tolist() == columns

@@ -74,7 +74,7 @@ def differences(renderer: TemplateRenderer, probe: Probe) -> list[str]:
 
 
 def _is_of_prompt(renderer: TemplateRenderer, part: str, messages: list[Any], tools: Any) -> bool:
-    """Whether some generation prompt of the conversation holds this text, apart from white space at its ends."""
+    """Whether some generation prompt of the conversation holds this text, except for white space at its ends."""
     for index in range(1, len(messages)):
         try:
             if part.strip() in renderer.text(messages[:index], tools=tools, add_generation_prompt=True):

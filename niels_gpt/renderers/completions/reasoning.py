@@ -85,7 +85,7 @@ def _end_of_unclosed(completion: Completion, calls: str) -> int:
 
 
 def _after_opening(completion: Completion, opening: str) -> Steps[int]:
-    """The position after the opening tag at the start of a completion, apart from white space; -1 without one.
+    """The position after the opening tag at the start of a completion, except for white space; -1 without one.
 
     A tag that is a control token counts by its id only.
     """

@@ -119,7 +119,7 @@ class Window:
         """Take note of what has been added to the completion."""
         if self.closed:
             return
-        # The window around this one may be behind: nobody waits for it.
+        # The window around this one may be behind; no reader waits for it.
         if self._within is None:
             end, ended = len(self.completion.text), self.completion.ended
         else:

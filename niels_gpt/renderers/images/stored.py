@@ -65,7 +65,7 @@ class StoredImages:
 
     def _processed(self, image: _Stored) -> ProcessedImage:
         path = self.folder / image.path
-        # The paths are a dataset's, and `..` or `/etc/passwd` would read files that nobody meant to give it.
+        # The paths are a dataset's, and `..` or `/etc/passwd` would read files that are not part of it.
         if Path(image.path).is_absolute() or ".." in Path(image.path).parts or "\0" in image.path:
             raise CacheError(
                 f"{image.where}: {image.path!r} does not lie in a folder of images; do not trust this dataset"

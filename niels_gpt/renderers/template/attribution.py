@@ -89,7 +89,7 @@ class ControlTokens:
         return found.group() if found else ""
 
     def first_at_start(self, text: str) -> str:
-        """The control token that a text begins with, apart from white space; empty if it begins with something else."""
+        """The control token that a text begins with, except for white space; empty if it begins with something else."""
         found = self._any.match(text, len(text) - len(text.lstrip()))
         return found.group() if found else ""
 

@@ -1,6 +1,6 @@
 """Extend a sampled turn to the next prompt, for any template, by rendering what the template writes after a turn.
 
-Between two turns of a rollout, sampled ids are kept and only the template's text after the completion is added (a
+Between two turns of a rollout, sampled ids stay and only the template's text after the completion is added (a
 bridge). A family has that text in its grammar; for a template it is found by rendering the completion as history::
 
     previous prompt + completion        <u>Hi<e>\\n<a>\\n  Yo<e>          ids that were sampled, never encoded again

@@ -116,7 +116,7 @@ def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str
 
 
 def end_of_same(expected: str, text: str) -> int | None:
-    """The length of the beginning of `text` that equals `expected` apart from white space; `None` if there is none.
+    """The length of the beginning of `text` that equals `expected` except for white space; `None` if there is none.
 
     White space after it is included if the expected text ends in white space, and no more than that if it is the same::
 

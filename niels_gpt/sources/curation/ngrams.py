@@ -48,7 +48,7 @@ _SPACELESS: Final = re.compile(
 _P: Final = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 _SPACE: Final = 0x20
 
-# Of ASCII only letters and digits belong to words; the bytes of other characters are kept.
+# Of ASCII only letters and digits belong to words; the bytes of other characters stay as they are.
 _KEPT: Final = bytes(byte if byte >= 128 or chr(byte).isalnum() else _SPACE for byte in range(256))
 
 # The version of `words_of`, `ngrams` and the MinHash, for records of what was found by them. Raise it with each change.

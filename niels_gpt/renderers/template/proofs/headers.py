@@ -20,7 +20,7 @@ from niels_gpt.renderers.template.sampled_span import common_prefix
 class Headers(Stops):
     """One conversation: where its turns begin.
 
-    With user "Hi" as its only message, a template may write a system turn and a prompt that nobody asked for::
+    With user "Hi" as its only message, a template may write a system turn and a prompt that were not requested::
 
         <s>You are kind.<e> <u>Hi<e> <a>
                             ^                  `_first_turn`: what is before it belongs to no message

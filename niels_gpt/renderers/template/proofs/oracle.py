@@ -306,7 +306,7 @@ class _Turns(TurnEnds):
         """
         # Of user "Hi", assistant "Yo", served with the prompt <a>\n<think>\n:
         #     <u>Hi<e><a>\n<think>\nHm.</think>Yo<e>   PREFIX    the reply begins after all of the prompt
-        #     <u>Hi<e>  <a>\n<think>\nHm.</think>Yo    SPACES    apart from white space
+        #     <u>Hi<e>  <a>\n<think>\nHm.</think>Yo    SPACES    except for white space
         #     <u>Hi<e><a>\nYo<e>                       SHORTER   <a>\n: history lacks the last tag
         # and with a prompt that ends in words, [BOT] Sure:
         #     [USER] Hi [BOT] Yo                       HEADER    at the content: the prompt has more than the header

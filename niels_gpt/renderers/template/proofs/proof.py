@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 PREFIX: Final = "the generation prompt is a prefix"
 TURN: Final = "the turn begins as the generation prompt does"
 USUAL: Final = "the turn begins as the generation prompt does after another conversation"
-SPACES: Final = "the turn begins as the generation prompt does, apart from white space"
+SPACES: Final = "the turn begins as the generation prompt does, except for white space"
 SHORTER: Final = "the turn begins as the generation prompt does, without its last tag"
 HEADER: Final = "the turn begins as the generation prompt does, without the words that it ends in"
 WITHOUT: Final = "the content follows at once, where the generation prompt would begin"
@@ -162,7 +162,7 @@ def settle_spaces(out: Emitter, controls: ControlTokens) -> None:
 
 
 def _ends_in_control(texts: Sequence[str], facts: Sequence[int], controls: ControlTokens) -> bool:
-    """Whether these pieces end in a control token of the template's, apart from white space."""
+    """Whether these pieces end in a control token of the template's, except for white space."""
     end = ""
     for text, fact in zip(reversed(texts), reversed(facts), strict=True):
         if not fact & SCAFFOLD:

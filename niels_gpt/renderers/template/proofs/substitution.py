@@ -2,7 +2,7 @@
 
 Templates copy contents and do not read their letters. So the characters of every content are replaced by substitutes:
 letters that occur nowhere else, each for one character of one message. The template is run on both versions. If the
-outputs are equal apart from the substitutes, each substitute shows which character of which message is there::
+outputs are equal except for the substitutes, each substitute shows which character of which message is there::
 
     content      Hi, you                template   <u>{{ m.content }}<e>
     substituted  㐀㐁㐂 㐃㐄㐅
