@@ -190,8 +190,8 @@ class _Commands(CommandGroup):
         if len(args) > 1 and two in COMMANDS:
             return two, loaded(two), args[2:]
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            # The suggestion for `niels-gpt build-all` is `niels-gpt cache build-all`. Groups are imported for it, so only names
-            # that no command has come here.
+            # For `niels-gpt build-all`, the suggestion is `niels-gpt cache build-all`. Groups are imported for it, so
+            # only names that no command has come here.
             groups = {group: loaded(group) for group in GROUPS}
             meant = [f"{group} {args[0]}" for group, found in groups.items() if args[0] in found.list_commands(ctx)]
             if meant:

@@ -250,7 +250,7 @@ class PythonKeywords(Notation):
         """Write a string, and those that follow it without a comma, as one."""
         text_of = rest.completion
         json_out.write('"')
-        # 'a' "b" is the string "ab" in Python; `end` is after the last of them, `at` after the white space that follows.
+        # 'a' "b" is the string "ab" in Python; `end` is after the last of them, `at` after white space that follows.
         while at != _NONE and (yield from rest.has(at)) and text_of.text[at] in "\"'":
             quote = text_of.text[at]
             is_long = yield from rest.starts_with(3 * quote, at)
