@@ -100,7 +100,12 @@ def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None
             # As `python SCRIPT` sets them.
             sys.argv, sys.path[0] = [str(script), *command[1:]], str(script.resolve().parent)
             threading.excepthook = excepthook
+            earlier = {*threading.enumerate()}
             runpy.run_path(str(script), run_name="__main__")
+            # Python waits at its end for threads that are no daemons, and a batch may reach the model in one of them.
+            for thread in {*threading.enumerate()} - earlier:
+                while not thread.daemon and thread.is_alive() and not seen.watcher.is_full and seen.error is None:
+                    thread.join(0.05)
     except _Enough:
         pass
     except _Left as error:

@@ -318,6 +318,10 @@ HOSTILE = {
     "turns warnings into errors": "import warnings; warnings.simplefilter('error'); model(ids, labels=labels)",
     "forks": FORKS,
     "trains in a thread": "import threading; t = threading.Thread(target=lambda: model(ids, labels=labels)); t.start()",
+    "trains in a thread that begins late": """
+import threading, time
+threading.Thread(target=lambda: (time.sleep(0.5), model(ids, labels=labels))).start()
+""",
 }
 MODEL_ONLY = """
 class Any_(torch.nn.Module):
