@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +39,7 @@ from niels_gpt.format.masks import IGNORE_INDEX
 # How a process leaves without an exception, or becomes another program.
 EXITS: Final = ("_exit", "execv", "execve")
 AGAIN_SECONDS: Final = 1e-4  # between two attempts to end a script that catches everything
+WAIT_SECONDS: Final = 0.05  # between two looks at the threads of a script that has ended
 
 
 class _Enough(BaseException):
@@ -102,10 +103,7 @@ def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None
             threading.excepthook = excepthook
             earlier = {*threading.enumerate()}
             runpy.run_path(str(script), run_name="__main__")
-            # Python waits at its end for threads that are no daemons, and a batch may reach the model in one of them.
-            for thread in {*threading.enumerate()} - earlier:
-                while not thread.daemon and thread.is_alive() and not seen.watcher.is_full and seen.error is None:
-                    thread.join(0.05)
+            _wait_for_threads(earlier, seen)
     except _Enough:
         pass
     except _Left as error:
@@ -125,6 +123,31 @@ def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None
         ended.__cause__ = error
         return ended
     return None
+
+
+def _wait_for_threads(earlier: Collection[threading.Thread], seen: _Seen) -> None:
+    """Wait for the threads that the script began, as Python does at its end: a batch may reach the model in one."""
+    while not seen.watcher.is_full and seen.error is None:
+        # A moment in which a worker of an executor takes up what was submitted last.
+        time.sleep(WAIT_SECONDS)
+        # Counted anew each time: threads may begin others.
+        threads = [each for each in threading.enumerate() if not each.daemon and each not in earlier]
+        if all(map(_is_idle, threads)):
+            break
+
+
+def _is_idle(thread: threading.Thread) -> bool:
+    """Whether a thread is one of an executor and has nothing to do. Python ends these at its end."""
+    pending: Any = getattr(thread, "pending_work_items", None)
+    if pending is not None:  # the thread of a ProcessPoolExecutor, which has this attribute
+        return not pending
+    frame = sys._current_frames().get(thread.ident or 0)
+    # A worker of a ThreadPoolExecutor waits for work in `_worker`; while it works, another function is innermost.
+    return (
+        frame is not None
+        and frame.f_code.co_name == "_worker"
+        and frame.f_globals.get("__name__") == "concurrent.futures.thread"
+    )
 
 
 def _as_text(value: object) -> str:

@@ -276,6 +276,16 @@ def test_a_script_runs_until_its_first_batch(body: str, wrong: bool, tmp_path: P
     assert (torch.nn.Module.__call__, torch.nn.functional.cross_entropy) == (call, cross_entropy)
 
 
+# Pools that libraries do not shut down: their threads wait for work, and Python ends them at its end.
+IDLE_POOLS = """
+import concurrent.futures
+for kind in (concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor):
+    pool = kind(1)
+    pool.submit(abs, 1).result()
+    setattr(concurrent.futures, "of_a_library_" + kind.__name__, pool)
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -283,6 +293,7 @@ def test_a_script_runs_until_its_first_batch(body: str, wrong: bool, tmp_path: P
         ("import sys; sys.exit('no GPU')", "ended with no GPU before a batch"),
         ("import sys; sys.exit(3)", "train.py: ended with exit code 3 before a batch"),
         ("x = 1", "train.py: ended, and no batch with input_ids reached a model"),
+        (IDLE_POOLS, "train.py: ended, and no batch with input_ids reached a model"),
     ],
 )
 def test_scripts_that_train_nothing(body: str, said: str, tmp_path: Path) -> None:
@@ -321,6 +332,16 @@ HOSTILE = {
     "trains in a thread that begins late": """
 import threading, time
 threading.Thread(target=lambda: (time.sleep(0.5), model(ids, labels=labels))).start()
+""",
+    "trains in a thread that another one begins": """
+import threading, time
+train = lambda: (time.sleep(0.3), model(ids, labels=labels))
+threading.Thread(target=lambda: (time.sleep(0.3), threading.Thread(target=train).start())).start()
+""",
+    "trains in a pool": """
+import time
+from concurrent.futures import ThreadPoolExecutor
+ThreadPoolExecutor(1).submit(lambda: (time.sleep(0.5), model(ids, labels=labels)))
 """,
 }
 MODEL_ONLY = """
