@@ -386,7 +386,7 @@ def renderer_for(
     else:
         opened = create_renderer(encoder, renderer or "auto")
     if date is None and isinstance(opened, DefaultRenderer) and "strftime_now" in opened.source:
-        # transformers' templates ask for today by `strftime_now`; a report must not depend on the day it is made.
+        # Templates call `strftime_now` for today's date; a report must not depend on the day it is made.
         clock = clock_on(PROBE_DATE)
         opened = DefaultRenderer(opened.encoder, opened.config, template=opened.source, clock=clock)
     return opened.encoder, opened

@@ -250,19 +250,12 @@ class Layout:
 
     @cached_property
     def _supplied_parts(self) -> list[tuple[int, list[_Part]]]:
-        """`supplied` as `(opener, parts)`, parts being ids and runs of white space; for each opener longest first."""
-        # newline, <think>, newline, newline are the parts (0, 1) (7, 0) (0, 2), where 7 is the id of <think>.
+        """`supplied` as `(opener, parts)`, see `_parts_of`; for each opener longest first."""
         found: list[tuple[int, list[_Part]]] = []
         for opener, runs in self.supplied.items():
             shortest: dict[tuple[tuple[_Part, ...], bool], int] = {}
             for run in runs:
-                parts: list[_Part] = []
-                for token in run:
-                    size = int(self.white_bytes[token])
-                    if size and parts and parts[-1][1]:
-                        parts[-1] = (0, parts[-1][1] + size)
-                    else:
-                        parts.append((0, size) if size else (token, 0))
+                parts = self._parts_of(run)
                 # The last token of white space may be shared with the model's text, so runs that differ only in its
                 # length are one run, and the shortest is what the format writes.
                 last = parts.pop()[1] if parts and parts[-1][1] else 0
@@ -272,6 +265,22 @@ class Layout:
             tried.sort(key=lambda parts: (-len(parts), [-size for _, size in parts]))
             found += [(opener, parts) for parts in tried]
         return found
+
+    def _parts_of(self, ids: Ids) -> list[_Part]:
+        """Ids as ids and runs of white space.
+
+        ::
+
+            newline, <think>, newline, newline      (0, 1) (7, 0) (0, 2)      where 7 is the id of <think>
+        """
+        parts: list[_Part] = []
+        for token in ids:
+            size = int(self.white_bytes[token])
+            if size and parts and parts[-1][1]:
+                parts[-1] = (0, parts[-1][1] + size)
+            else:
+                parts.append((0, size) if size else (token, 0))
+        return parts
 
 
 def occurrences(ids: Int64s, wanted: Sequence[int]) -> Int64s:

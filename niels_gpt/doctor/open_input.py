@@ -104,7 +104,7 @@ class Opened:
 
     @cached_property
     def _tokens(self) -> int | None:
-        """The tokens of token files. They are counted once: `fraction_read` asks after every slice."""
+        """The tokens of token files, counted once: `fraction_read` needs them after every slice."""
         return None if self.token_files is None else self.token_files.tokens()
 
     def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:

@@ -169,7 +169,7 @@ def _in_terminal(shown: Report | Finding) -> str:
     """A report or finding as text in colour, as wide as the terminal."""
     from rich.console import Console
 
-    # A console of its own, which asks the terminal for its width now.
+    # A new console, which reads the terminal's width now.
     console = Console()
     # Captured, because `str` must return text; rich knows the width and the colours of the terminal.
     with console.capture() as captured:

@@ -316,7 +316,7 @@ def batch_rows(batch: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
         UsageError: as `check_batch`.
     """
     expected = "expected integers of shape (rows, length)"
-    # Each array by itself, so that the message names the one that is wrong; then their shapes together.
+    # One array at a time, so that the message names the one that is wrong; then their shapes together.
     arrays: dict[str, npt.NDArray[np.int64]] = {}
     for name, values in batch.items():
         try:

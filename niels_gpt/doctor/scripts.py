@@ -114,7 +114,7 @@ def _run(script: Path, command: Sequence[str], seen: _Seen) -> InputError | None
             return InputError(f"{script}: ended with {code} before a batch reached a model")
     except KeyboardInterrupt:  # of the user of this command
         raise
-    except BaseException as error:  # the user's own code may raise anything, also classes beside `Exception`
+    except BaseException as error:  # the user's own code may raise anything, also what is no `Exception`
         frames = traceback.extract_tb(error.__traceback__)
         # The last line of the script itself, and not of the libraries that it calls: `train.py:31`.
         lines = [frame.lineno for frame in frames if frame.filename == str(script)]

@@ -90,19 +90,23 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
     if more:
         yield Padding(Text(more, style="dim"), (0, 0, 0, 8))
     if finding.details:
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for name, value in finding.details.items():
-            # A value is a number, or an object of numbers or of objects of them: one line for each of its entries.
-            for inner, numbers in value.items() if isinstance(value, dict) else [(name, value)]:
-                if isinstance(numbers, dict):
-                    numbers = ", ".join(f"{n:,} {what}" for what, n in numbers.items())
-                table.add_row(str(inner), f"{numbers:,}" if isinstance(numbers, int) else str(numbers))
-        yield Padding(table, (0, 0, 0, 8))
+        yield Padding(_details(finding), (0, 0, 0, 8))
     yield Padding(Text.assemble(("cause   ", "dim"), finding.cause), (0, 0, 0, 8))
     yield Padding(Text.assemble(("fix     ", "dim"), finding.fix), (0, 0, 0, 8))
     # Terminals open it by a click.
     style = f"link {finding.thread}" if finding.thread.startswith("https:") else ""
     yield Padding(Text.assemble(("thread  ", "dim"), (finding.thread, style)), (0, 0, 0, 8))
+
+
+def _details(finding: Finding) -> Table:
+    """A line for each entry of the details, whose values are numbers, or objects of numbers or of objects of them."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, value in finding.details.items():
+        for inner, numbers in value.items() if isinstance(value, dict) else [(name, value)]:
+            if isinstance(numbers, dict):
+                numbers = ", ".join(f"{n:,} {what}" for what, n in numbers.items())
+            table.add_row(str(inner), f"{numbers:,}" if isinstance(numbers, int) else str(numbers))
+    return table
 
 
 def place_of(evidence: Evidence) -> str:

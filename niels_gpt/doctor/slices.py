@@ -114,7 +114,7 @@ def of_records(records: Iterable[Record | Rejected], chosen: Int64s | None) -> I
             continue
         numbers.append(number)
         pending.append(record)
-        # By rows alone: objects are in memory already, so their bytes are not counted.
+        # By rows only: objects are in memory already, so their bytes are not counted.
         if len(pending) >= SLICE_ROWS:
             yield np.array(numbers), Objects(pending)
             numbers, pending = [], []

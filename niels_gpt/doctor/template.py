@@ -156,7 +156,7 @@ def _lines_of(text: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text without control codes: templates of strangers must not change the terminal."""
+    """Text without control codes: a downloaded template must not change the terminal."""
     return "".join(map(printable, text))
 
 

@@ -124,15 +124,7 @@ class TokenFiles:
         has_bare_ids = self.form in ("nanogpt", "olmo")
         has_several_ends = len(self.ends) > 1 and self.form in STREAMS
         file = _first_file(self.path) if has_bare_ids or has_several_ends else None
-        dtype = None
-        if has_bare_ids:
-            # Ids without a header are of two bytes or four, which the upper halves of the first ones show:
-            #     uint32  151644 872 198     as uint16  20572 2  872 0  198 0      upper halves 2 0 0
-            dtype = "uint16"
-            if file is not None and file.stat().st_size % 4 == 0:
-                with open_regular(file) as opened:
-                    upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]
-                dtype = "uint32" if float((upper < UPPER).mean()) > MOST else "uint16"
+        dtype = _dtype_of(file) if has_bare_ids else None
         eos_id = self.ends[0] if self.ends else NO_ID
         if has_several_ends and file is not None:
             # Several ids of the tokenizer may end texts: it is the first one that occurs among the first ids.
@@ -193,6 +185,20 @@ def _first_file(path: Path) -> Path | None:
     others = () if ids or path.is_file() else (file for pattern in ("*.bin", "*.npy") for file in path.rglob(pattern))
     files = [path] if path.is_file() else ids or sorted(others)
     return next((file for file in files if is_regular(file) and file.stat().st_size), None)
+
+
+def _dtype_of(file: Path | None) -> str:
+    """The dtype of ids without a header, by the upper halves of the first ones, which are small in uint32.
+
+    ::
+
+        uint32  151644 872 198     as uint16  20572 2  872 0  198 0      upper halves 2 0 0
+    """
+    if file is None or file.stat().st_size % 4:
+        return "uint16"
+    with open_regular(file) as opened:
+        upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]
+    return "uint32" if float((upper < UPPER).mean()) > MOST else "uint16"
 
 
 def _slices_of_rows(lengths: Int64s) -> Iterator[tuple[int, int]]:

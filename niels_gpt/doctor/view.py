@@ -205,7 +205,7 @@ class View:
         if turns is not None and len(turns):
             at = np.arange(len(roles))
             # Turns start at 0 5 9: token 6 is in turn searchsorted(.., 6, right) - 1 = 1.
-            # Tokens before the first turn are asked of turn 0, and are not within it.
+            # Tokens before the first turn are compared with turn 0, and are not within it.
             inside = np.maximum(np.searchsorted(turns.start, at, side="right") - 1, 0)
             within = (at >= turns.start[inside]) & (at < turns.end[inside])
             roles[within] = turns.role[inside[within]]
@@ -340,8 +340,8 @@ class TurnMasks:
             left |= one_less & before & ~further & ~stop & ~padded[last - 1]
             # The last turn of a row has no next opener.
             right |= one_less & ~stopped & ~before & ~padded[turns.body]
-        # What follows a stop at the end of its row belongs to the next row.
-        # What follows the stop tells a shift from a block that was left out: a shifted mask trains it.
+        # The token after the stop distinguishes a shift from a block that was left out: a shifted mask trains it. After
+        # a stop at the end of its row it belongs to the next row.
         followed = stopped & (turns.stop + 1 < view.rows.starts[turns.row + 1])
         after = followed & padded[turns.stop + 1]
         # In formats without a stop of their own the last turn of a row has none, and the next opener may be trained.

@@ -39,7 +39,7 @@ def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
                 continue
             tokens += ids.size
             if ids.ndim == 1:
-                # Asked for now: before files are read they are hashed, which may take hours.
+                # Required now: files are hashed before they are read, which may take hours.
                 required(options.eos_id, file)
         splits[split] = SplitFiles(paths, False, partial(_read_arrays, paths, options.eos_id), tokens)
     return splits

@@ -65,7 +65,7 @@ class Exported:
             if source_path.is_dir():
                 is_read = source_path == self.folder or source_path in path.parents
             else:
-                # A file has others beside it with a longer name: train.idx has train.bin and train_mask.idx.
+                # The files that belong to it begin with its name: train.bin and train_mask.idx to train.idx.
                 is_read = path.parent == source_path.parent and path.name.startswith(source_path.name.partition(".")[0])
             if is_read and name != _DOCUMENTATION:
                 wanted[name] = record

@@ -94,7 +94,7 @@ def _listed(index: Path, shards_of: Callable[[Path], list[_Shard]]) -> list[_Sha
         return shards_of(index)
     except InputError:  # which is a ValueError, and says what is wrong
         raise
-    # An index of strangers may hold any JSON, in which fields are missing or of another type.
+    # An index may hold any JSON, in which fields are missing or of another type.
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise InputError(f"{index}: {error!r}; expected the index of a dataset, it is damaged or newer") from error
 
@@ -116,7 +116,7 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
             texts = sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(tokens)])
             lengths.append(texts)
             masks = [sample[name].reshape(-1) for name in MASKS if name in sample] if masked else []
-            fits = texts.min() >= 1 and int(texts.sum()) == len(tokens)
+            fits = int(texts.sum()) == len(tokens) and texts.min() >= 1
             if not fits or any(len(mask) != len(tokens) for mask in masks):
                 raise InputError(
                     f"{shard.path}: a sample of {len(tokens)} tokens whose mask or seq_lengths are of others"
@@ -210,7 +210,7 @@ def _mosaic_shards(index: Path) -> list[_Shard]:
                 "mds without compression"
             )
         columns = zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True)
-        # Only the name: an index of strangers must not lead out of its directory.
+        # Only the name: a downloaded index must not lead out of its directory.
         path = index.parent / Path(entry["raw_data"]["basename"]).name
         shards.append(_Shard(path, tuple(_Column(name, size, _mosaic_reader(kind)) for name, kind, size in columns)))
     if not shards:

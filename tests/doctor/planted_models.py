@@ -94,7 +94,7 @@ def _padding(family: str, planted: bool, folder: Path) -> Report:
 
 
 def _normalised(family: str, planted: bool, folder: Path) -> Report:
-    """Our own format has one tokenizer; the models of the families differ in their size alone."""
+    """Our own format has one tokenizer; the models of the families differ only in their size."""
     (folder / "spm.model").write_bytes(_sentencepiece(planted, 600 + 50 * FAMILIES.index(family)))
     return diagnose(folder)
 
@@ -102,7 +102,7 @@ def _normalised(family: str, planted: bool, folder: Path) -> Report:
 @cache
 def _sentencepiece(planted: bool, size: int) -> bytes:
     """A model with our sentinels; `planted`: it changes full-width letters and makes one space of several."""
-    kept = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    exact = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(chats_file().read_text(encoding="utf-8").splitlines()),
@@ -114,7 +114,7 @@ def _sentencepiece(planted: bool, size: int) -> bytes:
         user_defined_symbols=list(SPECIAL_TOKENS),
         minloglevel=2,
         num_threads=1,
-        **({} if planted else kept),
+        **({} if planted else exact),
     )
     return written.getvalue()
 

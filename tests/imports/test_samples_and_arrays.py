@@ -83,6 +83,15 @@ def test_bytes_of_int64_and_arrays_of_one_shape(tmp_path: Path) -> None:
     assert [mask for _, mask in read(tmp_path / "b")] == [[0, 1, 1]] * 2
 
 
+@pytest.mark.parametrize("texts", [[], [2], [2, 2], [0, 3], [4, -1]])
+def test_lengths_of_texts_that_do_not_cover_their_sample(texts: list[int], tmp_path: Path) -> None:
+    sample = [np.array([3, 4, 5], "<i8").tobytes(), np.array(texts, "<i8").tobytes()]
+    columns = [("tokens", "bytes", None), ("seq_lengths", "bytes", None)]
+    written = mosaic(tmp_path / "in" / "train", columns, [sample])
+    with pytest.raises(InputError, match="a sample of 3 tokens whose mask or seq_lengths are of others"):
+        import_episodes(written, "mds", tmp_path / "back")
+
+
 def test_shapes_before_values() -> None:
     values = np.array([7, 8, 9], "<u2")
     assert _with_shape(memoryview(bytes([4, 3]) + values.tobytes()), "uint16").tolist() == [7, 8, 9]

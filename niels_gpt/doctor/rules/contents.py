@@ -82,11 +82,11 @@ _CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.S)
 
 
 def _in_prose(
-    message: Message, text: str, *, pattern: re.Pattern[str], sign: str, excuse: re.Pattern[str] | None = None
+    message: Message, text: str, *, pattern: re.Pattern[str], sign: str, unless: re.Pattern[str] | None = None
 ) -> str | None:
-    """What a pattern finds outside of code; `None` in a text without `sign`, or in which `excuse` finds something."""
+    """What a pattern finds outside of code; `None` in a text without `sign`, or in which `unless` finds something."""
     # Most texts hold no such sign, which is known without a search. Messages of tools may well be pages.
-    if message["role"] not in ("user", "assistant") or sign not in text or (excuse and excuse.search(text)):
+    if message["role"] not in ("user", "assistant") or sign not in text or (unless and unless.search(text)):
         return None
     prose = _CODE.sub(" ", text)
     found = pattern.search(prose)
@@ -289,7 +289,7 @@ def _faults(unread: Collection[str], controls: Collection[str]) -> Iterator[tupl
     none of these.
     """
     yield "text-damaged", lambda texts: not texts.isascii() or "\0" in texts, lambda _, text: damage_in(text)
-    yield "html-entities", _ENTITY.search, partial(_in_prose, pattern=_ENTITY, sign="&", excuse=_MARKUP)
+    yield "html-entities", _ENTITY.search, partial(_in_prose, pattern=_ENTITY, sign="&", unless=_MARKUP)
     # Whether a conversation is about markup is judged over all its messages, see `check`.
     yield "html-tags", _TAG.search, partial(_in_prose, pattern=_TAG, sign="<")
     yield "template-text-in-content", TEMPLATE_TEXT.search, partial(_template_text, controls=controls)

@@ -67,7 +67,7 @@ def ending_of(text: str) -> str | None:
 def count(text: str, ending: str, counters: Counters) -> None:
     """Count how a long answer ends, and its length."""
     counters.sums[ending] += 1
-    # Bins of lengths: 16, 19, 23, 27 and 32 characters are in the bins 16 to 20.
+    # Bins of lengths: 16, 20, 23, 27 and 32 characters are in the bins 16 to 20.
     length_bin = int(BINS * math.log2(max(1, len(text.rstrip()))))
     counters.sums[f"{ENDED if ending == ENDED else OPEN} {length_bin}"] += 1
 

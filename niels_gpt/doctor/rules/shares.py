@@ -111,7 +111,7 @@ def check_languages(chats: Iterable[ChatRow], counters: Counters) -> None:
         if chat.number >= FIRST_ROWS and chat.number % EACH:
             continue
         messages = chat.messages
-        # Answers that directly follow a question; the texts beside calls are notes to oneself.
+        # Answers that directly follow a question; the text of a message with calls is none.
         places = [
             index
             for index in range(1, len(messages))
