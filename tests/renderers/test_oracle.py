@@ -556,6 +556,22 @@ def test_renderings_that_are_kept_tell_a_missing_content_from_an_empty_one() -> 
         assert renderer.proof(chat, None, False, kept).text.startswith(f"<|im_start|>user\n{written}<|im_end|>")
 
 
+@pytest.mark.parametrize("written", ["m.role != 'tool'", "m.role != 'tool' or m.content"])
+def test_results_that_are_written_in_no_probe_need_no_proof(written: str) -> None:
+    """The proof has no text of them either. If the template writes other results, one without a text is proven."""
+    loop, prompt = CHATML.split("{% endfor %}")
+    renderer = made(loop.replace("{{", "{% if " + written + " %}{{") + "{% endif %}{% endfor %}" + prompt)
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+    chat = [user("Hi"), assistant("", tool_calls=[call]), {**TOOL, "content": ""}, assistant("Sunny.")]
+    assert renderer.render(chat).attribution == "full"
+    assert all(index != 2 for _, index, _, _ in runs(renderer, chat))
+    rendered: list[Any] = []
+    chunks = renderer._chunks
+    renderer._chunks = lambda *args, **more: rendered.append(args) or chunks(*args, **more)  # type: ignore[method-assign, func-returns-value]
+    renderer.render(chat)
+    assert (len(rendered) == 1) == (written == "m.role != 'tool'")
+
+
 def test_questions_outside_of_loops_have_their_own_headers() -> None:
     """Llama 3.1 writes the system message and the first question before its loop."""
     turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"

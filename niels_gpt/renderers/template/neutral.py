@@ -66,8 +66,10 @@ def check_chosen_controls(
     (messages, tools), controls = inputs, neutral.controls
     # Labels that were compared with the template's words matter only if one of them spells a control token, and
     # repetitions only if the caller has numbers at all.
-    labels = [tools, *({key: value for key, value in m.items() if key not in _RETAINED_FIELDS} for m in messages)]
-    spells = reads.words and _holds(labels, lambda value: isinstance(value, str) and bool(controls.first(value)))
+    spells = reads.words and _holds(
+        [tools, *({key: value for key, value in m.items() if key not in _RETAINED_FIELDS} for m in messages)],
+        lambda value: isinstance(value, str) and bool(controls.first(value)),
+    )
     if not (reads.texts or spells or (reads.numbers and _holds([messages, tools], _is_number))):
         return
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -263,7 +263,7 @@ class TemplateRenderer(BaseRenderer):
             out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
         # The certificate was found with probes; a conversation may still contain what tracing cannot follow, or an
         # answer of which the template writes nothing, so that its header seems to be of the next message.
-        if out is None or out.attribution != "full" or _is_unseen(out, messages):
+        if out is None or out.attribution != "full" or _is_unseen(out, messages, verdict.written):
             out, proof = self._emit_proven(messages, tools, gen, reads)
         # Before `final_stop` is written: the template's own control tokens are compared.
         neutral = Neutral((self.source, messages, tools), self._tested, self.controls)
@@ -325,10 +325,11 @@ class TemplateRenderer(BaseRenderer):
             # The facts of tracing, if they are the proven ones: it may also know whose the scaffold of empty turns is.
             try:
                 traced = self.traced(messages, tools, gen)
-                if not disagreement(traced, proof, messages, self.controls):
-                    return traced, proof
             except TemplateError:  # tracing loses the origin of a control token
                 pass
+            else:
+                if not disagreement(traced, proof, messages, self.controls):
+                    return traced, proof
         # Tracing is wrong here, and the template's own text may have lost its origin: the proof restores it.
         labels = labels_of(messages, tools, self._variables)
         labels |= compared_tokens(messages, self._retained, self.controls)
@@ -372,12 +373,17 @@ def load_template(path: str | Path) -> str:
     return text
 
 
-def _is_unseen(out: Emitter, messages: Sequence[Message]) -> bool:
-    """Whether a rendering has no text of some message. Those with instructions do not count: templates merge them."""
+def _is_unseen(out: Emitter, messages: Sequence[Message], written: Set[str]) -> bool:
+    """Whether a rendering has no text of some message, though the template writes messages of its role.
+
+    Those with instructions do not count: templates merge them.
+
+    Args:
+        written: see `Verdict`. Phi-3's template writes no results of tools, on the probes either.
+    """
     seen = {fact >> 3 for fact in out.facts}
-    return any(
-        index not in seen and message["role"] not in ("system", "developer") for index, message in enumerate(messages)
-    )
+    expected = written - {"system", "developer"}
+    return any(index not in seen and message["role"] in expected for index, message in enumerate(messages))
 
 
 class DefaultRendererConfig(BaseModel):

@@ -178,10 +178,7 @@ def _changing_names(tree: nodes.Template, settings: Sequence[nodes.Node], enviro
 
 
 def _is_default_of_flag(node: nodes.Node) -> bool:
-    """Whether a statement only gives the flag a value where it has none, which never happens here::
-
-    {% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}
-    """
+    """Whether a statement is an `if` that tests that the flag has no value, which is never so here."""
     if not isinstance(node, nodes.If) or node.elif_ or node.else_:
         return False
     is_negated = isinstance(node.test, nodes.Not)

@@ -8,8 +8,8 @@ The oracle replaces contents by letters that occur nowhere else, and renders beg
     messages[:1], prompt    <u>㐀㐁<e> <a>             where sampling begins      `oracle.py`
     messages[:2], question  <u>㐀㐁<e> <a>㐂㐃<e> <u>  what stops the answer      `stops.py`
 
-`renderings.py` makes these renderings and finds the places in them that correspond. The three heuristics above it are
-one class for each question, each on top of the one before: `Renderings`, `Stops`, `Headers`, `TurnEnds`, and the
-oracle's own. `proof.py` is the result, and becomes pieces there. `certificate.py` compares the oracle with tracing on
-probe conversations.
+`renderings.py` makes these renderings and finds the places in them that correspond. Each question has a class,
+which inherits from the one before it: `Renderings`, `Stops`, `Headers`, `TurnEnds`, and `_Turns` in `oracle.py`.
+`proof.py` holds the result and makes pieces of it. `certificate.py` compares the oracle with tracing on probe
+conversations.
 """

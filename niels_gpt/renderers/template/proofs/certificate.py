@@ -72,12 +72,15 @@ class Verdict:
         reason: what differs or could not be proven; empty if it agrees.
         stops: the control tokens that ended the sampled spans, "" for an end without one.
         rules: the rules by which the starts of the sampled spans were found (`proof.PREFIX` and others).
+        written: if it agrees, the roles of the messages of which the rendering has some text. Of a message of another
+            role it has none, by tracing and by the oracle.
     """
 
     outcome: Outcome
     reason: str = ""
     stops: frozenset[str] = frozenset()
     rules: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -96,7 +99,7 @@ class Certificate:
     _rendered: dict[bytes, str] = field(default_factory=dict)
 
     def trusts(self, template: Template, messages: Sequence[Message], tools: Any, *, gen: bool = False) -> Verdict:
-        """Whether to trace a conversation: "agrees" with all stops that its turns may end in, or the first failure.
+        """Whether to trace a conversation: "agrees" with the stops and roles of all its probes, or the first failure.
 
         Args:
             gen: whether it is rendered with the generation prompt, and the template may write the messages otherwise
@@ -124,6 +127,7 @@ class Certificate:
     def _judge_features(self, template: Template, wanted: Features, gen: bool) -> Verdict:
         covered: set[str] = set()
         stops: set[str] = set()
+        written: set[str] = set()
         for probe, has in probes():
             # A probe with other features may fail because of those, which this conversation does not have.
             if not has <= wanted:
@@ -132,13 +136,14 @@ class Certificate:
             if verdict.outcome == "agrees":
                 covered |= has
                 stops |= verdict.stops
+                written |= verdict.written
             elif verdict.outcome != "refused":
                 return verdict
         # A probe that the template refuses proves nothing, so its features must be in others that agree.
         missing = wanted - covered
         if missing:
             return Verdict("unproven", f"no probe has {', '.join(sorted(missing))}")
-        return Verdict("agrees", stops=frozenset(stops))
+        return Verdict("agrees", stops=frozenset(stops), written=frozenset(written))
 
     def full(self, template: Template) -> dict[str, Verdict]:
         """The verdicts on all probes, by name, in their order; a few seconds for a large template."""
@@ -181,10 +186,15 @@ def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = 
         reason = next(iter(proof.added_stops.values()))
         return Verdict("differs", f"{reason}; final_stop writes one there", stops, rules)
     try:
-        difference = disagreement(template.traced(messages, tools, gen), proof, messages, template.controls)
+        traced = template.traced(messages, tools, gen)
     except TemplateError as error:  # tracing loses the origin of a control token
-        difference = str(error)
-    return Verdict("differs" if difference else "agrees", difference, stops, rules)
+        return Verdict("differs", str(error), stops, rules)
+    difference = disagreement(traced, proof, messages, template.controls)
+    if difference:
+        return Verdict("differs", difference, stops, rules)
+    # The facts of text that is of no message are negative.
+    written = frozenset(messages[fact >> 3]["role"] for fact in traced.facts if fact >= 0)
+    return Verdict("agrees", "", stops, rules, written)
 
 
 def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], controls: ControlTokens) -> str:
