@@ -401,7 +401,7 @@ def _identity(tokenizer: Any) -> tuple[dict[str, int], str]:
     """The special ids that readers need, by name, and the sha256 of the tokenizer."""
     if isinstance(tokenizer, DocumentEncoder):
         return tokenizer.special_ids, tokenizer.sha256
-    # Before the last line: a renderer has no sentinels, which that asks for.
+    # Before the last line, which refuses a tokenizer without sentinels: a renderer's has none.
     if isinstance(tokenizer, IdentifiedRenderer):
         stops = tokenizer.get_stop_token_ids()
         if not stops:

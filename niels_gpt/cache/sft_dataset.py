@@ -142,7 +142,7 @@ class SFTExampleDataset:
         else:
             assert self.asst_id is not None
             trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & filled
-        if kernel := native():  # it reads the mapped file itself, and leaves `ids` and `filled` to the mask
+        if kernel := native():  # it reads the mapped file: only the mask needs `ids` and `filled`
             B = len(starts)
             spans = gather.Spans(np.arange(B), np.zeros(B, dtype=np.int64), starts, lengths)
             files = [self._tokens]

@@ -111,7 +111,7 @@ class Batches(ABC, Generic[Batch]):
 
     def log_epoch(self, epoch: int) -> None:
         """Log the beginning of an epoch, if there are epochs; rank 0 only."""
-        # Every rank begins the same epoch at the same batch, so one of them says so.
+        # Every rank begins the same epoch at the same batch, so one line is enough.
         if self.schedule.n is None or self.options.rank:
             return
         ensure_log_output()  # a worker process that was spawned, not forked, has not done this

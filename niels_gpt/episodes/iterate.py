@@ -31,7 +31,7 @@ from niels_gpt.seeds import MAX_LENGTH
 LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
 LOOKAHEAD_TOKENS = 1 << 17  # in them at most, if they have TOKEN_BYTES each; a larger batch is made alone
 MAX_WORKERS = int(NUM_WORKERS.most)  # an `EpisodeIterable` has 8 bytes for each, in memory that all of them share
-SHARED = 6  # numbers in that memory before those of the workers
+SHARED = 4  # numbers in that memory before those of the workers
 
 
 class SplitIterator(Generic[Batch]):
@@ -274,9 +274,10 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
     one process. Every batch has the `state` after it: pass that of the last batch you used to `load_state_dict`,
     and batches that workers had made beyond it are made again. Batches are on the CPU.
 
-    Each pass begins where the last whole pass ended, in one process and in workers that persist. New worker processes
-    cannot know of earlier passes: call `set_epoch` before every pass, or use `EpisodeWorkers`, which does. A second
-    pass of new workers without it is refused, because it would repeat the first.
+    Each pass begins where the last whole pass ended, in one process and in workers that persist. After a pass that was
+    broken off, call `set_epoch` or `load_state_dict`, because some of the workers that persist may have made all its
+    batches. New worker processes cannot know of earlier passes: call `set_epoch` before every pass, or use
+    `EpisodeWorkers`, which does. A second pass of new workers without it is refused, because it would repeat the first.
 
     Args:
         start: where the first pass begins.
@@ -293,12 +294,12 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         self.batch_source, self.epochs = batch_source, epochs
         self._next = _WorkerPlace(start)
         self._now: _WorkerPlace | None = None  # during a pass
-        self._passes = 0  # that this process has begun
+        self._process: int | None = None  # that began a pass; a worker has that of the main process until its first one
         self._has_state = False  # a state was loaded into this worker
         self._calls = 0  # of `set_epoch` and `load_state_dict` in the main process, as far as this process knows
-        # In memory that all workers share: [0] how many calls there were; [1] to [5] what the last one set: epoch,
-        # position, workers, ahead, until (-1 for `None`); [SHARED + w] how many calls there were when worker w last
-        # made a batch, -1 for never.
+        # In memory that all workers share: [0] how many calls there were; [1] to [3] what the last one set: epoch,
+        # position, until (-1 for `None`); [SHARED + w] how many calls there were when worker w last made a batch, -1
+        # for never.
         self._shared = torch.full((SHARED + MAX_WORKERS,), -1, dtype=torch.int64)
         self._shared[0] = 0
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
@@ -310,6 +311,11 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
             Mismatch: a worker's state was loaded, and the number of workers is another.
             UsageError: new workers begin a second pass without `set_epoch`.
         """
+        # At once, not with the first batch: torchdata's loader takes the state of a worker before it asks for one.
+        self._now = None
+        return self._pass()
+
+    def _pass(self) -> Iterator[Batch]:
         info = torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)  # no info: the main process
         now = self._begin(worker).taking_turns(worker, workers)
@@ -321,12 +327,13 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
             place = self.batch_source.starting_place(self.batch_source.skip(now.place, now.ahead))
             if now.until is not None and place.epoch >= now.until:
                 break
-            # Every worker sees the epoch begin; one of them says so.
+            # Every worker begins the epoch, but one line in the log is enough.
             if worker == 0 and place.epoch != logged:
                 logged = place.epoch
                 self.batch_source.log_epoch(logged)
             batch, after = lookahead.batch(place)
-            self._shared[SHARED + worker] = self._calls
+            if info is not None:
+                self._shared[SHARED + worker] = self._calls
             self._now = now = replace(now, place=after, ahead=workers - 1)
             yield batch
         # The next pass begins with the first batch that begins in epoch `until` or later, perhaps another worker's. Not
@@ -339,33 +346,38 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         """Where the pass that is about to begin starts."""
         # A new worker uses what it was created with, not the shared memory: a worker that is slow to start may see the
         # `set_epoch` of the next pass there, after its own pass was broken off.
-        new = torch.utils.data.get_worker_info() is not None and self._passes == 0
-        start = self._next if new else self._start()
-        self._calls = self._calls if new else int(self._shared[0])
-        if new and not self._has_state and int(self._shared[SHARED + worker]) == self._calls:
+        new = torch.utils.data.get_worker_info() is not None and self._process != os.getpid()
+        start, calls = (self._next, self._calls) if new else self._start()
+        if new and not self._has_state and int(self._shared[SHARED + worker]) == calls:
             raise UsageError(
                 "a second pass with new worker processes, which would repeat the first; call set_epoch(...) of the "
                 "dataset before each pass, or use loader.as_dataloader(...)"
             )
-        self._passes += 1
-        self._has_state = False
+        # `_next` too, although this pass is about to begin there: a worker that is slow to begin may have read the
+        # `set_epoch` of the next pass, which then begins at the same place.
+        self._next, self._calls = start, calls
+        self._process, self._has_state = os.getpid(), False
         return start
 
-    def _start(self) -> _WorkerPlace:
-        """Where the next pass starts. Persistent workers see here what the main process set since their last pass."""
-        calls, epoch, position, workers, ahead, until = self._shared[:SHARED].tolist()
-        if calls > self._calls and not self._has_state:
-            return _WorkerPlace(Place(epoch, position), workers, ahead, None if until < 0 else until)
-        return self._next
+    def _start(self) -> tuple[_WorkerPlace, int]:
+        """Where the next pass starts, and how many calls there were until then.
 
-    def _set(self, start: _WorkerPlace) -> None:
+        Persistent workers see here what the main process set since their last pass.
+        """
+        calls, epoch, position, until = self._shared[:SHARED].tolist()
+        if calls > self._calls and not self._has_state:
+            return _WorkerPlace(Place(epoch, position), until=None if until < 0 else until), calls
+        return self._next, calls
+
+    def _set(self, place: Place, until: int | None = None) -> None:
         """Begin the next pass at a place, here and in all workers."""
-        self._next, self._now = start, None
+        self._next, self._now = _WorkerPlace(place, until=until), None
         self._calls += 1
         # No epoch is above 2**62, so an `until` above it is one that no pass reaches; int64 must hold it.
-        until = -1 if start.until is None else min(start.until, MAX_LENGTH)
-        numbers = [self._calls, start.place.epoch, start.place.position, start.workers, start.ahead, until]
-        self._shared[:SHARED] = torch.tensor(numbers)
+        until = -1 if until is None else min(until, MAX_LENGTH)
+        self._shared[1:SHARED] = torch.tensor([place.epoch, place.position, until])
+        # Last: a worker that is slow to begin may read at the same time, and with a new number there is a new place.
+        self._shared[0] = self._calls
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the start of an epoch, here and in all workers.
@@ -375,11 +387,11 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         """
         if self.batch_source.schedule.n is None:
             raise UsageError(NO_EPOCHS)
-        self._set(_WorkerPlace(self.batch_source.epoch_start(epoch)))
+        self._set(self.batch_source.epoch_start(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this dataset, or in a worker process, of the worker."""
-        now = self._now or self._start()
+        now = self._now or self._start()[0]
         return self.batch_source.state(now.place) | {"workers": now.workers, "ahead": now.ahead, "until": now.until}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -396,14 +408,18 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
                 f"the state has workers {workers!r}, ahead {ahead!r}, until {until!r}; expected what state_dict() "
                 "returned"
             )
-        start = _WorkerPlace(place, workers, ahead, until)
         # In the main process the state holds for the workers of the next pass, as an epoch does; in a worker, which
         # torchdata's loader resumes by itself, for this worker alone.
-        if torch.utils.data.get_worker_info() is None:
-            self._set(start)
-        else:
-            self._next, self._now = start, None
+        if torch.utils.data.get_worker_info() is not None:
+            self._next, self._now = _WorkerPlace(place, workers, ahead, until), None
             self._has_state = True
+        elif workers > 1:
+            raise Mismatch(
+                f"the state is of one of {workers} workers, which would all make the batches of that one; use the "
+                "state of a batch, or load that of a StatefulDataLoader into a StatefulDataLoader"
+            )
+        else:
+            self._set(place, until)
 
 
 @dataclass(frozen=True)

@@ -285,8 +285,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
     def batch_source(self, split: str) -> BatchSource:
         """The split's batches as a pure function of the place."""
         source = self._iterator(split).batch_source
-        # The iterator knows it as `Batches`, which those of preferences are, too; here it is always a source of
-        # episodes.
+        # `SplitIterator` serves preferences and rollouts, too, so its type there is `Batches`.
         assert isinstance(source, BatchSource)
         return source
 

@@ -201,7 +201,7 @@ class EpisodeReader:
             found = self._by_kernel(kernel, spans, pad_id, batches, with_layout)
             if found is not None:
                 return found
-        # In numpy where there is no kernel; and where the kernel found a wrong value, to name it.
+        # With numpy, where there is no kernel or it does not fit; and after a wrong value, which is named here.
         texts = self.texts(spans)
         weights = targets_of(self.weights(spans, texts))
         x, y = shifted(self.ids(spans, pad_id))

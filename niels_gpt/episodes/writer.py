@@ -345,8 +345,8 @@ class _ShardFiles:
             self._segments.write(segments.astype(SEGMENT_DTYPES[self._segments_dtype or ""]))
         if self._completions is not None and completions is not None:
             self._completions.write(completions.astype(COMPLETION))
-        # Counted from the episode by the caller, who does not know where in which shard it is; in the file from its
-        # start.
+        # The caller counts from the start of each episode, not knowing where in which shard it will be; the file counts
+        # from the start of the shard.
         if self._prefixes is not None and prefixes is not None:
             self._prefixes.write(self._records_of(prefixes, ends - lengths).astype("<u8"))
         if self._metadata is not None:

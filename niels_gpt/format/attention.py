@@ -47,7 +47,7 @@ def block_diagonal_mask(
         UsageError: the shapes are others.
     """
     _check(segment_ids, prefixes)
-    # Segments are numbered along each row, so equal numbers mean one text; 0 is padding, which so sees itself.
+    # Segments are numbered along each row, so equal numbers mean one text; 0 is padding, which attends to itself.
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     mask = mask.tril_() if causal else mask  # in place: T * T bytes a row are much
     if prefixes is not None:

@@ -124,20 +124,26 @@ def whole_groups(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
             # The group that is cut waits for its other completions. Numbers 0 1 0 1 2 of sizes 2 2 4 4 4: the first 2
             # episodes are complete, which is 5 - (2 + 1).
             n = len(chunk.lengths) - (int(last["number"]) + 1)
-            tokens = int(chunk.lengths[:n].sum())
-            chunk, waiting = (
-                replace(
-                    chunk,
-                    ids=chunk.ids[ids],
-                    lengths=chunk.lengths[rows],
-                    weights=chunk.weights[ids],
-                    groups=chunk.groups[rows],
-                    metadata=chunk.metadata[rows],
-                )
-                for ids, rows in ((slice(0, tokens), slice(0, n)), (slice(tokens, None), slice(n, None)))
-            )
+            chunk, waiting = _cut(chunk, n)
         if len(chunk.lengths):
             yield chunk
+
+
+def _cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
+    """The first `n` episodes of a chunk, and the others."""
+    tokens = int(chunk.lengths[:n].sum())
+    first, others = (
+        replace(
+            chunk,
+            ids=chunk.ids[ids],
+            lengths=chunk.lengths[rows],
+            weights=chunk.weights[ids],
+            groups=chunk.groups[rows],
+            metadata=chunk.metadata[rows],
+        )
+        for ids, rows in ((slice(0, tokens), slice(0, n)), (slice(tokens, None), slice(n, None)))
+    )
+    return first, others
 
 
 def _write_chunk(chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit) -> None:

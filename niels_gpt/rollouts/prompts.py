@@ -93,21 +93,15 @@ class PromptSet:
         self._prompts: list[Prompt] = []
         ids: list[npt.NDArray[np.uint32]] = []
         for row in rows:
-            rejected = row if isinstance(row, Rejected) else None
-            if isinstance(row, Prompt):
-                try:
-                    rendered = renderer.render_ids(row.messages, tools=row.tools, add_generation_prompt=True)
-                except MessageError as error:
-                    rejected = Rejected(row.where, error.reason, f"{row.where}: {error}")
-                else:
-                    if max_tokens is not None and len(rendered) > max_tokens:
-                        self.left_out["too_long"] += 1
-                    else:
-                        self._prompts.append(row)
-                        ids.append(np.asarray(rendered, dtype=np.uint32))
-            if rejected is not None:
-                self.rejected.append(rejected)
-                self.left_out[rejected.reason] += 1
+            rendered = row if isinstance(row, Rejected) else _rendered(row, renderer)
+            if isinstance(rendered, Rejected):
+                self.rejected.append(rendered)
+                self.left_out[rendered.reason] += 1
+            elif max_tokens is not None and len(rendered) > max_tokens:
+                self.left_out["too_long"] += 1
+            elif isinstance(row, Prompt):
+                self._prompts.append(row)
+                ids.append(rendered)
         self._check(limit)
         # Prompts of 3 and 2 ids: `_ends` is 0 3 5.
         self._ends = np.cumsum([0, *map(len, ids)])
@@ -267,3 +261,13 @@ class PromptLoader:
             seed=self._seed,
             rows=len(self.prompts),
         )
+
+
+def _rendered(row: Prompt, renderer: Renderer) -> npt.NDArray[np.uint32] | Rejected:
+    if not isinstance(row, Prompt):
+        raise UsageError(f"a row is {shown(row)}; expected what read_prompts returns, or use PromptSet.open(rows, ...)")
+    try:
+        ids = renderer.render_ids(row.messages, tools=row.tools, add_generation_prompt=True)
+    except MessageError as error:
+        return Rejected(row.where, error.reason, f"{row.where}: {error}")
+    return np.asarray(ids, dtype=np.uint32)

@@ -330,7 +330,7 @@ def _add(writer: RolloutWriter, row: Any, where: str, *, with_logprobs: bool) ->
     try:
         if "reward" not in row:
             raise UsageError(f"no reward; found {', '.join(map(str, row)) or 'nothing'}")
-        # A row without turns is itself the only one.
+        # A row without `turns` is the only turn.
         rows = row.get("turns", [row])
         if not isinstance(rows, list) or not all(isinstance(turn, Mapping) for turn in rows):
             raise UsageError(f"turns is {shown(rows)}; expected a list of objects")

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,16 +272,37 @@ def test_a_view_read_here_goes_on_in_workers(datasets: tuple[Path, Path]) -> Non
     assert_all_equal(list(itertools.islice(workers, 5)), expected[3:8])
 
 
-def test_a_workers_state_needs_as_many_workers(datasets: tuple[Path, Path]) -> None:
+def test_a_workers_state_needs_as_many_workers(datasets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker stands somewhere between the batches of the others, which means nothing to another number of them."""
     door: Any = StatefulDataLoader(open_loader(datasets[0]).as_iterable(), batch_size=None, num_workers=2)
     next(iter(door))
     worker = door.state_dict()["_snapshot"]["_worker_snapshots"]["worker_0"]
     state = worker["fetcher_state"]["dataset_iter_state"] or worker["dataset_state"]
     view = open_loader(datasets[0]).as_iterable()
+    # All workers of the next pass would have the same batches.
+    with pytest.raises(Mismatch, match="of one of 2 workers, which would all make"):
+        view.load_state_dict(state)
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(id=0, num_workers=3))
     view.load_state_dict(state)
-    with pytest.raises(Mismatch, match="of one of 2 workers, here are 1"):
+    with pytest.raises(Mismatch, match="of one of 2 workers, here are 3"):
         next(iter(view))
+
+
+def test_a_state_before_the_first_batches_of_all_workers(datasets: tuple[Path, Path]) -> None:
+    """torchdata takes the states of workers that persist when a pass begins, and again with each one's batches."""
+    loader = open_loader(datasets[0], epoch_drop_last=False)
+
+    def door() -> Any:
+        return StatefulDataLoader(loader.as_iterable(), batch_size=None, num_workers=2, persistent_workers=True)  # type: ignore[var-annotated]
+
+    first = door()
+    next(iter(first))
+    first.dataset.set_epoch(7)
+    next(iter(first))
+    second = door()
+    second.load_state_dict(first.state_dict())
+    found = list(itertools.islice(second, loader.steps_per_epoch() - 1))
+    assert_all_equal(found, list(loader.batches(epoch=7))[1:])
 
 
 def test_get_batch_resumes(datasets: tuple[Path, Path]) -> None:

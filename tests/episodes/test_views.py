@@ -17,6 +17,7 @@ import traceback
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -358,7 +359,7 @@ def test_random_batches_have_no_epoch_to_set(dataset: Path) -> None:
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_a_pass_that_was_broken_off_goes_on_from_its_state(dataset: Path, workers: int, persistent: bool) -> None:
-    """Workers that persist are told of the state, as they are of `set_epoch`; they began its epoch again."""
+    """Also in workers that persist, which began its epoch again."""
     loader = open_loader(dataset, batch_size=5)
     view = loader.as_iterable(epochs=1)
     door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers, persistent_workers=persistent)
@@ -367,6 +368,19 @@ def test_a_pass_that_was_broken_off_goes_on_from_its_state(dataset: Path, worker
     assert_all_equal(first, whole[:2])
     view.load_state_dict(first[-1].state)
     assert_all_equal(list(door), whole[2:])
+
+
+def test_a_worker_that_is_slow_to_begin(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pass was broken off before it had begun, and it sees the `set_epoch` of the next one."""
+    loader = open_loader(dataset, batch_size=5)
+    view = loader.as_iterable(epochs=1)
+    worker = copy.copy(view)  # as in a process of its own, it shares memory with the view
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(id=1, num_workers=2))
+    assert_all_equal(list(worker), list(loader.batches(epoch=0))[1::2])
+    slow = iter(worker)
+    view.set_epoch(7)
+    next(slow)
+    assert_all_equal(list(worker), list(loader.batches(epoch=7))[1::2])
 
 
 def refusal(door: Any) -> str:
@@ -397,6 +411,16 @@ def test_new_workers_that_would_repeat_an_epoch_are_refused(dataset: Path, persi
         assert "which would repeat the first; call set_epoch" in refusal(door)
     view.set_epoch(7)
     assert_all_equal(list(door), list(loader.batches(epoch=7)))
+
+
+def test_new_workers_are_refused_although_the_view_was_read_here(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_size=5)
+    view = loader.as_iterable(epochs=1)
+    first = next(iter(view))
+    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=2)
+    whole = list(loader.batches(epoch=0))
+    assert_all_equal([first, *door], [whole[0], *whole])
+    assert "which would repeat the first; call set_epoch" in refusal(door)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import DataError, InputError, Mismatch, UsageError
 from niels_gpt.rollouts import PromptSet, RolloutDataset, RolloutWriter
+from niels_gpt.sources.prompt_files import PromptColumns, prompts_of
 from niels_gpt.sources.rejections import TooManyBadRows
 from tests.preferences.made import write_rows
 from tests.renderers.tiny_families import renderer_of
@@ -202,3 +203,11 @@ def test_numbers_that_no_prompt_has(number: Any) -> None:
 def test_a_renderer_that_is_none(renderer: Any) -> None:
     with pytest.raises(UsageError, match=r"expected a renderer, as ng\.renderer"):
         PromptSet.open([{"messages": QUESTION, "answer": "fox"}], renderer)
+
+
+def test_rows_that_were_not_read() -> None:
+    """They would be missing without being counted."""
+    row = {"prompt": "the quick", "answer": "4"}
+    rows: list[Any] = [*prompts_of([row], PromptColumns()), row]
+    with pytest.raises(UsageError, match="expected what read_prompts returns"):
+        PromptSet(rows, renderer_of("qwen3"))
