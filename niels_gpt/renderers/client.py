@@ -252,9 +252,9 @@ async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[st
         try:
             # `cast_to=httpx.Response`: the answer as it came, not parsed as one of openai's own objects.
             raw = await client.post(url, cast_to=httpx.Response, body=body, options=options)
+        # Whatever openai's client raises, its own errors or those of its transport: callers catch them by class, so the
+        # exception gets a note and is not replaced.
         except Exception as error:
-            # Whatever openai's client raises, its own errors or those of its transport: callers catch them by class, so
-            # the exception gets a note and is not replaced.
             error.add_note(f"{url}: {_server_answer(error)}")
             raise
         return raw.status_code, raw.content
@@ -460,9 +460,9 @@ async def ask_limit(client: Any, root: str, model: str, headers: Mapping[str, st
             listing = response.raise_for_status().json()
         else:
             listing = await client.get("/models", cast_to=dict[str, Any])
+    # Each client has its own exceptions. Nothing is hidden: the request that follows goes to the same server, and
+    # raises an error that names the problem.
     except Exception as error:
-        # Each client has its own exceptions. Nothing is hidden: the request that follows goes to the same server and
-        # raises an error that names the problem.
         return Answer(None, f"GET {root}/v1/models failed ({type(error).__name__}: {error})")
     cards = listing.get("data") if isinstance(listing, Mapping) else None
     if not isinstance(cards, list):

@@ -212,7 +212,7 @@ class Family(BaseRenderer):
             self.config.preserve_all_thinking,
             self.config.preserve_thinking_between_tool_calls,
         )
-        # That function goes over all roles, so it is only called where an option asks for it.
+        # That function goes over all roles, so it is called only where one of these options is set.
         return (everywhere or between_calls) and should_preserve_past_thinking(
             view.messages,
             index,

@@ -64,7 +64,7 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "moonshotai/Kimi-K2-Instruct": "kimi-k2",
     "moonshotai/Kimi-K2-Thinking": "kimi-k2-thinking",
     "moonshotai/Kimi-K2.5": "kimi-k2.5",
-    # Its template has a `preserve_thinking`, here the option `preserve_all_thinking`, and is K2.5's else.
+    # Its template has a `preserve_thinking`, here the option `preserve_all_thinking`, and is otherwise K2.5's.
     "moonshotai/Kimi-K2.6": "kimi-k2.5",
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3",
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",

@@ -159,7 +159,7 @@ def _message_weights(flat: list[Message], conversations: Sequence[Sequence[Messa
         try:
             weights[special] = [weight_of(flat[at]) for at in special]
         except MessageError:
-            # Again and slower: the flat list does not tell the index that a message has in its conversation.
+            # Again and slower: the flat list does not give the index that a message has in its conversation.
             for messages in conversations:
                 for index, message in enumerate(messages):
                     weight_at(message, index)

@@ -297,7 +297,24 @@ def test_what_is_in_a_list_is_a_call_or_an_attempt_at_one(case: str) -> None:
     assert parsed.content == ("so (a=1)" if "after the list" in case else "")
 
 
-@pytest.mark.parametrize("value", ["{1}", "b'x'", "2j", "f()", "a", "__import__('os')", "'half", "[1", "1" * 5000, ""])
+NO_VALUES = (
+    "{1}",
+    "b'x'",
+    "2j",
+    "f()",
+    "a",
+    "__import__('os')",
+    "'half",
+    "[1",
+    "1" * 5000,
+    "nan",
+    "-inf",
+    "+1e999",
+    "",
+)
+
+
+@pytest.mark.parametrize("value", NO_VALUES)
 def test_what_is_no_value_makes_no_call(value: str) -> None:
     renderer = reader("lfm2")
     text = f"<|tool_call_start|>[f(a={value})]<|tool_call_end|>"

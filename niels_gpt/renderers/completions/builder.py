@@ -123,7 +123,7 @@ class TrimmedText:
         if self._suffix and self._last == self._suffix:
             rest = "".join(self._held).removesuffix(self._suffix)
             self._held, self._size = [rest] if rest else [], len(rest)
-            # The suffix may be white space (Qwen writes a newline), which is then counted no longer.
+            # The suffix may be white space (Qwen writes a newline): then it must no longer be counted.
             self._space = max(0, self._space - len(self._suffix))
         self._suffix = ""
 

@@ -136,7 +136,7 @@ class JSONReader:
             return True
         self.at, self._next = at + 1, _COLON
         if len(self._stack) == 1:
-            # Only keys of the outermost object: they are what readers of calls ask for.
+            # Only keys of the outermost object: readers of calls need no others.
             self.members.append(Member(json.loads(text[start : at + 1]), -1))
         return True
 

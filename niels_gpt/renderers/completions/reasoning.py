@@ -53,7 +53,7 @@ def read_reasoning(
     # Text that may still turn out to be content is held back: a reported event is never taken back.
     window = Window(completion, max(body, 0), tuple(filter(None, (form.closing, form.calls))))
     yield from window.pass_on(out.reasoning_to if is_open else hold)
-    # Nothing tells how the prompt ended: only a closing tag, before any call, makes reasoning of what was held back.
+    # It is not known how the prompt ended: only a closing tag, before any call, makes reasoning of what was held back.
     if not is_open and prompt is PromptEnd.UNKNOWN:
         if window.marker != form.closing:  # a closing tag after a call is within its arguments
             return 0

@@ -119,10 +119,10 @@ class Window:
         """Take note of what has been added to the completion."""
         if self.closed:
             return
-        # The window around this one may be behind; no reader waits for it.
         if self._within is None:
             end, ended = len(self.completion.text), self.completion.ended
         else:
+            # The window around this one has looked at the new text only if some reader waits for it.
             if not self._within.closed:
                 self._within._look()
             end, ended = self._within.stop, self._within.closed

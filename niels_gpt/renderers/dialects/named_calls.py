@@ -41,7 +41,6 @@ class NamedCalls(SeparateCalls, CallDialect):
 
     def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
         """See `SeparateCalls`. A call ends at the next one, or with the completion."""
-        # No tag closes a call: where the next one begins, or the completion ends, this one is complete.
         block = Window(completion, at + len(self.opening), (self.opening,))
         head = Window(completion, block.start, (_ARGUMENTS,), within=block)
         yield from head.pass_on(hold)

@@ -193,7 +193,7 @@ class Notation(ABC):
 # ---- Python
 
 _KEYWORD_END = re.compile(r"[=,)\n]")
-# Not a line's end: it ends a string that has one quote on each side, and in a long string it is read by itself.
+# Not a line's end: it ends a string that has one quote on each side, and in a long string it is read separately.
 _PLAIN = re.compile(r"""[^\\"'\n]*""")
 _WORD = re.compile(r"[-+.\w]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -327,8 +327,8 @@ def _json_word(word: str) -> str | None:
         value = float(word)
     except ValueError:
         return None
-    # 1., .5, 1e5. The last letter: `float` takes "nan", "inf" and "infinity", which are names in Python.
-    return json.dumps(value) if math.isfinite(value) and word[-1].lower() not in "nfy" else None
+    # 1., .5, +1e5. `float` also takes "nan" and "inf", which are names in Python.
+    return json.dumps(value) if math.isfinite(value) else None
 
 
 # ---- Gemma 4

@@ -192,21 +192,20 @@ class KimiSection(CallDialect):
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
         """See `CallReader`."""
         while (opened := (yield from next_block(completion, start, KIMI_OPENING, out))) >= 0:
-            inner = opened + len(KIMI_OPENING)
+            at = opened + len(KIMI_OPENING)
             out.begin_block(opened)
-            out.end_block(inner)
-            section = Window(completion, inner, (KIMI_CLOSING, KIMI_OPENING))
-            at = inner
+            out.end_block(at)
+            section = Window(completion, at, (KIMI_CLOSING, KIMI_OPENING))
             while True:
                 before = Window(completion, at, (_KIMI_CALL,), within=section)
                 yield from before.pass_on(out.content_to)
                 if not before.marker:
                     break
                 out.open_call(before.stop)
-                inner = before.stop + len(_KIMI_CALL)
+                id_at = before.stop + len(_KIMI_CALL)
                 # A call ends with its closing tag, or where the next one begins if the model has left the tag out.
-                limit = Window(completion, inner, (_KIMI_CALL,), within=section)
-                body = Window(completion, inner, (_KIMI_END_CALL,), within=limit)
+                limit = Window(completion, id_at, (_KIMI_CALL,), within=section)
+                body = Window(completion, id_at, (_KIMI_END_CALL,), within=limit)
                 at = close((yield from self._scan_call(before.stop, body, out)), out)
             start = section.stop
             if section.marker == KIMI_CLOSING:

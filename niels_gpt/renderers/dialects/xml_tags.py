@@ -54,7 +54,7 @@ class Pairs(SeparateCalls, CallDialect):
     def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
         """See `SeparateCalls`."""
         inner = at + len(self.opening)
-        # The first closing tag ends the call, also within a value: nothing tells it from the call's own.
+        # The first closing tag ends the call, also within a value: nothing distinguishes it from the call's own.
         block = Window(completion, inner, (self.closing, self.opening))
         name, arguments, status = yield from self._scan_pairs(block, schemas, out)
         yield from block.pass_on(hold)

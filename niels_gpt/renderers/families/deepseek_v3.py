@@ -83,7 +83,7 @@ class DeepSeekV3Renderer(Family):
     @staticmethod
     def header(view: ConversationView, index: int, out: Emitter) -> None:
         """Write the assistant's header, if there is one."""
-        # After results the template writes the content directly behind `<｜tool▁outputs▁end｜>`: the model continues at
+        # After results the template writes the content directly after `<｜tool▁outputs▁end｜>`: the model continues at
         # once, without a header.
         if index and view.roles[index - 1] == "tool":
             out.prefill = ""  # the generation prompt is empty there

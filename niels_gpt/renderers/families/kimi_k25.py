@@ -39,7 +39,7 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
     image_tokens = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
     placeholders: ClassVar[dict[str, int]] = {"<|media_pad|>": 1}
     optional_controls = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>")
-    # This template has no default system message any more.
+    # Unlike K2's, this template has no default system message.
     default_system = ""
 
     @staticmethod

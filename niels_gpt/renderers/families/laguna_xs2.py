@@ -91,7 +91,7 @@ class LagunaXS2Renderer(Family):
         if not text and not view.tools:
             return 1
         out.scaffold("<system>\n")
-        if text:  # the template asks for the text here: a block that holds tools only has one newline less
+        if text:  # as in the template: a block that holds tools only has one newline less
             out.scaffold("\n")
         if text and view.has_system:
             out.content(text, 0)

@@ -97,8 +97,8 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block, even an empty one: the caller's message, then the tools."""
-        # Where there is no system message the template takes an empty text in its place. Then it asks only whether
-        # there is a system text, and an empty one counts.
+        # Where there is no system message the template takes an empty text in its place. It writes the block if there
+        # is a system text, and an empty one counts.
         owner, text = view.system_owner, view.text(0) if view.has_system else ""
         out.scaffold("<|im_start|>system\n", owner)
         if view.has_system:
@@ -163,7 +163,7 @@ class Nemotron3Renderer(ChatMLTurns):
             # With calls the template applies `trim` to the content after the empty block; Ultra's does not.
             rest = rest if self.ultra else rest.strip()
         elif not has_reasoning and opened != closed:
-            # Without calls the template asks for both tags: half a block is text there.
+            # Without calls the template drops a block only if it has both tags; half a block is text there.
             return content.strip()
         out.model_markup(_EMPTY_BLOCK, index)
         return rest if calls else rest.rstrip()

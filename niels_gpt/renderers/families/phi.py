@@ -81,7 +81,7 @@ class Phi35Renderer(Phi3Renderer):
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a system message that is not empty."""
-        # The template asks for the role and for a content; Phi-3's template asks for the role only.
+        # The template writes a message of this role only if it has a content; Phi-3's looks at the role alone.
         if view.text(index):
             super().system(view, index, out)
 

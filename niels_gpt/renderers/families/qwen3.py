@@ -92,7 +92,7 @@ class Qwen3Renderer(ChatMLTurns):
                 out.assistant_turn(self.assistant_header, content, "<|im_end|>", "\n", index)
                 return
         out.scaffold(self.assistant_header, index)
-        has_content = bool(content)  # the template asks before it strips newlines (`lstrip`)
+        has_content = bool(content)  # the template tests this before it strips newlines (`lstrip`)
         # After the last query the template writes a block in the last message, and in others that have reasoning.
         is_current = (reasoning or is_last) and index > view.last_query
         if is_current or (reasoning and self.preserves_thinking(view, index)):
