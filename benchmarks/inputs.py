@@ -6,11 +6,13 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.cache.build_cache import build_pretrain_cache
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES
 from niels_gpt.messages import ChatMsg
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
@@ -44,6 +46,21 @@ def chats(characters: int) -> Iterator[list[ChatMsg]]:
                 return
             characters -= sum(len(message["content"]) for message in messages)
             yield messages
+
+
+def build_whole_cache(source: Any, folder: Path, tokenizer: Any) -> None:
+    """A pretraining cache of all texts of a source, without validation, in place of the one in `folder`."""
+    build_pretrain_cache(
+        source,
+        str(folder),
+        tokenizer=tokenizer,
+        max_train_tokens=1 << 40,
+        max_val_tokens=0,
+        shard_bytes=DEFAULT_SHARD_BYTES,
+        seed=42,
+        shuffle_buffer=None,
+        overwrite=True,
+    )
 
 
 class RandomTokens:

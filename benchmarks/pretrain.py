@@ -20,11 +20,9 @@ import gigatoken
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import texts
+from benchmarks import inputs, texts
 from benchmarks.pairs import Result
 from niels_gpt.builds.documents import document_encoder
-from niels_gpt.cache.build_cache import build_pretrain_cache
-from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES
 from niels_gpt.sources.text_files import TextFiles
 
 ROUNDS = 3
@@ -89,19 +87,7 @@ def line_of(text: str) -> str:
 def _build(source: Path, folder: Path) -> float:
     encoder = document_encoder(TOKENIZER)
     encoder.encode(["<|im_end|>", "a"])  # loads the general path, which only such texts need
-    return _timed(
-        lambda: build_pretrain_cache(
-            TextFiles([source]),
-            str(folder / "cache"),
-            tokenizer=encoder,
-            max_train_tokens=1 << 40,
-            max_val_tokens=0,
-            shard_bytes=DEFAULT_SHARD_BYTES,
-            seed=42,
-            shuffle_buffer=None,
-            overwrite=True,
-        )
-    )
+    return _timed(lambda: inputs.build_whole_cache(TextFiles([source]), folder / "cache", encoder))
 
 
 def _timed(work: Callable[[], Any]) -> float:

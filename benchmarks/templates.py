@@ -72,14 +72,18 @@ def _blocks(accepts: Any) -> Iterator[Block]:
             for chat, tools in corpus.take(SIZE):
                 kind = (*((message["role"], *sorted(message)) for message in chat), bool(tools))
                 if kind not in known:
-                    try:
-                        accepts(chat, tools)
-                        known[kind] = True
-                    except REFUSALS:
-                        known[kind] = False
+                    known[kind] = _is_accepted(accepts, chat, tools)
                 elif known[kind]:
                     data.append((chat, tools))
         yield Block(data[:SIZE], [])
+
+
+def _is_accepted(accepts: Any, chat: Any, tools: Any) -> bool:
+    try:
+        accepts(chat, tools)
+    except REFUSALS:
+        return False
+    return True
 
 
 def main() -> None:

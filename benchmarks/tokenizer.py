@@ -7,8 +7,7 @@ from pathlib import Path
 
 from benchmarks import inputs
 from benchmarks.pairs import Result, measure
-from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES
+from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 CHARACTERS = 8_000_000
@@ -29,17 +28,7 @@ def _pretrain(folder: Path, tokenizer: SentencePieceTokenizer) -> list[Result]:
     texts = list(inputs.documents(CHARACTERS))
 
     def build() -> None:
-        build_pretrain_cache(
-            texts,
-            str(folder / "pretrain"),
-            tokenizer=tokenizer,
-            max_train_tokens=1 << 40,
-            max_val_tokens=0,
-            shard_bytes=DEFAULT_SHARD_BYTES,
-            seed=42,
-            shuffle_buffer=None,
-            overwrite=True,
-        )
+        inputs.build_whole_cache(texts, folder / "pretrain", tokenizer)
 
     return _beside_encoding("pretrain", build, texts, tokenizer)
 

@@ -129,7 +129,7 @@ for module in pkgutil.walk_packages(niels_gpt.__path__, "niels_gpt."):
     if not module.name.endswith("__main__"):
         try:
             importlib.import_module(module.name)
-        except Exception as error:
+        except Exception as error:  # of any class, which the test compares
             print(module.name, f"{type(error).__name__}: {error}".splitlines()[0], sep="\\t")
 """
 

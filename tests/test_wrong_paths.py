@@ -103,12 +103,20 @@ def test_an_error_of_the_system_does_not_repeat_a_whole_path(capsys: pytest.Capt
     assert "secret" not in said
 
 
-def test_an_export_of_a_file_says_what_to_build_first(ask: Ask) -> None:
-    Path("chats.jsonl").write_text("{}\n")
-    code, error = ask("export", "chats.jsonl", "--to", "hf", "--out", "out")
+@pytest.mark.parametrize(
+    ("name", "to", "command"),
+    [
+        ("chats.jsonl", "hf", "episodes build"),
+        ("pairs.jsonl", "trl-dpo", "preferences build"),
+        ("notes.md", "nanogpt", "cache build-pretrain"),
+    ],
+)
+def test_an_export_of_a_file_says_what_to_build_first(ask: Ask, name: str, to: str, command: str) -> None:
+    Path(name).write_text("{}\n")
+    code, error = ask("export", name, "--to", to, "--out", "out")
     assert code == 3
-    assert "chats.jsonl: a file; expected a cache, episodes or preferences. Build first: " in error
-    assert "niels-gpt episodes build chats.jsonl --out DIR" in error
+    assert f"{name}: a file; expected a cache, episodes or preferences. Build first: " in error
+    assert f"niels-gpt {command} {name} --out DIR, then niels-gpt export DIR --to {to}" in error
 
 
 @pytest.mark.parametrize(

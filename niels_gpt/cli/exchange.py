@@ -152,8 +152,13 @@ def export_command(
     if not source.exists():
         raise no_such_directory(source, "a cache, episodes or preferences")
     if source.is_file():
+        from niels_gpt.sources.files.inputs import TEXT_SUFFIXES
+
+        command = "cache build-pretrain" if source.suffix in TEXT_SUFFIXES else "episodes build"
+        if to in PREFERENCE_FORMATS:
+            command = "preferences build"
         raise CacheError(
-            f"{source}: a file; expected a cache, episodes or preferences. Build first: niels-gpt episodes build "
+            f"{source}: a file; expected a cache, episodes or preferences. Build first: niels-gpt {command} "
             f"{source} --out DIR, then niels-gpt export DIR --to {to}"
         )
     from niels_gpt.export.run import export

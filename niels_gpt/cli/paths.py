@@ -36,15 +36,7 @@ def existing(expected: str = "", what: str = "file or directory") -> dict[str, A
             if "://" not in text and not any(sign in text for sign in "*?[") and not _is_there(text):
                 remedy = f"expected {expected}. Check the path" if expected else "check the path"
                 raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
-            libraries = [
-                library
-                for beginnings, ends, library in _LIBRARIES
-                if text.startswith(beginnings) or text.endswith(ends)
-            ]
-            for library in [*libraries, *(["fsspec"] if "://" in text else [])]:
-                # Found, but not imported, which may take seconds.
-                if find_spec(library) is None:
-                    raise MissingExtra(library)
+            _check_libraries_of(text)
         return value
 
     return {"callback": checked}
@@ -56,6 +48,17 @@ _LIBRARIES: Final = (
     (("hf://",), (), "huggingface_hub"),
     ((), (".parquet", ".arrow", ".zst"), "pyarrow"),
 )
+
+
+def _check_libraries_of(text: str) -> None:
+    """Raise `MissingExtra` if a library that reads a path or URL is not installed."""
+    libraries = [
+        library for beginnings, ends, library in _LIBRARIES if text.startswith(beginnings) or text.endswith(ends)
+    ]
+    for library in [*libraries, *(["fsspec"] if "://" in text else [])]:
+        # Found, but not imported, which may take seconds.
+        if find_spec(library) is None:
+            raise MissingExtra(library)
 
 
 def _is_there(text: str) -> bool:

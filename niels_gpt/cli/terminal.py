@@ -172,7 +172,7 @@ def add_left_out(table: Table, manifest: Mapping[str, Any]) -> None:
 def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
     """Print a warning, as a build's last line, if more than `WARN_OF_BAD_ROWS` of its rows were unusable."""
     bad = manifest.get("bad_rows") or {"left_out": 0, "of": 0}
-    if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:  # never of none, as 0 > 0 is false
+    if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:  # without rows: 0 > 0, which is false
         share = f"{bad['left_out'] / bad['of']:.1%}"
         line = f"{where}: {bad['left_out']:,} of {bad['of']:,} rows ({share}) were unusable and are not in it"
         print_line(f"{line}; rejected.jsonl lists them", "bold yellow")

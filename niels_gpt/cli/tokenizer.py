@@ -64,26 +64,42 @@ def train(
     if kind == "byte-bpe" and (model_type is not None or character_coverage is not None):
         raise UsageError("--model-type and --character-coverage are for --kind sentencepiece; leave them out")
     options: dict[str, Any] = {"vocab_size": vocab_size, "seed": seed, "max_lines": max_lines, "overwrite": overwrite}
-    trained: dict[str, Any]  # what --json prints
     with ShownProgress() as progress:
         if kind == "byte-bpe":
-            from niels_gpt.tokenizer.training import train_byte_bpe
-
-            bpe = train_byte_bpe(inputs, directory, progress=progress, **options)
-            # "eos" and "bos", the beginnings of the names that Hugging Face uses: eos_token, bos_token.
-            special = {name[:3]: bpe.added_ids[text] for name, text in bpe.special_tokens.items()}
-            trained = {"model": str(directory), "vocab_size": bpe.vocab_size, "special_token_ids": special}
-            trained["sha256"] = bpe.fingerprints["tokenizer"]
+            trained = _train_byte_bpe(inputs, directory, progress=progress, **options)
         else:
-            from niels_gpt.tokenizer import train_tokenizer
-
             options["model_type"] = model_type or "unigram"
             options["character_coverage"] = 1.0 if character_coverage is None else character_coverage
-            spm = train_tokenizer(inputs, directory, progress=progress, **options)
-            trained = {"model": spm.model_path, "vocab_size": spm.vocab_size}
-            trained |= {"special_token_ids": spm.special_token_ids(), "sha256": spm.sha256}
+            trained = _train_sentencepiece(inputs, directory, progress=progress, **options)
     if as_json:
         print_json(trained)
     else:
         unit = "ids" if kind == "byte-bpe" else "pieces"
         out().print(f"{trained['model']}: {trained['vocab_size']:,} {unit}, sha256 {trained['sha256'][:12]}")
+
+
+def _train_byte_bpe(inputs: list[str], directory: Path, **options: Any) -> dict[str, Any]:
+    """Train byte-level BPE; returns what --json prints."""
+    from niels_gpt.tokenizer.training import train_byte_bpe
+
+    tokenizer = train_byte_bpe(inputs, directory, **options)
+    return {
+        "model": str(directory),
+        "vocab_size": tokenizer.vocab_size,
+        # "eos" and "bos", the beginnings of the names that Hugging Face uses: eos_token, bos_token.
+        "special_token_ids": {name[:3]: tokenizer.added_ids[text] for name, text in tokenizer.special_tokens.items()},
+        "sha256": tokenizer.fingerprints["tokenizer"],
+    }
+
+
+def _train_sentencepiece(inputs: list[str], directory: Path, **options: Any) -> dict[str, Any]:
+    """Train a SentencePiece model; returns what --json prints."""
+    from niels_gpt.tokenizer import train_tokenizer
+
+    tokenizer = train_tokenizer(inputs, directory, **options)
+    return {
+        "model": tokenizer.model_path,
+        "vocab_size": tokenizer.vocab_size,
+        "special_token_ids": tokenizer.special_token_ids(),
+        "sha256": tokenizer.sha256,
+    }

@@ -22,7 +22,8 @@ from typing import Any
 _ANY = rb".{0,16}"  # a character, in whatever way JSON writes it; `.` is no line end, so that a match is within one row
 _NON_ASCII = rb"[\x80-\xff]{1,4}|(?:\\+u[0-9a-f]{4}){1,2}"
 _CATEGORIES = {codes.CATEGORY_DIGIT: b"[0-9]|" + _NON_ASCII, codes.CATEGORY_WORD: b"[0-9a-z_]|" + _NON_ASCII}
-# Of these the shortest form for bytes is the same: whether a repetition is greedy does not change which rows match.
+# All become the same repetition of bytes. A greedy and a lazy one match the same rows; a possessive one matches fewer,
+# which the proof then rules out.
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 _ANYWHERE = (codes.AT, codes.ASSERT, codes.ASSERT_NOT, codes.FAILURE)
 # JSON writers keep letters, digits and these as they are. Others may become escapes.

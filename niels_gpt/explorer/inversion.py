@@ -207,13 +207,8 @@ def _messages(
         if part.role == "assistant":
             # The end of turn belongs to the completion: without it, reasoning and calls may count as unfinished.
             parsed = renderer.parse_response([*text.ids[part.start : part.stop], *stops], tools=tools)
-            if parsed.reasoning_content:
-                # Where prompts open the reasoning, a parser takes all that follows for it. It is only believed where
-                # the ids close it, or open it just before the content (in at most four tokens).
-                inside = renderer.encoder.decode(text.ids[part.start : part.stop])
-                before = renderer.encoder.decode(text.ids[max(0, part.start - 4) : part.start])
-                if not any(mark in inside for mark in ("think>", "<|")) and not before.rstrip().endswith("<think>"):
-                    parsed = replace(parsed, content=_spelled(renderer, named["text"]), reasoning_content=None)
+            if parsed.reasoning_content and not _has_reasoning_marks(renderer, text.ids, part):
+                parsed = replace(parsed, content=_spelled(renderer, named["text"]), reasoning_content=None)
             message, number = _assistant(parsed, number)
             open_calls = list(message.get("tool_calls", []))
         else:
@@ -225,6 +220,16 @@ def _messages(
                 message |= {"tool_call_id": identity, **({"name": name} if name else {})}
         messages.append(message)
     return messages
+
+
+def _has_reasoning_marks(renderer: Renderer, ids: list[int], part: Part) -> bool:
+    """Whether the ids of a completion close its reasoning, or those before it open the reasoning.
+
+    Where prompts open the reasoning, a parser takes all that follows for it, and without such marks it is mistaken.
+    """
+    inside = renderer.encoder.decode(ids[part.start : part.stop])
+    before = renderer.encoder.decode(ids[max(0, part.start - 4) : part.start])  # the mark has at most four tokens
+    return any(mark in inside for mark in ("think>", "<|")) or before.rstrip().endswith("<think>")
 
 
 def _assistant(parsed: ParsedResponse, number: int) -> tuple[dict[str, Any], int]:
@@ -296,7 +301,7 @@ def _pattern(texts: dict[bytes, str]) -> _Between:
     ordered = sorted(texts, key=len, reverse=True)  # the longest first: a turn of tools begins as a user's does
     alternatives = []
     for number, text in enumerate(ordered):
-        # A tool's name and a call's id in a probe stand for any: each becomes a group that takes the rest of its line.
+        # The name and the call id of a probe are examples: each becomes a group that takes the rest of its line.
         spelled, seen = re.escape(text), False
         for wanted, group in ((_CALL_IDS[0], "i"), (_CALL_IDS[1], "i"), (_NAME, "n")):
             escaped = re.escape(wanted.encode())

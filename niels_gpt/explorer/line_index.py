@@ -285,7 +285,7 @@ class LineIndex:
         starts: list[int] = []
         names: list[str] = []
         at = 0
-        self._read.begin(self.files)  # none where the rows come from elsewhere: how far it has come is not known then
+        self._read.begin(self.files)  # another reader's rows have no files, and the share that is read stays unknown
         in_files = (record for file in self.files for record in read_records(file, self._read))
         for number, record in enumerate(in_files if self._opened is None else self._opened.records()):
             # A rejected row is written too, as null, so that row numbers and lines stay the same.

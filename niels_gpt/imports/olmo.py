@@ -113,6 +113,11 @@ def _dtype(file: Path, entries: int | None, token_dtype: str | None) -> str:
     # The mask has a byte for each token: 1000 entries and 4000 bytes of tokens are uint32.
     if entries and size % entries == 0 and size // entries in widths:
         return widths[size // entries]
+    if entries is not None and (entries or size):
+        raise InputError(
+            f"{_mask_of(file)}: {entries:,} entries for {size:,} bytes of tokens; expected one for every 2 bytes "
+            "(uint16) or 4 bytes (uint32). One of the two files is cut; copy both again"
+        )
     raise UsageError(
         f"{file}: has no mask from which the token dtype follows; pass token_dtype (--token-dtype uint16 or uint32)"
     )

@@ -208,7 +208,7 @@ def engine_json(
         model = {**model, "vocab": {**model["vocab"], **words}}
     body = {**read.data, "added_tokens": read.others, "model": model}
     rest, dumped = _never_prepending(body), _dumped(body)
-    # `rest` usually equals `body`, and dumping megabytes a second time would be felt.
+    # `rest` usually equals `body`, and dumping megabytes a second time takes noticeable time.
     return EngineJson(dumped, dumped if rest == body else _dumped(rest), _dumped(read.data))
 
 

@@ -94,11 +94,14 @@ class FastPath:
 
         These are empty in the layout; the general path encodes them.
         """
+        unsafe = np.flatnonzero(batch.nfc_classes >= self._unsafe_class).tolist()
+        if not unsafe:  # the usual case: nothing was encoded for another reason
+            return batch, set()
         # The class of a string says only that it may change. Those that are in the tokenizer's form already do not.
         borders = batch.edges[edges_of(batch.pieces)].tolist()
         normal = {
             at: self._normalise(texts[at], facts[at])
-            for at in np.flatnonzero(batch.nfc_classes >= self._unsafe_class).tolist()
+            for at in unsafe
             if not unicodedata.is_normalized(self._form, batch.data[borders[at] : borders[at + 1]].decode())
         }
         if not normal:

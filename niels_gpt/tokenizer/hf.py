@@ -394,7 +394,7 @@ class _JsonChecker:
             ids = vocab.values()
         else:
             raise self.wrong("model.vocab", vocab, "an object of ids, or a list of scores")
-        # `type`, because `True` is an int, too. Whole sets, because a loop over 150 000 ids would be felt.
+        # `type`, because `True` is an int, too. Whole sets, because a loop over 150 000 ids takes noticeable time.
         if ids and not (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MOST_IDS):
             wrong = next(token for token in ids if not _is_id(token))
             raise self.wrong("an id of model.vocab", wrong, f"a number from 0 to {MOST_IDS - 1:,}")
