@@ -116,15 +116,7 @@ def document_encoder(source: Any, separator: str | None = None) -> DocumentEncod
         if separator is not None:
             raise UsageError(f"a DocumentEncoder has its separator; leave out separator={separator!r}")
         return source
-    tokenizer: CacheTokenizer | PieceEncoder
-    if isinstance(source, CacheTokenizer):
-        tokenizer = source
-    elif isinstance(source, str | PathLike) and Path(source).name == MODEL_NAME:
-        tokenizer = load_sentencepiece(Path(source))  # its error says how to train one
-    else:
-        opened = open_encoder(source)
-        # One of ours is a `CacheTokenizer` inside of an encoder, whose sentinels separate documents.
-        tokenizer = opened.tokenizer if isinstance(opened, SentencePieceEncoder) else opened
+    tokenizer = _tokenizer_of(source)
     if isinstance(tokenizer, CacheTokenizer):
         return _with_sentinels(tokenizer, separator)
     special = {name: _special_id(tokenizer, name) for name in ("eos", "bos")}
@@ -165,6 +157,16 @@ def _with_sentinels(tokenizer: CacheTokenizer, separator: str | None) -> Documen
         )
     after = () if separator == "none" else (special["eot"],)
     return DocumentEncoder(tokenizer, (), after, special, {"separate_documents": bool(after)})
+
+
+def _tokenizer_of(source: Any) -> CacheTokenizer | PieceEncoder:
+    if isinstance(source, CacheTokenizer):
+        return source
+    if isinstance(source, str | PathLike) and Path(source).name == MODEL_NAME:
+        return load_sentencepiece(Path(source))  # its error says how to train one
+    encoder = open_encoder(source)
+    # One of ours is a `CacheTokenizer` inside of an encoder; its sentinels separate documents.
+    return encoder.tokenizer if isinstance(encoder, SentencePieceEncoder) else encoder
 
 
 def _special_id(encoder: PieceEncoder, name: str) -> int | None:

@@ -87,7 +87,7 @@ class ReadCache:
         with _locked(target):
             # This class makes no links, and might write through one. A user who changes the directory at the same
             # moment is not stopped by this: the read cache must belong to its users.
-            below = [Path(root, name) for root, folders, files in os.walk(target) for name in folders + files]
+            below = [Path(where, entry) for where, folders, files in os.walk(target) for entry in folders + files]
             for path in (target, *below):
                 if path.is_symlink():
                     raise _planted(path)

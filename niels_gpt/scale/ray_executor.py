@@ -206,8 +206,8 @@ class _Queue:
         """Submit units that are late a second time, as many as there are idle workers."""
         if self._late:  # of the overtaken attempts, those that still run
             _, self._late = self._ray.wait(self._late, num_returns=len(self._late), timeout=0)
-        seconds = sum(started.second is not None for started in self.under_way)
-        busy = len(self.under_way) + seconds + len(self._late)
+        second_attempts = sum(started.second is not None for started in self.under_way)
+        busy = len(self.under_way) + second_attempts + len(self._late)
         if busy >= workers or not self._times:
             return
         # Two units a worker are in the queue, so most wait for one other before they begin.

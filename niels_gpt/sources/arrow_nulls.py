@@ -81,8 +81,7 @@ class _NullFilter:
             if value is None:
                 # Arrow adds `default` to all properties where one has it. A null counts as written if the rest of the
                 # schema allows null.
-                rest = {name: part for name, part in node.items() if name != key}
-                if key in ("default", "const") and _allows_null(rest, {}):
+                if key in ("default", "const") and _allows_null({one: node[one] for one in node if one != key}, {}):
                     result[key] = None
                 else:
                     self.dropped += 1

@@ -230,7 +230,7 @@ class PatientFile(io.RawIOBase):
         # Position and file are those of this attempt: after a timeout the stalled call may still run in its thread,
         # with the file object that it had. `_forget` drops that object, and the next attempt opens another.
         def read() -> tuple[Any, str | None, bytes]:
-            if self._by_ranges:  # one request; it opens no file and tells no version
+            if self._by_ranges:  # one request; it opens no file and returns no version
                 return None, None, bytes(fs.cat_file(path, start=at, end=at + wanted))
             current, version = _open_version(fs, path) if file is None else (file, None)
             current.seek(at)
@@ -383,9 +383,8 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
     except Exception as error:  # botocore, aiohttp, ... : each file system raises errors of its own library
         if is_missing(error):
             remedy = "check the address; the bucket must exist"
-        elif is_refusal(error) or "redentials" in str(
-            error
-        ):  # botocore without any key: "Unable to locate credentials"
+        elif is_refusal(error) or "redentials" in str(error):
+            # Without any key botocore raises an error of its own: "Unable to locate credentials".
             remedy = "check the credentials and what they allow"
         elif isinstance(error, OSError) and error.errno in STORAGE_REMEDIES:
             remedy = STORAGE_REMEDIES[error.errno]

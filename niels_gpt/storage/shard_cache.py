@@ -340,9 +340,9 @@ class ShardCache:
     def _evict(self, allowed: int) -> int:
         """Evict the least recently used shards until at most `allowed` bytes remain; returns how many bytes remain."""
         sizes = {shard_dir: _bytes_of(shard_dir) for shard_dir in self._shard_dirs()}
-        # Parts first: one whose lock is free is of a process that was killed, and is of no use to anybody.
         # The number of a shard's last use is in its lock file; 0 if it was never used.
         uses = {shard_dir: _number_in(self._lock_path(shard_dir.name)) for shard_dir in sizes}
+        # Parts first: one whose lock is free is of a process that was killed, and is of no use.
         for shard_dir in sorted(sizes, key=lambda shard_dir: (not shard_dir.name.endswith(PART), uses[shard_dir])):
             is_part = shard_dir.name.endswith(PART)
             if not is_part and sum(sizes.values()) <= allowed:

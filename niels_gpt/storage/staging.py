@@ -261,7 +261,7 @@ def _delete(folder: Path) -> None:
 @contextmanager
 def _moved_away(target: Path) -> Iterator[None]:
     """Move a finished `target` out of the way during the block; put it back after an error."""
-    # A rename replaces an empty directory by itself, and refuses any other.
+    # A rename replaces an empty directory, and refuses any other.
     if not target.is_dir() or not any(target.iterdir()):
         yield
         return
@@ -284,8 +284,8 @@ def rename_and_delete(path: Path) -> None:
         with suppress(FileNotFoundError):
             path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.trash"))
         _delete_trash(path)
-    except BaseException:
-        # Ctrl-C, or the error that `rmtree` makes of it. The command then says that nothing half-written remains.
+    except BaseException:  # Ctrl-C, or the error that `rmtree` makes of it
+        # The command then says that nothing half-written remains.
         _delete_trash(path)
         raise
 

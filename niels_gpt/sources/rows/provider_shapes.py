@@ -137,7 +137,7 @@ def _text_of(value: Any, where: str) -> str:
 def anthropic_tools(tools: list[Any]) -> list[Any]:
     """Tools in the OpenAI chat format."""
     return [
-        # In the order of the keys, which templates write as they find it.
+        # The keys stay in their order, because templates write a tool as JSON in the order of its keys.
         {
             "type": "function",
             "function": {"parameters" if key == "input_schema" else key: value for key, value in tool.items()},
