@@ -16,8 +16,8 @@ LOADING := episodes trainers scale preferences export examples
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) \
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Each family or tokenizer times each case is 9,500 tests of the renderers alone: a sample of each test with more than 24
-# runs, so that all fits twenty minutes on a slow machine. `make test CASES=` runs every case.
+# Of each test with more than 24 cases a sample runs. All cases of the renderers' tests, each for each family or tokenizer,
+# are 9,500; with them the whole run took half an hour on a slow machine. `make test CASES=` runs all.
 CASES = --cases 24
 
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.

@@ -193,17 +193,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _sampled(items: list[pytest.Item], most: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The cases that run and those that do not: of each test with more than `most`, the ones whose names hash lowest.
+    """The cases that run and those that do not.
 
-    ::
+    Of a test with more than `most` cases, `most` run, or an eighth if that is more. A hash of their names chooses them,
+    so that each test runs with other families and tokenizers, and a case that fails runs again the next time::
 
-        --cases 2:  a[x] a[y] a[z] b[x] b[y] b[z] c    a[y] a[z] and b[x] b[z] and c may run: each test draws its own
-
-    Every test is judged by other families and tokenizers then, and every run draws the same: a failure comes again.
+        --cases 2    a[x] a[y] a[z] b[x] b[y] b[z] c    for example a[y] a[z] b[x] b[z] c
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if not item.get_closest_marker("slow"):  # those are left out, or asked for
+        if not item.get_closest_marker("slow"):  # pytest leaves these out unless -m selects them
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out: set[str] = set()
     for of_test in cases.values():
