@@ -16,14 +16,14 @@ LOADING := episodes trainers scale preferences export examples
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) \
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Of each test with more than 24 cases a sample runs. All cases of the renderers' tests, each for each family or tokenizer,
+# Of each test with more than 12 cases a sample runs. All cases of the renderers' tests, each for each family or tokenizer,
 # are 9,500; with them the whole run took half an hour on a slow machine. `make test CASES=` runs all.
-CASES = --cases 24
+CASES = --cases 12
 
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test slow lowest newest check docs man licences dist sbom bench format clean
+.PHONY: help demo quick test slow lowest newest check docs man licences dist wheels sbom bench format clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -82,6 +82,9 @@ dist: man  ## the source distribution, a wheel of this platform and one for ever
 	NIELS_GPT_KERNEL=require $(BIN)/python -m uv build --quiet --out-dir dist
 	NIELS_GPT_KERNEL=off $(BIN)/python -m uv build --quiet --wheel --out-dir dist
 	ls dist
+
+wheels: .venv/installed  ## after `make dist`: the wheels of Linux and macOS, for x86_64 and aarch64, built on this machine
+	$(BIN)/python -m tools.cross_wheels dist/niels_gpt-*.tar.gz
 
 sbom: .venv/installed  ## what an installation consists of, as CycloneDX, into dist/
 	$(BIN)/python -m tools.sbom dist/niels_gpt.cdx.json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -165,3 +166,25 @@ def test_a_wheel_installs_and_runs_the_demo_without_torch(
     assert "torch, which is not installed: pip install 'niels-gpt[torch]'" in printed("demo")
     assert "double-bos" in printed("rules")
     assert "qwen3" in printed("renderers")
+
+
+@pytest.mark.slow
+def test_wheels_of_other_platforms_are_built_on_this_one(sdist: Path, tmp_path: Path) -> None:
+    """Their libraries are for these processors and systems, and each wheel is otherwise that of this platform."""
+    beginnings = {
+        "manylinux_2_17_x86_64": ("<4s14xH", (b"\x7fELF", 62)),
+        "manylinux_2_17_aarch64": ("<4s14xH", (b"\x7fELF", 183)),
+        "macosx_10_15_x86_64": ("<II", (0xFEEDFACF, 0x01000007)),  # a Mach-O file of 64 bits, and the processor
+        "macosx_11_0_arm64": ("<II", (0xFEEDFACF, 0x0100000C)),
+    }
+    copied = shutil.copy(sdist, tmp_path)
+    command = [sys.executable, "-m", "tools.cross_wheels", copied]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if "Failed to fetch" in done.stderr or "No solution found" in done.stderr:
+        pytest.skip("cannot install the compiler from the package index")
+    assert done.returncode == 0, done.stderr
+    for tag, (layout, expected) in beginnings.items():
+        with zipfile.ZipFile(tmp_path / f"{NAME}-cp311-abi3-{tag}.whl") as wheel:
+            library = wheel.read("niels_gpt/_kernel.abi3.so")
+            assert f"Tag: cp311-abi3-{tag}" in wheel.read(f"{NAME}.dist-info/WHEEL").decode()
+        assert struct.unpack_from(layout, library) == expected, tag
