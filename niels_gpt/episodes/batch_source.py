@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -194,9 +195,12 @@ class BatchSource(Batches[EpisodeBatch]):
         drawn = super().draw(place, n)
         if self._stream is None:
             return drawn
-        begun, stream = self.starting_place(place), self._stream
-        number = next((i for i, (_, after) in enumerate(drawn, 1) if stream.in_another_window(begun, after)), n)
-        return drawn[:number]
+        schedule, begun = self.schedule, self.starting_place(place)
+        assert isinstance(schedule, ShardWindows)  # see `stream_of`
+        end = schedule.window_end(begun)
+        # A window that ends at row 10, batches that end at 4 8 12 16: the third is the last that is drawn.
+        in_window = (after.epoch == begun.epoch and after.position < end for _, after in drawn)
+        return drawn[: sum(takewhile(bool, in_window)) + 1]
 
     def _global_sums(self, rows: Int64s, rank_sums: BatchSums, place: Place) -> tuple[int | None, float | None]:
         """Trained tokens and mask sum over the rows of all ranks; `rank_sums` are this rank's."""

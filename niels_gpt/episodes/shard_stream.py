@@ -101,10 +101,6 @@ class ShardStream:
         """Drop the open shards: another stream of this process, such as that of val, needs the room."""
         self._opened = None
 
-    def in_another_window(self, place: Place, after: Place) -> bool:
-        """Whether other shards are needed at the second place than at the first."""
-        return self._schedule.window_at(place) != self._schedule.window_at(after)
-
     def reader(self, spans: RowSpans, place: Place | None) -> EpisodeReader:
         """The reader of these spans; their shards get the numbers that it has for them.
 

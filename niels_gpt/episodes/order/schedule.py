@@ -333,7 +333,7 @@ class ShardWindows:
             return np.arange(start, stop)
         shards, ends = self._epoch(epoch)
         # Windows that end at rows 5 10 11: position 5 has one end at or below it, so it is in window 1.
-        first = int(np.searchsorted(ends, start, side="right"))
+        first = int(ends.searchsorted(start, side="right"))
         parts, at = [np.empty(0, dtype=np.int64)], start
         while at < stop:
             begin, end = (int(ends[first - 1]) if first else 0), int(ends[first])
@@ -351,14 +351,20 @@ class ShardWindows:
         # whose row 2 + 2 - 2 = 2 it is.
         firsts = self.bounds[shards]
         ends = np.cumsum(self.bounds[shards + 1] - firsts)
-        shard = np.searchsorted(ends, places, side="right")
+        shard = ends.searchsorted(places, side="right")
         before = np.concatenate([[0], ends[:-1]])[shard]
         return np.asarray(firsts[shard] + places - before)
 
     def window_at(self, place: Place) -> tuple[int, int]:
         """The epoch and the number of the window in which a place is."""
         _, ends = self._epoch(place.epoch)
-        return place.epoch, int(np.searchsorted(ends, place.position, side="right"))
+        return place.epoch, int(ends.searchsorted(place.position, side="right"))
+
+    def window_end(self, place: Place) -> int:
+        """The position, in the place's epoch, at which the next window begins."""
+        # Windows that end at rows 5 10 11: a place at position 5 is in the second, which ends at 10.
+        _, ends = self._epoch(place.epoch)
+        return int(ends[ends.searchsorted(place.position, side="right")])
 
     def most_windows(self, rows: int) -> int:
         """How many windows so many rows that follow each other are in, at most; two at least.
