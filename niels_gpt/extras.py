@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final, ParamSpec, TypeVar
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, UsageError
@@ -35,19 +35,23 @@ def check_library(name: str) -> None:
     """Import an optional library and check its version.
 
     Raises:
-        MissingExtra: it is not installed. UsageError: it is too old.
+        MissingExtra: it is not installed. UsageError: it is too old, or its version is unknown.
     """
     try:
-        import_module(name)
+        library = import_module(name)
     except ModuleNotFoundError as error:
         if error.name not in (name, None):
             raise  # the library is there, but lacks one of its own dependencies
         raise MissingExtra(name) from error
-    found, least = version(name), MINIMUM_VERSIONS[name]
-    if _numbers(found) < _numbers(least):
+    try:
+        found: str | None = version(name)
+    except PackageNotFoundError:  # built from source and put on the path; such a torch still says its own version
+        found = vars(library).get("__version__")
+    least = MINIMUM_VERSIONS[name]
+    if found is None or _numbers(found) < _numbers(least):
+        there = f"{name} is installed without its version" if found is None else f"{name} {found} is installed"
         raise UsageError(
-            f"{name} {found} is installed; this needs {least} or newer: pip install --upgrade "
-            f"'niels-gpt[{EXTRA_OF_LIBRARY[name]}]'"
+            f"{there}; this needs {least} or newer: pip install --upgrade 'niels-gpt[{EXTRA_OF_LIBRARY[name]}]'"
         )
 
 

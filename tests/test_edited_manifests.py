@@ -147,17 +147,17 @@ def test_one_line_or_it_works(niels: Niels, manifest: str, command: str) -> None
     cases = [(place, value) for place in places(whole) for value in WRONG]
     for place, value in draw.sample(cases, min(CASES, len(cases))):
         path.write_text(json.dumps(edited(whole, place, value)))
-        told = f"{'.'.join(place)} = {'missing' if value is MISSING else value!r}: {command}"
+        case = f"{'.'.join(place)} = {'missing' if value is MISSING else value!r}: {command}"
         if command == "EXPLORE":
             with suppress(DataError):
                 explored(path.parent)
             continue
         try:
             result = niels(*command.format(path.parent).split())
-        except Exception as error:
-            raise AssertionError(told) from error
+        except Exception as error:  # what a reader raises for a wrong value may be anything; the failure names the case
+            raise AssertionError(case) from error
         errors = [line for line in result.err.splitlines() if line.startswith("error:")]
-        assert (result.code, len(errors)) in ((0, 0), (DATA, 1), (FOUND, 0)), f"{told}: {result}"
+        assert (result.code, len(errors)) in ((0, 0), (DATA, 1), (FOUND, 0)), f"{case}: {result}"
 
 
 def test_every_edit_is_an_edit() -> None:

@@ -119,6 +119,17 @@ def test_an_export_of_a_file_says_what_to_build_first(ask: Ask, name: str, to: s
     assert f"niels-gpt {command} {name} --out DIR, then niels-gpt export DIR --to {to}" in error
 
 
+@pytest.mark.parametrize("name", ["meta.json", "episodes.json", "train/tokens.bin"])
+def test_an_export_of_a_datasets_file_names_its_directory(ask: Ask, name: str) -> None:
+    """The advice was to build episodes of it."""
+    for each in ("episodes.json", name):
+        Path("data", each).parent.mkdir(parents=True, exist_ok=True)
+        Path("data", each).write_text("{}\n")
+    code, error = ask("export", f"data/{name}", "--to", "hf", "--out", "out")
+    assert code == 3
+    assert f"data/{name}: a file of a dataset; expected its directory: niels-gpt export data --to hf" in error
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -172,6 +172,7 @@ def _message(error: Any, ctx: Any) -> str:
     message = str(error.message)
     param = getattr(error, "param", None)
     name = getattr(error, "option_name", None)
+    # Before the next test: `BadOptionUsage`, of an option without its value, has an `option_name`, too.
     if name is not None and type(error).__name__ == "NoSuchOption":
         known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
         return f"no option {name}{did_you_mean(name, [each for each in known if each.startswith('--')])} {help_page}"
@@ -212,11 +213,13 @@ def _value_message(error: Any, param: Any, message: str) -> str:
     for words, expected in _NUMBERS.items():
         if words in message:
             return f"{_name(param)}{found}; expected {expected}"
+    # pydantic puts these words in front of the message of a ValueError.
     return f"{_name(param)}{found}; {message.removeprefix('Value error, ')}"
 
 
 def unknown_command(name: str, known: Sequence[str], ctx: Any) -> UsageError:
     """The error for a command that does not exist."""
+    # With a near name, the list of all others would hide it.
     near = "" if nearest(name, known) else f"; expected one of {', '.join(known)}"
     return UsageError(f"no command {name!r}{near}{did_you_mean(name, known)} (see {ctx.command_path} --help)")
 

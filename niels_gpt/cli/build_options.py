@@ -202,6 +202,7 @@ class ExecutorFlags:
             ray = RayRunner(self.ray_address, workers=self.workers, timeout=self.unit_timeout)
             return UnitExecutor(ray, slice_bytes=self.unit_bytes)
         if self.ray_address is not None:
+            # Refused, because the local engine would ignore it without a word.
             raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
         # One process unless the user asks for more; Ray above takes all CPUs of its cluster.
         local = LocalRunner(self.workers or 1, timeout=self.unit_timeout)
@@ -220,6 +221,7 @@ def source_options(
     """The `BuildOptions` of a source: how its build runs, and what its manifest records about it."""
     return BuildOptions(
         source_name=source.name,
+        # As the caller has computed it, with progress: it hashes every file.
         source_config=config,
         max_bad_rows=max_bad_rows,
         overwrite=overwrite,

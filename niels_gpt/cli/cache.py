@@ -283,6 +283,7 @@ def build_all_command(
     In parallel: niels-gpt cache build-all --skip roam --order units --workers 16
     """
     limits.check()
+    # Before anything is built: FineWeb-Edu comes first and takes hours, and only then are the notes looked for.
     corpora.check()
     from niels_gpt.cache.build_all import REPORT_NAME, build_all
 

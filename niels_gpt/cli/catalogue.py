@@ -189,6 +189,7 @@ def _print_renderer(entry: dict[str, Any]) -> None:
         console.print(Padding(Text(option["help"]), (0, 0, 0, 4)))
     console.print()
     # The example is a switch of this renderer itself, so that it works when it is copied.
+    # The last one, because a config's own options follow those that all families share.
     switches = [f"{each['name']}=true" for each in entry["options"] if each["type"] == _TYPES[bool]]
     console.print(Text(f"Set one with --renderer-option {switches[-1] if switches else 'NAME=VALUE'}", style="dim"))
     if entry["name"] == "template":

@@ -274,6 +274,7 @@ def doctor(
     inputs.check(script, rows.validation)
     for file in (rows.fix, report.file):
         must_be_writable(file)
+    # The report is written last, so it would replace the repaired rows.
     if rows.fix is not None and report.file is not None and rows.fix.resolve() == report.file.resolve():
         raise UsageError(
             f"--fix and --out both write {report.file}; name two files, one for the rows, one for the report"

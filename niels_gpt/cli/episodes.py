@@ -163,6 +163,7 @@ def build(
             metadata=encoding.metadata,
             options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
+    # Never `None` after a build; the empty one is for the type checker.
     manifest = open_manifest(directory) or {}
     keys = {"dataset": str(directory)}
     print_built(directory, manifest, keys, _counts(manifest), tokenizer=encoding.tokenizer, as_json=as_json)
@@ -249,6 +250,7 @@ def _counts(manifest: dict[str, Any]) -> Table:
         share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
         table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
     add_left_out(table, manifest)
+    # Both splits have the same counts, so one of them shows whether the dataset has images.
     if "images" in manifest["splits"][SPLITS[0]]:
         images, tokens = (
             sum(manifest["splits"][split][name] for split in SPLITS) for name in ("images", "image_tokens")

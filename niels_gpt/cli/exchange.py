@@ -31,6 +31,7 @@ from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.imports.run import FORMATS as IMPORTS
 from niels_gpt.scale.fetch import MAX_BYTES, ReadCache
+from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.storage.manifests import no_such_directory
 from niels_gpt.values import VALUE_HELP, name_and_value, option_value
@@ -152,15 +153,7 @@ def export_command(
     if not source.exists():
         raise no_such_directory(source, "a cache, episodes or preferences")
     if source.is_file():
-        from niels_gpt.sources.files.inputs import TEXT_SUFFIXES
-
-        command = "cache build-pretrain" if source.suffix in TEXT_SUFFIXES else "episodes build"
-        if to in PREFERENCE_FORMATS:
-            command = "preferences build"
-        raise CacheError(
-            f"{source}: a file; expected a cache, episodes or preferences. Build first: niels-gpt {command} "
-            f"{source} --out DIR, then niels-gpt export DIR --to {to}"
-        )
+        raise _is_a_file(source, to)
     from niels_gpt.export.run import export
 
     with ShownProgress() as progress:
@@ -190,6 +183,27 @@ def export_command(
     for line in manifest["use"]:
         print_line(f"* {line}", "")
     print_line(f"{directory} is complete; its README.md repeats this, with more")
+
+
+def _is_a_file(source: Path, to: str) -> CacheError:
+    """The error of an export of a file: its dataset's directory, or the command that builds a dataset of it."""
+    # A manifest, or data in a directory below it, such as train/tokens.bin. Not every file beside a manifest: rows may
+    # lie beside a meta.json of another program.
+    if source.name in MANIFEST_NAMES or source.suffix in (".bin", ".idx", ".npy"):
+        for folder in source.parents[:3]:
+            if any((folder / name).is_file() for name in MANIFEST_NAMES):
+                return CacheError(
+                    f"{source}: a file of a dataset; expected its directory: niels-gpt export {folder} --to {to}"
+                )
+    from niels_gpt.sources.files.inputs import TEXT_SUFFIXES
+
+    command = "cache build-pretrain" if source.suffix in TEXT_SUFFIXES else "episodes build"
+    if to in PREFERENCE_FORMATS:
+        command = "preferences build"
+    return CacheError(
+        f"{source}: a file; expected a cache, episodes or preferences. Build first: niels-gpt {command} "
+        f"{source} --out DIR, then niels-gpt export DIR --to {to}"
+    )
 
 
 def import_command(

@@ -41,6 +41,8 @@ from niels_gpt.sources.rows.chat_shapes import DIALECTS
 from niels_gpt.sources.rows.preference_rows import FORMS
 from niels_gpt.values import VALUE_HELP, name_and_value
 
+# Only for results of functions: typer resolves the annotations of commands and groups when a command is loaded, so
+# what these name is imported at run time.
 if TYPE_CHECKING:
     from niels_gpt.renderers.choice import RendererOptions
     from niels_gpt.renderers.family import Family
@@ -112,6 +114,7 @@ ChatInputs = Annotated[
         **EXISTING,
     ),
 ]
+# `\\[` in a help text, here and below: rich would take `[default: ...]` for a tag and drop it.
 RowFormat = Annotated[
     str | None,
     typer.Option(

@@ -187,7 +187,8 @@ def _phases(phases: Any, sizes: Mapping[str, tuple[int, int]], title: str) -> Ta
 
 def _bytes(number: int) -> str:
     size, units = float(number), ["B", "kB", "MB", "GB", "TB", "PB"]
-    while size >= 1000 and len(units) > 1:
+    # From 999.5 on three digits would be 1e+03.
+    while size >= 999.5 and len(units) > 1:
         size, units = size / 1000, units[1:]
     return f"{size:.3g} {units[0]}"
 

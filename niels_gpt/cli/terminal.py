@@ -95,6 +95,7 @@ def run(command: Callable[[], Any]) -> None:
     stdout = sys.stdout
     try:
         try:
+            # An optional library may be imported where nothing has checked for it: that error names its extra, too.
             with_extras_named(command)()
         finally:
             if sys.stdout is not stdout:  # typer puts another there when the pipe is closed, and exits with 1
@@ -362,6 +363,8 @@ class ShownProgress(Progress):
 
         seconds, left = now - self._started, ""
         share = self._done / self._total if self._total else None
+        # The fraction is ahead of the steps, since it counts units that are being built. Once all steps are done, they
+        # are exact.
         if self._fraction is not None and self._total != self._done:
             share = self._fraction
             left = f", {share:.0%}"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import InputError, NielsError, UsageError
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export.llmc import HEADER, MAGIC_AND_VERSION
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, as_ids, by_split, map_file, require
@@ -33,13 +33,10 @@ def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     for split, paths in found.items():
         tokens = 0
         for file in paths:
-            try:
-                ids = array_of(file)
-            except NielsError:  # no array of ids, which is reported when it is read
-                continue
+            # Whatever can be refused is refused now: files are hashed before they are read, which may take hours.
+            ids = array_of(file)
             tokens += ids.size
             if ids.ndim == 1:
-                # Required now: files are hashed before they are read, which may take hours.
                 required(options.eos_id, file)
         splits[split] = SplitFiles(paths, False, partial(_read_arrays, paths, options.eos_id), tokens)
     return splits

@@ -110,10 +110,12 @@ def _dtype(file: Path, entries: int | None, token_dtype: str | None) -> str:
         return {"uint16": "<u2", "uint32": "<u4"}[token_dtype]
     widths = {2: "<u2", 4: "<u4"}
     size = file.stat().st_size
+    if not size and not entries:
+        return "<u2"  # no tokens, which are the same in any dtype
     # The mask has a byte for each token: 1000 entries and 4000 bytes of tokens are uint32.
     if entries and size % entries == 0 and size // entries in widths:
         return widths[size // entries]
-    if entries is not None and (entries or size):
+    if entries is not None:
         raise InputError(
             f"{_mask_of(file)}: {entries:,} entries for {size:,} bytes of tokens; expected one for every 2 bytes "
             "(uint16) or 4 bytes (uint32). One of the two files is cut; copy both again"

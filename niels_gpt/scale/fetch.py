@@ -130,6 +130,7 @@ class ReadCache:
         for entry in sorted(others, key=_last_use):
             if sum(sizes.values()) + needed <= self._max_bytes:
                 return
+            # Entries that another process holds stay, even if the directory is then larger than its limit.
             with _locked(entry, wait=False) as free:
                 if free:  # not while another process fetches it
                     self._progress.note(f"{entry}: evicted, {sizes.pop(entry):,} bytes")

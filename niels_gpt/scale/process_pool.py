@@ -243,6 +243,7 @@ def _too_many_deaths(unit_task: UnitTask, why: str) -> EngineError:
 
 def _start(pickled_job: bytes, workers: int) -> tuple[multiprocessing.process.BaseProcess, Connection]:
     """A new worker and the pipe to it. Spawned, because forking a process with threads (tokenizers) may deadlock."""
+    # 8 workers on 64 cores: 8 threads each. By default each would start a thread for every core.
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")  # up to Python 3.13 Linux would fork
     ours, theirs = context.Pipe()

@@ -95,6 +95,7 @@ def publish(
     manifest_name, manifest = find_manifest(folder)
     data = read_regular(folder / manifest_name)
     fs, root = file_system(url)
+    # Without the lock: where the manifest has arrived all files have, and nothing is sent.
     if has_file(fs, f"{root}/{manifest_name}", len(data), sha256(data).hexdigest()):
         remove_dead_lock(fs, root)
         progress.note(f"{without_passwords(url)}: already published, nothing to do")
@@ -103,6 +104,7 @@ def publish(
     with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
         _make_room(fs, root, url, overwrite)
         uploader: Uploader
+        # fsspec gives one protocol as a text, several (s3, s3a) as a tuple.
         if "s3" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
             uploader = MultipartUploader(fs, part_bytes, progress)
         else:

@@ -149,6 +149,7 @@ def _in_order(queue: _Queue, unit_tasks: Iterator[UnitTask], workers: int) -> Ge
     """Keep two units per worker in Ray's queue, and yield finished units in order."""
     waiting: deque[_Started] = deque()
     while True:
+        # 4 workers: at most 16 * 4 units are begun or wait for their turn, and 8 of them are in Ray's queue.
         wanted = min(AHEAD * workers - len(waiting), 2 * workers - len(queue.under_way))
         waiting.extend(queue.start(unit_task) for unit_task in islice(unit_tasks, max(0, wanted)))
         if not waiting:
@@ -187,6 +188,7 @@ class _Queue:
 
     def __init__(self, ray: Any, job: Any, timeout: float | None) -> None:
         self._ray, self._job, self._timeout = ray, job, timeout
+        # SPREAD, because by default Ray prefers machines that are busy already until half of their CPUs are used.
         options = {"num_cpus": 1, "max_retries": RAY_RETRIES, "scheduling_strategy": "SPREAD"}
         self._remote = ray.remote(**options)(_build)
         self.under_way: list[_Started] = []
@@ -231,6 +233,7 @@ class _Queue:
             if started.since is None:
                 started.since = now if started.unit_task.attempts_path.exists() else None
             elif now - started.since > self._timeout:
+                # `force` kills the worker. Else Ray raises KeyboardInterrupt in it, which one that hangs may not see.
                 self._ray.cancel(started.ref, force=True)
                 self._again(started, f"took longer than {self._timeout:g} s")
 

@@ -90,6 +90,7 @@ class ChatFile(ChatSource):
                 found = candidates(record.value)
                 self._refuse_two_readings(record, found)
                 refuse_labelled(record.value, record.where)
+                # The first: where several can read the row, they give the same messages.
                 seen |= dict.fromkeys(found[:1])
         # Rows of a provider without calls look like plain messages; one row with them shows what all are.
         first = next(iter(seen), None)
@@ -296,6 +297,7 @@ class ChatFiles(ChatSource):
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
+        # Nothing counts but what is read of this slice, so that the fraction is the slice's own.
         for file in self.files:
             file.count.begin(())
         if part.kind == "files":

@@ -262,6 +262,7 @@ class FineWebEduUnits(HubSource, TextSource):
                         slices = slice_file(file, UNIT_BYTES)
                     parts += [replace(part, path=file.url) for part in slices]
             for done, number in enumerate(seeds.order(self.seed, window, len(parts)), start=1):
+                # The window of the files 8 to 15 of 20, after 3 of its 12 units: (8 + 8 * 3 / 12) / 20 = 0.5.
                 yield replace(parts[number], read=(first + len(chosen) * done / len(parts)) / len(files))
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
@@ -328,6 +329,7 @@ class WikiText(HubSource, TextSource):
                 return
             for number, slices in enumerate(found):
                 for part in slices or ():
+                    # Of two splits, half of the second: (1 + 0.5) / 2 = 0.75.
                     yield replace(part, read=(number + part.read) / len(found))
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:

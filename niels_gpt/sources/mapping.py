@@ -41,6 +41,7 @@ from niels_gpt.sources.files.inputs import Record, Rejected
 
 COLUMNS: Final = ("messages", "role", "content", "prompt", "completion", "system", "tools")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+# A name, a number in brackets, or the dot between two steps.
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]|\.")
 
 Row = Mapping[str, Any]
@@ -182,6 +183,7 @@ def _steps(path: str) -> list[str | int]:
         at = step.end()
         if step[0] != ".":
             steps.append(step[1] if step[1] is not None else int(step[2]))
+    # The expression skips dots wherever they are, so two in a row and those at the ends are refused here.
     if at < len(path) or not steps or isinstance(steps[0], int) or ".." in path or path.strip(".") != path:
         raise UsageError(f"{path!r} is no path of a column; expected names and numbers such as data.turns or a[0].text")
     return steps

@@ -107,6 +107,7 @@ def threads(
             where = f"{name} row {number}"
             yield _left_out(where, "duplicate", f"an earlier row has the message id {row['message_id']}, too")
             continue
+        # These columns alone: rows have many more, and the messages of all trees are held in memory.
         messages[row["message_id"]] = {key: row[key] for key in COLUMNS}
         replies[row["parent_id"]].append(row["message_id"])
     for parent in [parent for parent in replies if parent is not None and parent not in messages]:

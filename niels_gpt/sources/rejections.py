@@ -93,6 +93,7 @@ class BadRowLimit:
             number = re.fullmatch(r"\s*-\d+\s*", value)
             expected = "0 or more" if number else 'a number of rows, a share such as 5%, or "all"'
             raise UsageError(f"{name} is {shown(int(value) if number else value)}; expected {expected}")
+        # Exact: in floats 29% of 100 rows are 28.999999999999996, and 29 unusable ones would be too many.
         return cls(None, Fraction(found[1]) / 100)
 
     def allows(self, bad: int, rows: int) -> bool:

@@ -98,6 +98,7 @@ class TextFiles(TextSource):
             return self.hashed.checked(chain.from_iterable(map(_documents, files)), files)
         file = as_file(part.path)
         if part.kind == "text":
+            # The position in the file counts from the file's beginning: of bytes 10 to 30, at 20 half is read.
             self.count.done, self.count.total = -part.start, part.stop - part.start
             return self.hashed.checked(_parts(file, part.start, part.stop, part.before, self.count), [file])
         return self.hashed.checked(map(_document, read_slice(file, part, self.count)), [file])

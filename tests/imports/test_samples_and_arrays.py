@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,3 +243,30 @@ def test_what_the_files_do_not_say_is_asked_for_before_they_are_read(form: str, 
     with pytest.raises(UsageError, match=option):
         import_episodes(tmp_path / "in", form, tmp_path / "back", progress=progress)
     assert not steps
+
+
+@pytest.mark.parametrize(
+    "values", [np.ones(6, np.float32), np.ones((1, 2, 3), np.uint16)], ids=["floats", "three axes"]
+)
+def test_an_array_that_holds_no_ids_is_refused_before_files_are_hashed(values: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "a.npy", np.ones((2, 3), np.uint16))
+    np.save(tmp_path / "in" / "b.npy", values)
+    steps: list[str] = []
+    progress = Progress()
+    progress.begin = lambda what, **_: steps.append(what)  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"b\.npy: .*; expected ids"):
+        import_episodes(tmp_path / "in", "npy", tmp_path / "back", progress=progress)
+    assert not steps
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_empty_token_file_needs_no_dtype(masked: bool, tmp_path: Path) -> None:
+    """It asked for --token-dtype, with which it said that no file contains rows."""
+    (tmp_path / "in").mkdir()
+    for name in ("token_ids_part_0000.npy", *(["labels_mask_part_0000.npy"] if masked else [])):
+        (tmp_path / "in" / name).touch()
+    with gzip.open(tmp_path / "in" / "token_ids_part_0000.csv.gz", "wb"):
+        pass
+    with pytest.raises(InputError, match="no file contains rows"):
+        import_episodes(tmp_path / "in", "olmo", tmp_path / "back")

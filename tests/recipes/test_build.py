@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import niels_gpt as ng
+from niels_gpt.cli.recipes import _bytes
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import CacheError, DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
@@ -567,3 +568,12 @@ def test_datasets_that_do_not_fit(folder: Path, source: str, more: str, said: st
     (folder / "recipe.toml").write_text(f"{begin}{source}{end[end.index('[mixture]') - 1 :]}{more}")
     with pytest.raises(NielsError, match=re.escape(said)):
         open_recipe(read_recipe(folder / "recipe.toml"))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (123_456, "123 kB"), (999_600, "1 MB"), (2_500_000_000, "2.5 GB")],
+)
+def test_sizes_of_a_plan_have_three_digits(number: int, text: str) -> None:
+    """999,600 bytes were 1e+03 kB."""
+    assert _bytes(number) == text

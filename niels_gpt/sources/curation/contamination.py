@@ -110,6 +110,7 @@ def _batches(files: Sequence[AnyFile], words: int) -> Iterator[list[tuple[str, s
         for record in read_records(file):
             if isinstance(record, Rejected):
                 raise InputError(f"{record.detail}; repair the benchmark, because every text of it is searched for")
+            # Words have one space between them, so 13 words have 12 spaces.
             batch += [(record.where, text) for text in _texts(record) if words_of(text).count(" ") >= words - 1]
             if len(batch) >= TEXTS_AT_ONCE:
                 yield batch

@@ -97,6 +97,7 @@ class RowFilters:
         if self.languages is not None:
             if not self.languages:
                 raise UsageError("languages is empty, so no row would be left; name one, or leave it out")
+            # Ranking any text names all languages that the library knows.
             codes = sorted({code for code, _ in _identifier().rank("")})
             for language in self.languages:
                 if language not in codes:
