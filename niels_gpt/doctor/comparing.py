@@ -9,7 +9,7 @@ from typing import Any
 from niels_gpt.doctor.context import is_renderer, renderer_for
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import examine_slices
-from niels_gpt.doctor.layout_inference import PROBES, AnyRenderer
+from niels_gpt.doctor.layouts.probes import PROBES, AnyRenderer
 from niels_gpt.doctor.open_input import Opened, is_tokenizer
 from niels_gpt.doctor.options import DiagnoseOptions
 from niels_gpt.doctor.rows import ChatRow, chat_rows

@@ -19,8 +19,9 @@ from typing import Any, TypeGuard
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import Examination
-from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
-from niels_gpt.doctor.layout_inference import NO_TEMPLATE, AnyRenderer, infer_layout, layout_without_template
+from niels_gpt.doctor.layouts.inference import NO_TEMPLATE, infer_layout, layout_without_template
+from niels_gpt.doctor.layouts.layout import Layout, plain_layout, sentinel_layout
+from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rules import (
     RULES,

@@ -22,8 +22,8 @@ from niels_gpt.doctor.columns import token_parts
 from niels_gpt.doctor.copies import store_minhashes
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
-from niels_gpt.doctor.layout import Layout
-from niels_gpt.doctor.layout_inference import AnyRenderer
+from niels_gpt.doctor.layouts.layout import Layout
+from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, ChatRow, Int64s, TokenRows, Turns, chat_rows
 from niels_gpt.doctor.rules import (

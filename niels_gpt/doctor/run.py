@@ -20,7 +20,7 @@ from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, SEED, DiagnoseOptions
 from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, vocabulary
+from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, wrapped_ids
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
@@ -270,9 +270,9 @@ def details_of(rule: Rule, counters: Counters) -> dict[str, Any]:
     if rule.id == "history-thinking-stripped":
         names = ("samples needed", "tokens of these samples", "tokens of one sequence each")
         return {name: counters.sums[f"thinking: {name}"] for name in names}
-    if rule.id == "ids-wrapped" and counters.sums[vocabulary.ENCODED_AGAIN]:
+    if rule.id == "ids-wrapped" and counters.sums[wrapped_ids.ENCODED_AGAIN]:
         low = "rows without ids from 65,536 on"
-        return {low: counters.sums[vocabulary.LOW], "of these encoded again": counters.sums[vocabulary.ENCODED_AGAIN]}
+        return {low: counters.sums[wrapped_ids.LOW], "of these encoded again": counters.sums[wrapped_ids.ENCODED_AGAIN]}
     if rule.id == "tool-arguments-mixed":
         return {form: counters.sums[f"arguments as {form}"] for form in ("text", "object")}
     if f"{rule.id}: conversations" in counters.sums:

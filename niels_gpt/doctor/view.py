@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
-from niels_gpt.doctor.layout import Layout
+from niels_gpt.doctor.layouts.headers import WrongHeaders, wrong_headers
+from niels_gpt.doctor.layouts.layout import Layout
+from niels_gpt.doctor.layouts.turns import turns_of
 from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts_in, covered
 from niels_gpt.forks import cached_property
 
@@ -39,22 +40,6 @@ class Scope:
     sentinels: Mapping[str, int] = field(default_factory=dict)
 
 
-class WrongHeaders(NamedTuple):
-    """Where turns begin with headers that the format does not write; positions of their first tokens, in order.
-
-    Attributes:
-        short: less white space follows than the format writes.
-        unknown: the header is another one.
-        long: more white space follows, before a block of reasoning.
-        spaced: more white space follows, which may also be the first of the message.
-    """
-
-    short: Int64s
-    unknown: Int64s
-    long: Int64s
-    spaced: Int64s
-
-
 @dataclass(frozen=True)
 class View:
     """Rows of ids as rules see them; everything derived is computed at most once.
@@ -78,7 +63,7 @@ class View:
         layout = self.scope.layout
         if self.rendered_turns is not None:
             return self.rendered_turns
-        return layout.turns(self.rows) if layout is not None and layout.trusted else None
+        return turns_of(layout, self.rows) if layout is not None and layout.trusted else None
 
     @cached_property
     def trained(self) -> Bools:
@@ -180,22 +165,7 @@ class View:
         none = np.zeros(0, dtype=np.int64)
         if self.rendered_turns is not None or layout is None or self.turns is None or not len(rows.ids):
             return WrongHeaders(none, none, none, none)
-        start, which, after, sizes = layout.white_space_after(rows)
-        # The white space that each opener needs.
-        wanted = np.array(layout.min_white_space or [0] * len(layout.openers), dtype=np.int64)[which]
-        # Nothing is missing where the row, or its text before padding, ends inside the header.
-        complete = after < rows.starts[1:][rows.row_of[start]]
-        complete &= ~self.padding[np.minimum(after, len(rows.ids) - 1)]
-        unknown = layout.unknown_headers(rows)
-        followers = layout.followers(rows, after)
-        headers = zip(which.tolist(), followers.tolist(), strict=True)
-        # A header that no probe has is not judged: no white space is too much for it.
-        most = np.array([layout.most_white_space.get(header, 1 << 30) for header in headers], dtype=np.int64)
-        # A control token before padding begins no header.
-        unknown = unknown[~self.padding[np.minimum(unknown + 1, len(rows.ids) - 1)]]
-        # Followers are -1 or ids, so without a token for <think> no header is followed by -2.
-        long, thinks = complete & (sizes > most), followers == (layout.think or (-2,))[0]
-        return WrongHeaders(start[complete & (sizes < wanted)], unknown, start[long & thinks], start[long & ~thinks])
+        return wrong_headers(layout, rows, self.padding)
 
     @cached_property
     def role_of(self) -> Int64s:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.doctor import Report, diagnose
-from niels_gpt.doctor.layout_inference import infer_layout
+from niels_gpt.doctor.layouts.inference import infer_layout
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import RenderedTokens
 from niels_gpt.renderers.template.renderer import DefaultRenderer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.doctor import Report, diagnose
-from niels_gpt.doctor.layout_inference import infer_layout
+from niels_gpt.doctor.layouts.inference import infer_layout
 from niels_gpt.renderers.base import build_training_samples
 from tests.doctor.made import (
     Row,

@@ -13,7 +13,7 @@ pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import diagnose
 from niels_gpt.doctor import examine as pool
-from niels_gpt.doctor.layout_inference import PROBES
+from niels_gpt.doctor.layouts.probes import PROBES
 from niels_gpt.errors import UsageError
 from tests.doctor.made import CHATML, Row, as_rows, assistant, chats, model, rows, samples, template_of, user
 from tests.doctor.test_reading import as_jsonl, as_parquet

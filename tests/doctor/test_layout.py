@@ -13,8 +13,9 @@ pytest.importorskip("tokenizers")
 
 from niels_gpt.doctor import diagnose
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.layout import Layout, occurrences, rows_of, sentinel_layout
-from niels_gpt.doctor.layout_inference import infer_layout
+from niels_gpt.doctor.layouts.inference import infer_layout
+from niels_gpt.doctor.layouts.layout import Layout, sentinel_layout
+from niels_gpt.doctor.layouts.turns import occurrences, rows_of, turns_of
 from niels_gpt.doctor.rows import ASSISTANT, counts_in, covered
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
@@ -53,7 +54,7 @@ def test_what_the_assistant_says_is_found_in_ids_alone(family: str) -> None:
         assert family in ("raw", "inkling")
         return
     rows = rows_of([one.token_ids for one in made])
-    own = layout.turns(rows).assistants
+    own = turns_of(layout, rows).assistants
     found = covered(own.body, own.sampled_end if layout.has_own_stop else own.end, len(rows.ids))
     either = np.zeros(len(rows.ids), dtype=np.bool_)
     if layout.repeats_opener:  # ids alone do not tell a new channel of a message from a new message of the same role
@@ -116,7 +117,7 @@ row = st.lists(st.integers(1, 7), min_size=1, max_size=14)
 @given(st.lists(row, min_size=1, max_size=4))
 def test_turns_of_sentinels_are_those_of_a_slow_reading(many: list[list[int]]) -> None:
     rows = rows_of(many)
-    turns = sentinel_layout(SPECIAL, 8).turns(rows)
+    turns = turns_of(sentinel_layout(SPECIAL, 8), rows)
     wanted = [
         (number, role, base + start, base + stop if stop >= 0 else -1, base + end)
         for number, (ids, base) in enumerate(zip(many, rows.starts.tolist(), strict=False))

@@ -11,8 +11,8 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import diagnose
-from niels_gpt.doctor.layout import occurrences
-from niels_gpt.doctor.layout_inference import infer_layout
+from niels_gpt.doctor.layouts.inference import infer_layout
+from niels_gpt.doctor.layouts.turns import occurrences
 from niels_gpt.doctor.rows import ASSISTANT
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.messages import Conversation
@@ -221,6 +221,60 @@ def test_channels_are_no_header_and_no_hole_whichever_of_their_openers_is_traine
         at = occurrences(np.array(row["input_ids"]), opener_of(renderer))[0]
         row["labels"][at] = row["input_ids"][at]
     assert "header-trained" in diagnose(rows, renderer=renderer).rules()
+
+
+def with_headers(renderer: Any, header: str) -> list[dict[str, Any]]:
+    """Rows of gpt-oss in which this text is between `<|start|>assistant` and `<|message|>`, with its control tokens."""
+    message = renderer.encoder.added_ids["<|message|>"]
+    words = renderer.encoder.encode_pieces([header], [True])[0].tolist()
+    rows = []
+    for messages in made_chats(turns=2):
+        made = renderer.render(messages)
+        ids, labels = list(made.token_ids), list(made.labels())
+        for start in occurrences(np.array(ids), opener_of(renderer)).tolist()[::-1]:
+            first = start + len(opener_of(renderer))
+            stop = ids.index(message, first)
+            ids[first:stop], labels[first:stop] = words, words
+        rows.append({"input_ids": ids, "labels": labels})
+    return rows
+
+
+@pytest.mark.parametrize("header", ["", "<|channel|>thoughts", "<|channel|>", "analysis"])
+def test_a_channel_that_the_format_does_not_have_is_another_header(header: str) -> None:
+    """The model writes the channel itself, so it is sampled text, but a server reads answers by it."""
+    renderer = renderer_of("gpt-oss")
+    report = diagnose(with_headers(renderer, header), renderer=renderer)
+    assert report.rules("error") == ["header-drift"]
+    found = report.finding("header-drift")
+    assert found is not None
+    assert (found.rows, found.count) == (8, 16)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>final",
+        "<|channel|>analysis",
+        "<|channel|>commentary to=functions.rain <|constrain|>json",
+        " to=functions.rain<|channel|>commentary json",
+        "<|channel|>analysis to=browser.search code",
+    ],
+)
+def test_headers_that_gpt_oss_writes_are_its_own(header: str) -> None:
+    renderer = renderer_of("gpt-oss")
+    assert diagnose(with_headers(renderer, header), renderer=renderer).rules("error") == []
+
+
+@pytest.mark.parametrize("tool", ["browser.search", "python", "functions.rain"])
+def test_results_of_gpt_osss_own_tools_are_no_other_header(tool: str) -> None:
+    renderer = renderer_of("gpt-oss")
+    result = f"<|start|>{tool} to=assistant<|channel|>commentary<|message|>4 degrees<|end|>"
+    words = renderer.encoder.encode_pieces([result], [True])[0].tolist()
+    rows = with_headers(renderer, "<|channel|>final")
+    for row in rows:
+        at = occurrences(np.array(row["input_ids"]), opener_of(renderer))[-1]
+        row["input_ids"][at:at], row["labels"][at:at] = words, [-100] * len(words)
+    assert diagnose(rows, renderer=renderer).rules("error") == []
 
 
 def test_a_token_that_models_write_and_templates_do_not_is_no_forgery() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from rich.console import Console
 
 from niels_gpt.doctor import Report, diagnose
-from niels_gpt.doctor.layout_inference import TOOLS, call, infer_layout, result
+from niels_gpt.doctor.layouts.inference import infer_layout
+from niels_gpt.doctor.layouts.probes import TOOLS, call, result
 from niels_gpt.doctor.show import render
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers import build_training_samples

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.doctor import diagnose
-from niels_gpt.doctor.rules.vocabulary import changes_inside
+from niels_gpt.doctor.rules.encoded_again import changes_inside
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.samples import chats_file, notes_dir
 from tests.assets import ASSETS, needs_assets

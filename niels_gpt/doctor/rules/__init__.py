@@ -11,7 +11,8 @@
     packing.py    several texts in a row     vocabulary.py   ids of another tokenizer
     contents.py   the text of messages       cut_answers.py  answers that break off
     secrets.py    patterns of keys in it     code_pages.py   texts of another code page
-    shares.py     how frequent faults are
+    shares.py     how frequent faults are    wrapped_ids.py  ids that were stored in 16 bits
+    encoded_again.py  whether ids are those that their text is encoded as
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.layout import Layout
+from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.rows import ASSISTANT, TOOL, Bools, covered
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import TurnMasks, View

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.layout_inference import TOOLS, assistant, call, result, user
+from niels_gpt.doctor.layouts.probes import TOOLS, assistant, call, result, user
 from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError, shown

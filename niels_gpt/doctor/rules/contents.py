@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.layout_inference import AnyRenderer, assistant, user
+from niels_gpt.doctor.layouts.probes import AnyRenderer, assistant, user
 from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.code_pages import misread
 from niels_gpt.doctor.rules.rule import Rule

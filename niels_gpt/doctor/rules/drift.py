@@ -7,7 +7,7 @@ from typing import Final
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
-from niels_gpt.doctor.layout_inference import AnyRenderer
+from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError

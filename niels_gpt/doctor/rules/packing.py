@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from niels_gpt.doctor.layout import occurrences
+from niels_gpt.doctor.layouts.turns import occurrences
 from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Int64s
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View

@@ -10,8 +10,8 @@ import numpy as np
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
-from niels_gpt.doctor.layout import Layout
-from niels_gpt.doctor.layout_inference import PROBES, AnyRenderer, render_probes
+from niels_gpt.doctor.layouts.layout import Layout
+from niels_gpt.doctor.layouts.probes import PROBES, AnyRenderer, render_probes
 from niels_gpt.doctor.rules.chats import system_fault
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters, Hits
-from niels_gpt.doctor.layout import Layout
+from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.rows import Bools, Int64s, Turns, counts_in
 from niels_gpt.doctor.rules import cut_answers
 from niels_gpt.doctor.view import View

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.layout import Layout, occurrences
+from niels_gpt.doctor.layouts.layout import Layout
+from niels_gpt.doctor.layouts.turns import occurrences
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, SYSTEM, TOOL, Bools, Int64s, Turns, counts_in, covered
 from niels_gpt.doctor.rules import turn_ends
 from niels_gpt.doctor.rules.rule import Rule

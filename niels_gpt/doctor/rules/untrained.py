@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
-from niels_gpt.doctor.layout import Layout
+from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Bools, Int64s, covered
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import TurnMasks, View, after_white_space
