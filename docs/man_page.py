@@ -34,7 +34,9 @@ EXIT_CODES = {
     "2": "The call is wrong.",
     "3": "The data is wrong.",
     "4": "Rules that the doctor could not judge (with --strict or --fail-on not-judged).",
+    "129": "Ended by SIGHUP, as where its terminal is closed; nothing half-written remains.",
     "130": "Interrupted; nothing half-written remains.",
+    "143": "Ended by SIGTERM; nothing half-written remains.",
 }
 
 

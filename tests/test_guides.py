@@ -24,6 +24,7 @@ import typer
 from niels_gpt.cli.main import app, main
 from tests.conftest import REPOSITORY
 from tests.test_documentation import PAGES
+from tests.test_ranges import commands as every_command
 
 FOLDERS = ("guides", "coming_from", "concepts")
 GUIDES = [page for folder in FOLDERS for page in (REPOSITORY / "docs" / folder).glob("*.md")]
@@ -157,14 +158,20 @@ def test_every_page_with_python_is_run_by_a_test() -> None:
         assert any(f'{page.name}"' in source or f"{page.name} against" in source for source in tests), page.name
 
 
-def options_of(words: list[str]) -> tuple[str, set[str]]:
-    """The command that words name, and its options."""
+def command_of(words: list[str]) -> tuple[Any, str]:
+    """The command that words name, and its name."""
     command: Any = typer.main.get_command(app)
     path = "niels-gpt"
     context = click.Context(command)
     while hasattr(command, "resolve_command") and words:
         name, command, words = command.resolve_command(context, words)
         path = f"{path} {name}"
+    return command, path
+
+
+def options_of(words: list[str]) -> tuple[str, set[str]]:
+    """The command that words name, and its options."""
+    command, path = command_of(words)
     names = {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
     return path, {name for name in names if name.startswith("-")} | {"--help"}
 
@@ -185,6 +192,35 @@ def test_options_of_commands_exist(page: Path) -> None:
             for word in words:
                 if word.startswith("--"):
                     assert word.partition("=")[0] in known, f"{page.name}: {path} has no {word}"
+
+
+def test_pages_do_not_write_into_directories_of_other_pages() -> None:
+    """A reader follows several pages in one folder; a directory that another page has filled is refused."""
+    outputs: dict[str, tuple[Path, str]] = {}
+    for page in sorted(GUIDES):
+        lines = [line for block in blocks_of(page) if block.language == "sh" for line in commands(block.code)]
+        for line in lines:
+            words = shlex.split(line, comments=True)
+            if "--out" not in words:
+                continue
+            out = words[words.index("--out") + 1]
+            before = outputs.setdefault(out, (page, line))
+            # Builds find what the same command has built; exports and the rest refuse their own directory, too.
+            again = before[1] == line and "build" in words
+            assert before[0] == page or again, f"{page.name} and {before[0].name} both write {out}"
+    for out, (page, _) in outputs.items():
+        for other, (second, _) in outputs.items():
+            inside = Path(out) in Path(other).parents
+            assert not inside or page == second, f"{second.name} writes {other} into {out} of {page.name}"
+
+
+def test_every_help_page_has_an_example_of_its_own_command() -> None:
+    """`preferences verify` is the function of `episodes verify`, and its page had the example of that command."""
+    for path, _ in every_command():
+        command, _ = command_of(list(path))
+        if command.hidden:  # `episodes show`, another name of `show`
+            continue
+        assert f"niels-gpt {' '.join(path)} " in f"{command.help} ", path
 
 
 def test_faults_of_guides_are_found() -> None:

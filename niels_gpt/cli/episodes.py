@@ -345,6 +345,11 @@ def verify(
     raise typer.Exit(print_verified(keys, findings, not_checked, success=success, as_json=as_json))
 
 
+def verify_help(example: str) -> str:
+    """The text of `--help` where `verify` is a command of other datasets: with an example of that command."""
+    return (verify.__doc__ or "").replace("episodes verify episodes/chats", example)
+
+
 # The earlier name of `niels-gpt show`, which documents and scripts still use.
 app.command("show", hidden=True, context_settings={"ignore_unknown_options": True})(show)
 

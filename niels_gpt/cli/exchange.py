@@ -217,7 +217,8 @@ def import_command(
     ],
     directory: OutDirectory,
     eos_id: Annotated[
-        int | None, typer.Option(help="The id that ends documents (nanogpt).", **ranges.TOKEN_ID.option("--eos-id"))
+        int | None,
+        typer.Option(help="The id that ends documents (nanogpt, llmc, npy).", **ranges.TOKEN_ID.option("--eos-id")),
     ] = None,
     token_dtype: Annotated[
         Literal["uint16", "uint32"] | None, typer.Option(help="How ids are stored.  \\[default: as the files say]")

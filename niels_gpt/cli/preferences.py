@@ -10,7 +10,7 @@ import typer
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options
-from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
+from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify, verify_help
 from niels_gpt.cli.options import (
     AnyTokenizer,
     Json,
@@ -151,4 +151,4 @@ def _shown(value: Any) -> str:
 
 
 # A dataset of preferences has the files of an episodes dataset, so the command is the same.
-app.command("verify")(verify)
+app.command("verify", help=verify_help("preferences verify preferences/pairs"))(verify)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import ChatRowFlags
-from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
+from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify, verify_help
 from niels_gpt.cli.options import (
     DatasetTokenizer,
     Json,
@@ -199,4 +199,4 @@ def import_(
 
 
 # A dataset of rollouts has all files of an episodes dataset, so the command is the same.
-app.command("verify")(verify)
+app.command("verify", help=verify_help("rollouts verify rollouts/step_7"))(verify)

@@ -7,8 +7,9 @@ import shutil
 import subprocess
 
 import pytest
+import typer
 
-from niels_gpt.cli.main import COMMANDS
+from niels_gpt.cli.main import COMMANDS, app
 from tests.test_ranges import commands
 
 
@@ -37,3 +38,11 @@ def test_texts_are_shown_as_they_are(shown: str) -> None:
     assert "Example: niels-gpt demo --out /tmp/demo" in shown
     assert "niels-gpt doctor --script 'train.py --lr 1e-5' --tokenizer ~/models/Qwen3-8B" in shown
     assert "\\[" not in shown
+
+
+def test_all_exit_codes_are_on_it(shown: str) -> None:
+    """Those that `niels-gpt --help` names, and those of the signals that end a command."""
+    named = set(re.findall(r"\b\d+(?= [a-z])", typer.main.get_command(app).epilog or ""))
+    assert {"0", "1", "2", "3", "4", "130", "143"} <= named
+    below = shown.partition("EXIT STATUS")[2].partition("ENVIRONMENT")[0]
+    assert named | {"129"} <= set(re.findall(r"^       (\d+) ", below, flags=re.MULTILINE)), below
