@@ -52,6 +52,11 @@ KNOWN_ROLES: Final = frozenset(
 )
 
 
+def past_spaces(text: str, at: int = 0) -> int:
+    """The position of the first character from `at` on that is no white space."""
+    return at + len(text[at:]) - len(text[at:].lstrip())
+
+
 class Span(NamedTuple):
     """A stretch of rendered text with one origin and one message.
 
@@ -90,7 +95,7 @@ class ControlTokens:
 
     def first_at_start(self, text: str) -> str:
         """The control token that a text begins with, except for white space; empty if it begins with something else."""
-        found = self._any.match(text, len(text) - len(text.lstrip()))
+        found = self._any.match(text, past_spaces(text))
         return found.group() if found else ""
 
     def at_end(self, text: str) -> str:
@@ -100,9 +105,9 @@ class ControlTokens:
             pass
         return last.group() if last is not None and last.end() == len(text) else ""
 
-    def removed(self, text: str) -> str:
-        """A text without its control tokens."""
-        return self._any.sub("", text)
+    def words(self, text: str) -> str:
+        """A text without its control tokens and the white space around it."""
+        return self._any.sub("", text).strip()
 
     def excluded_from(self, pattern: re.Pattern[str]) -> re.Pattern[str]:
         """A pattern that matches the same, but nothing that begins with a control token."""
@@ -119,6 +124,11 @@ class ControlTokens:
     def first_stop(self, text: str) -> int:
         """The end of the first stop token in a text; 0 if there is none."""
         return next((found.end() for found in self._any.finditer(text) if found.group() in self._stops), 0)
+
+    def after_first_stop(self, text: str) -> int:
+        """The position after the first stop token of a text and the white space after it; 0 if there is none."""
+        stop = self.first_stop(text)
+        return past_spaces(text, stop) if stop else 0
 
     def last_stop(self, text: str) -> int:
         """The end of the last stop token in a text; 0 if there is none."""
@@ -248,9 +258,9 @@ def _cut_at_stops(stretch: list[Span], message: int, controls: ControlTokens) ->
 def _first_stop(scaffold: list[Span], controls: ControlTokens) -> tuple[int, int]:
     """The first span with a stop that the template writes, and where that and white space after it end in it."""
     for number, span in enumerate(scaffold):
-        stop = controls.first_stop(span.text) if span.origin == LITERAL else 0
+        stop = controls.after_first_stop(span.text) if span.origin == LITERAL else 0
         if stop:
-            return number, stop + len(span.text[stop:]) - len(span.text[stop:].lstrip())
+            return number, stop
     return 0, 0
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from niels_gpt.renderers.template.attribution import ControlTokens, Span
+from niels_gpt.renderers.template.attribution import ControlTokens, Span, past_spaces
 
 
 def sampled_span(turn: Sequence[Span], text: str, prompt: str, controls: ControlTokens) -> tuple[int, int, bool]:
@@ -49,7 +49,7 @@ def sampled_span(turn: Sequence[Span], text: str, prompt: str, controls: Control
     prefill = _prefill_length(text, prompt, controls)
     found = _matches_prompt(prompt, prefill)
     if not found:  # the white space between two turns may belong to either, so the prompt is tried without it
-        lead = len(text) - len(text.lstrip())
+        lead = past_spaces(text)
         after_lead = _prefill_length(text[lead:], prompt.lstrip(), controls)
         found = _matches_prompt(prompt.lstrip(), after_lead)
         prefill = lead + after_lead if found else first
@@ -133,7 +133,7 @@ def end_of_same(expected: str, text: str) -> int | None:
             return None
         at += 1
     spaces = expected[len(expected.rstrip()) :]
-    return at + (len(spaces) if text.startswith(spaces, at) else len(text[at:]) - len(text[at:].lstrip()))
+    return at + len(spaces) if text.startswith(spaces, at) else past_spaces(text, at)
 
 
 def history_opening(prompt: str, controls: ControlTokens) -> str:

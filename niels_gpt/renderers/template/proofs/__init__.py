@@ -3,13 +3,20 @@
 The oracle replaces contents by letters that occur nowhere else, and renders beginnings of the conversation::
 
     all messages            <u>Hi<e> <a>Yo<e>
-    with substitutes        <u>㐀㐁<e> <a>㐂㐃<e>      whose each content is     `substitution.py`
-    messages[:1]            <u>㐀㐁<e>                 where turns end            `turn_ends.py`, `headers.py`
-    messages[:1], prompt    <u>㐀㐁<e> <a>             where sampling begins      `oracle.py`
-    messages[:2], question  <u>㐀㐁<e> <a>㐂㐃<e> <u>  what stops the answer      `stops.py`
+    with substitutes        <u>㐀㐁<e> <a>㐂㐃<e>
+    messages[:1]            <u>㐀㐁<e>
+    messages[:1], prompt    <u>㐀㐁<e> <a>
+    messages[:2], question  <u>㐀㐁<e> <a>㐂㐃<e> <u>
 
-`renderings.py` makes these renderings and finds the places in them that correspond. Each question has a class,
-which inherits from the one before it: `Renderings`, `Stops`, `Headers`, `TurnEnds`, and `_Turns` in `oracle.py`.
-`proof.py` holds the result and makes pieces of it. `certificate.py` compares the oracle with tracing on probe
-conversations.
+In the order in which it happens:
+
+1. `oracle.py` has the whole of it, step by step. `substitution.py` makes the substitutes and finds them in an output.
+2. `renderings.py` makes these renderings when they are needed, and finds the places in them that correspond.
+   `usual.py` has those of short probe messages: what a template writes wherever nothing is special.
+3. `headers.py` finds where the first turn begins, `turn_ends.py` where each turn ends.
+4. `starts.py` finds where the model's part of an answer begins, `stops.py` where it ends, and `answers.py` puts the two
+   together.
+5. `owners.py` finds from all this whose each character is.
+6. `proof.py` holds the result and makes pieces of it. `certificate.py` compares the oracle with tracing on probe
+   conversations.
 """

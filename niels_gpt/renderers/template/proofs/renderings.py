@@ -3,9 +3,10 @@
 ::
 
     all messages          <u>㐀㐁<e> <a>㐂㐃<e>
-    messages[:1]          <u>㐀㐁<e>                 `_aligned`: after 㐁, the last substitute, both are at 5
+    messages[:1]          <u>㐀㐁<e>                 `aligned`: after 㐁, the last substitute, both are at 5
 
-A rendering is made when it is first needed, and then stored. `oracle.py` draws conclusions from them.
+A rendering is made when it is first needed, and then stored. `headers.py`, `turn_ends.py`, `starts.py` and `stops.py`
+draw conclusions from them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from niels_gpt.messages import Message
 from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.proofs.proof import Ints
 from niels_gpt.renderers.template.proofs.substitution import NONE, Edge, Edges, Substituted, leaves_of, without_edges
+from niels_gpt.renderers.template.proofs.usual import Usual
 
 Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
 
@@ -54,6 +56,13 @@ class Renderings:
         messages, output: the conversation as it is, and its output.
         substituted, substituted_output: the same with substitutes.
         gen: whether both outputs end in the generation prompt.
+
+    Attributes:
+        full: the rendering of all messages with substitutes.
+        substitute_message: for each character the message of its substitute, -1 for none: what is certain.
+        content: for each character the message whose content it is, -1 for none: with what neighbours show.
+        unlocated: messages with a text that is in the output, and nothing shows where.
+        usual: what the template writes around probe messages.
     """
 
     def __init__(
@@ -68,11 +77,10 @@ class Renderings:
         gen: bool,
     ) -> None:
         self.controls, self.messages, self.output, self.gen = controls, messages, output, gen
-        self.substituted = substituted
-        self.render: Render = lambda messages, gen: substituted.unescaped(render(messages, gen))
+        self.substituted, self._render = substituted, render
+        self.usual = Usual(self.text, controls)
         self.full = full = Rendering(substituted_output, substituted.find(substituted_output))
         self._renderings: dict[tuple[int, bool], Rendering | None] = {(len(messages), gen): full}
-        # For each character the message of its substitute, or -1: what is certain. `content` adds what neighbours show.
         self.substitute_message = substituted.message_of(full.substitutes)
         # Control tokens in the output are the template's, even between two characters of one content.
         is_control = np.zeros(len(output), np.bool_)
@@ -81,7 +89,7 @@ class Renderings:
         leaf = leaves_of(substituted, full.substitutes, output, is_control, edges=self._edges_in_output())
         self.content = np.array([*(leaf.message for leaf in substituted.leaves), NONE], np.int64)[leaf]
         # Texts without any substitute (white space alone, a quote) are found by a letter in the place of each.
-        self.unlocated: list[int] = []  # messages with such a text that is in the output, and nothing shows where
+        self.unlocated: list[int] = []
         for index, (message, copy) in enumerate(zip(messages, substituted.messages, strict=True)):
             for key in ("content", "reasoning_content"):
                 for number, (text, same) in enumerate(zip(_texts(message, key), _texts(copy, key), strict=True)):
@@ -91,13 +99,26 @@ class Renderings:
     def rendering(self, count: int, gen: bool) -> Rendering | None:
         """The output on the first `count` substituted messages; `None` if the template refuses them."""
         if (count, gen) not in self._renderings:
-            try:
-                text = self.render(self.substituted.messages[:count], gen)
-            except MessageError:
-                self._renderings[count, gen] = None
-            else:
-                self._renderings[count, gen] = Rendering(text, self.substituted.find(text))
+            text = self.text(self.substituted.messages[:count], gen)
+            self._renderings[count, gen] = None if text is None else Rendering(text, self.substituted.find(text))
         return self._renderings[count, gen]
+
+    def text(self, messages: Sequence[Any], gen: bool = False) -> str | None:
+        """The output on any messages, such as probes after a beginning; `None` if the template refuses them."""
+        try:
+            return self.substituted.unescaped(self._render(messages, gen))
+        except MessageError:
+            return None
+
+    def followed(self, index: int, *probes: Any) -> str | None:
+        """The output on the substituted messages up to `index` and these after them; `None` if it is refused."""
+        return self.text([*self.substituted.messages[: index + 1], *probes])
+
+    @property
+    def first_header(self) -> str:
+        """The text before the first content of a probe; the whole output if the template refuses the probes."""
+        header = self.usual.first_header
+        return self.output if header is None else header
 
     def _edges_in_output(self) -> Edges:
         """The ends of contents whose white space is in the output: without it, the output differs."""
@@ -118,10 +139,7 @@ class Renderings:
         stripped = [without_edges(one, [e for e in edges if e.message == at]) for at, one in enumerate(self.messages)]
         if len(edges) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
             return True
-        try:
-            return self.render(stripped, self.gen) != self.output
-        except MessageError:
-            return True
+        return self.text(stripped, self.gen) != self.output
 
     def _locate_text(self, index: int, key: str, number: int, text: str) -> bool:
         """Find one such text, or one part of a content; false if it may be in the output and nothing shows where."""
@@ -138,7 +156,7 @@ class Renderings:
         # Or the template strips it, or does as if it were empty.
         return "".join(around) == full or self._with_text(index, key, number, "") == full
 
-    def _empty_content_position(self, index: int, begin: int, end: int) -> int | None:
+    def empty_content_position(self, index: int, begin: int, end: int) -> int | None:
         """Where a message without content would have it, by a letter in its place; `None` if that shows no position.
 
         Args:
@@ -158,17 +176,14 @@ class Renderings:
             content = [{**part, "text": text} if at == number else part for at, part in enumerate(content)]
         messages = [*self.substituted.messages]
         messages[index] = cast(Message, {**messages[index], key: content})
-        try:
-            return self.render(messages, self.gen)
-        except MessageError:
-            return ""
+        return self.text(messages, self.gen) or ""
 
-    def _data_end(self, index: int) -> int:
+    def data_end(self, index: int) -> int:
         """The position after all content of the messages up to `index`."""
         letters = np.flatnonzero((self.substitute_message <= index) & (self.substitute_message >= 0))
-        return self._after_content(int(letters[-1]) + 1) if len(letters) else 0
+        return self.after_content(int(letters[-1]) + 1) if len(letters) else 0
 
-    def _aligned(self, beginning: Rendering) -> tuple[int, int] | None:
+    def aligned(self, beginning: Rendering) -> tuple[int, int] | None:
         """Two positions that correspond, `(in beginning, in full)`: after the content of its last substitute.
 
         `None` if the full rendering lacks this substitute, because the template drops that text when messages follow.
@@ -184,10 +199,10 @@ class Renderings:
         if not len(copies):
             return None
         at, full_at = last + 1, int(copies[min(count, len(copies)) - 1]) + 1
-        rest = self.output[full_at : self._after_content(full_at)]  # signs without a substitute, which both have
+        rest = self.output[full_at : self.after_content(full_at)]  # signs without a substitute, which both have
         return (at + len(rest), full_at + len(rest)) if beginning.text.startswith(rest, at) else (at, full_at)
 
-    def _next_data(self, position: int) -> int:
+    def next_data(self, position: int) -> int:
         """The start of the next content at or after `position`, also if it begins with signs that have no substitute.
 
         The end of the output if there is none.
@@ -200,13 +215,13 @@ class Renderings:
             start -= 1
         return start
 
-    def _after_content(self, position: int) -> int:
+    def after_content(self, position: int) -> int:
         """The end of the content that the character before `position` belongs to; `position` if it belongs to none."""
         while 0 < position < len(self.content) and self.content[position] == self.content[position - 1] >= 0:
             position += 1
         return position
 
-    def _text_from(self, other: Rendering, position: int) -> str | None:
+    def text_from(self, other: Rendering, position: int) -> str | None:
         """The text of another rendering from where it corresponds to `position` in the full one.
 
         `None` if the two differ between the last substitute before `position` and `position`.

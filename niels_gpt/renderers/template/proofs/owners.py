@@ -1,0 +1,126 @@
+"""Finds whose each character is, from the turns, the contents and the sampled spans; -1: of no message.
+
+::
+
+    text       <s> <u> Hi <e> <a> Yo <e> <u> More <e>      the next turn writes the stop of message 1
+    turns      -1   0   0   0   1  1|  2   2   2   2
+    spans                          1   1
+    owner      -1   0   0   0   1  1   1   2   2   2
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.renderers.template.attribution import past_spaces
+from niels_gpt.renderers.template.proofs.headers import first_lead, first_turn_start
+from niels_gpt.renderers.template.proofs.proof import Ints, SampledSpan
+from niels_gpt.renderers.template.proofs.renderings import Renderings
+from niels_gpt.renderers.template.proofs.substitution import NONE
+from niels_gpt.renderers.template.proofs.turn_ends import is_instruction
+
+
+def find_owners(renderings: Renderings, ends: list[int], spans: list[SampledSpan]) -> tuple[Ints, Ints]:
+    """The owner of each character, and whose content it is: int64 of shape (characters,), -1 for none.
+
+    Args:
+        ends: where each message's turn ends.
+        spans: the sampled spans, ascending.
+    """
+    owner = _turn_owners(renderings, ends)
+    for span in spans:
+        end, stop = ends[span.message], span.stop
+        # The template may write the stop as part of the next turn. Then the newline after it is moved as well.
+        if stop > end:
+            stop = past_spaces(renderings.output, stop)
+        owner[max(end, span.start) : stop] = span.message
+    is_sampled = np.zeros(len(owner), np.bool_)
+    for span in spans:
+        is_sampled[span.start : span.stop] = True
+    content = _give_contents(renderings, owner, is_sampled)
+    _settle_spaces(renderings, owner, (content < 0) & ~is_sampled)
+    return owner, content
+
+
+def added_end(renderings: Renderings, owner: Ints) -> int:
+    """Where the words of a turn end that the template adds before all messages; 0 if it adds none, or just bos."""
+    output = renderings.output
+    start = int(np.argmax(owner >= 0)) if (owner >= 0).any() else 0
+    at, end = 0, 0
+    for begin, stop in [*renderings.controls.places(output[:start]), (start, start)]:
+        words = output[at:begin]
+        end = at + len(words.rstrip()) if words.strip() else end
+        at = stop
+    return end
+
+
+def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]:
+    """A problem for each system message that the template writes before an earlier message, with markup.
+
+    The markup is in the turn of that message, and nothing shows which part of it is the system message's::
+
+        written     <s>Be brief.<e><u>Hi<e>       of user "Hi", system "Be brief."
+        without it  <u>Hi<e>                      so that <s> and <e> are of the system message
+    """
+    problems, output, messages = [], renderings.output, renderings.substituted.messages
+    for index in range(1, len(messages)):
+        letters = np.flatnonzero(renderings.substitute_message == index)
+        if not is_instruction(messages[index]) or not len(letters) or letters[0] >= ends[index - 1]:
+            continue
+        without = renderings.text([*messages[:index], *messages[index + 1 :]], renderings.gen) or ""
+        removed = len("".join(output.split())) - len("".join(without.split()))
+        visible = sum(not output[at].isspace() for at in np.flatnonzero(renderings.content == index).tolist())
+        seen = {*renderings.substituted.message_of(renderings.substituted.find(without)).tolist()}
+        # If another message is written only without it, the system message replaces that one, and has its markup.
+        replaces_another = bool(seen - {*renderings.substitute_message.tolist()})
+        if removed != visible and not replaces_another:
+            problems.append(f"message {index} is written before an earlier one, with markup of its own")
+    return problems
+
+
+def _turn_owners(renderings: Renderings, ends: list[int]) -> Ints:
+    """The message in whose turn each character is."""
+    owner = np.full(len(renderings.output), NONE, np.int64)
+    start = first_turn_start(renderings, ends[0])
+    first_turn = renderings.output[start : ends[0]].strip()
+    is_one_token = first_turn and first_turn == renderings.controls.first(first_turn)
+    if is_one_token and not (renderings.substitute_message == 0).any() and not first_lead(renderings):
+        start = ends[0]  # bos alone: the template leaves the message out
+    for index, end in enumerate(ends):
+        owner[start:end] = index
+        start = end
+    return owner
+
+
+def _give_contents(renderings: Renderings, owner: Ints, is_sampled: npt.NDArray[np.bool_]) -> Ints:
+    """Set the owner of each content's characters to its message, wherever it is written; returns the contents.
+
+    An assistant's content in another message's turn, such as the name of a call in the header of its result, is a
+    quotation, and no content.
+    """
+    content = renderings.content.copy()
+    # The last entry is for characters of no content, whose index is -1.
+    is_assistant = np.array([*(message["role"] == "assistant" for message in renderings.messages), False])
+    is_foreign = (content >= 0) & (owner != content)
+    is_quoted = is_foreign & is_assistant[content] & ~is_assistant[owner]
+    content[is_quoted] = NONE
+    is_moved = is_foreign & ~is_quoted & ~is_sampled
+    owner[is_moved] = content[is_moved]
+    return content
+
+
+def _settle_spaces(renderings: Renderings, owner: Ints, is_open: npt.NDArray[np.bool_]) -> None:
+    """Give white space after the end of a turn to that turn, as `proof.settle_spaces` does in pieces.
+
+    Args:
+        is_open: the characters that are neither content nor sampled.
+    """
+    output = renderings.output
+    # Owners 0 0 0 1 1 1 change at 3. If white space is at 3 and 4, and a control token before 3: 0 0 0 0 0 1.
+    for start in np.flatnonzero(np.diff(owner, prepend=owner[:1])).tolist():
+        stop = start
+        while stop < len(owner) and owner[stop] == owner[start] >= 0 and is_open[stop] and output[stop].isspace():
+            stop += 1
+        if stop > start and renderings.controls.at_end(renderings.full.text[:start].rstrip()):
+            owner[start:stop] = owner[start - 1]
