@@ -71,6 +71,7 @@ def refuse_empty(args: Sequence[str]) -> None:
 
     It is what a shell makes of a variable that is not set: `--out "$OUT"` is `--out ""`.
     """
+    # Each with the argument before it, by which an empty value is named: `--out ""`.
     for before, arg in zip(["", *args], args, strict=False):
         # `--out=` too, but not `--set=a=`, whose value is `a=`.
         if arg == "" or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1):

@@ -406,6 +406,7 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
     not_checked = [] if checked else [f"{META_NAME} records no checksums: tokens and index are checked alone"]
     if HASH_KEY not in meta:
         not_checked.append(f"{META_NAME} itself: {NO_HASH}")
-    success = f"{cache}: {len(files)} files, {size:,} bytes, {'all as they were written' if checked else 'whole'}"
+    found = "all as they were written" if checked else "no fault found"
+    success = f"{cache}: {len(files)} files, {size:,} bytes, {found}"
     keys = {"cache": str(cache), "ok": not findings, "files": len(files)}
     raise typer.Exit(print_verified(keys, findings, not_checked, success=success, as_json=as_json))

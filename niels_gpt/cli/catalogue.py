@@ -251,6 +251,7 @@ def formats(as_json: Json = False) -> None:
 
 def _print_formats(title: str, entries: list[dict[str, Any]]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=title, title_justify="left")
+    # As wide as `prompt_completion`, the longest name, so that the columns of all four tables are at the same place.
     table.add_column(style="bold", no_wrap=True, min_width=17)
     table.add_column(overflow="fold")
     for entry in entries:

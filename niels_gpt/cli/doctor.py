@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from niels_gpt.renderers.choice import RendererOptions
 
 Level = Literal["not-judged", "warning", "error"]
+# 2 and 3 are the exit codes of errors: a wrong call, and data that cannot be read.
 FINDINGS = 1  # the exit code if something was found
 NOT_JUDGED = 4  # the exit code if nothing was found, but rules could not be judged and an option makes that a failure
 REPORT = "Report"
@@ -365,7 +366,7 @@ def _exit_code(report: Report, fail_on: Level, *, strict: bool) -> int:
 
 
 def _write(report: Report, form: str, file: Path | None) -> None:
-    """Print the report, or write it to a file, which then exists as a whole or not at all."""
+    """Print the report, or write it to a file, which is then complete or does not exist."""
     from niels_gpt.doctor.sarif import to_sarif
     from niels_gpt.doctor.show import markdown, not_judged, render
 

@@ -340,7 +340,8 @@ def verify(
     manifest = open_manifest(dataset)
     # Manifests of earlier versions have no checksum of themselves.
     not_checked = [] if manifest is None or HASH_KEY in manifest else [f"{MANIFEST_NAME} itself: {NO_HASH}"]
-    success = f"{dataset}: " + ("all as they were written" if manifest else "whole; no manifest to compare them with")
+    not_compared = "no fault found; there is no manifest to compare it with"
+    success = f"{dataset}: {'all as they were written' if manifest else not_compared}"
     keys = {"dataset": str(dataset), "ok": not findings}
     raise typer.Exit(print_verified(keys, findings, not_checked, success=success, as_json=as_json))
 

@@ -37,10 +37,12 @@ class Command(NamedTuple):
 
 
 _NUMBERS: Final = {"ignore_unknown_options": True}  # -1 is a number here, not an option
-START, BUILD, LOOK, MOVE, LISTS = (
-    *("Start here", "Build datasets", "Check and look at data", "Move data to other programs and places"),
-    "What there is to choose from",
-)
+# Headings of `niels-gpt --help`.
+START: Final = "Start here"
+BUILD: Final = "Build datasets"
+LOOK: Final = "Check and look at data"
+MOVE: Final = "Move data to other programs and places"
+LISTS: Final = "What there is to choose from"
 
 # In the order of `niels-gpt --help`.
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(

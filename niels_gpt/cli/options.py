@@ -11,7 +11,7 @@
 
 Those of builds, whose defaults take long to import, are in `build_options.py`; an option of one command is beside it.
 
-A group of options is a frozen dataclass whose fields are the options. A command takes the whole group as one parameter,
+A group of options is a frozen dataclass whose fields are the options. A command takes the group as one parameter,
 and `grouped` declares the fields in its place::
 
     @app.command()                             niels-gpt episodes build FILES --loss-on last_message --tool-bodies f
@@ -60,6 +60,7 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
     known = tuple(names)
 
     def checked(value: str | None) -> str | None:
+        # `None` where the option is not used: typer calls this function all the same.
         if value is not None and value not in known:
             raise UsageError(f"{flag} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")
         return value
@@ -328,7 +329,7 @@ class RendererFlags:
         return bool(self.renderer or self.renderer_option or self.template or self.isolate)
 
     def options(self) -> RendererOptions:
-        """The options as one value; checks that need a tokenizer are made when the renderer is opened."""
+        """The options as one value; checks that need a tokenizer happen when the renderer is opened."""
         return renderer_options(self.renderer, self.renderer_option, self.template, self.date, isolate=self.isolate)
 
     def open(self, tokenizer: Path, *, images: bool = False, quiet: bool = False) -> Family | DefaultRenderer:
@@ -347,7 +348,7 @@ class RendererFlags:
 def renderer_options(
     name: str | None, options: list[str] | None, template: Path | None, date: str | None, *, isolate: bool = False
 ) -> RendererOptions:
-    """The options about renderers as one value; checks that need a tokenizer are made when the renderer is opened.
+    """The options about renderers as one value; checks that need a tokenizer happen when the renderer is opened.
 
     Raises:
         UsageError: no such renderer or option; a text that is not NAME=VALUE; not a date.

@@ -64,6 +64,7 @@ def _check_libraries_of(text: str) -> None:
 
 def _is_there(text: str) -> bool:
     try:
+        # As `open_encoder` does, because a shell leaves the ~ of `--tokenizer=~/models` to the program.
         return Path(text).expanduser().exists()
     except RuntimeError:  # "~name" of an unknown user
         return False

@@ -134,7 +134,7 @@ def show(
 
 
 def _facts(opened: RolloutDataset, number: int) -> dict[str, Any]:
-    """The values of a whole rollout, in contrast to those of each token; `None` where JSON has no value, as for NaN."""
+    """The values of a rollout, in contrast to those of each token; `None` where JSON has no value, as for NaN."""
     row = opened[number]
     return {
         "group": row.group,

@@ -390,7 +390,7 @@ class ShownProgress(Progress):
         self._end.set()
         with self._lock:
             if kind is not None:
-                self._printed = None  # an interrupted phase has no whole count
+                self._printed = None  # an interrupted phase has no final count
             self._finish()
 
 

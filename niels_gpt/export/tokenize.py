@@ -207,7 +207,7 @@ class Tokenize:
 
 
 def _unpickled(version: str, renderer: Any, loss_on: tuple[Any, ...], options: dict[str, Any]) -> Tokenize:
-    """Raise `UsageError` if another version of the package made the pickle: its ids may be others."""
+    """The function of a pickle; `UsageError` if another version of the package wrote it: its ids may be others."""
     if version != __version__:
         raise UsageError(
             f"this function was pickled by niels_gpt {version}, and this process has {__version__}; install the same "

@@ -79,7 +79,7 @@ def drop_oldest_turns(
 
 
 def beside_runs(window: slice, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> slice:
-    """A window made smaller until neither end is inside a run that must stay whole, such as an image's tokens.
+    """A window, smaller until neither end is inside a run that must not be cut, such as an image's tokens.
 
     ::
 

@@ -93,7 +93,7 @@ class RayRunner:
             _check_reachable(address)
             # Ray refuses `num_cpus` for a cluster that exists already.
             cpus = self._workers if address == LOCAL else None
-            with _sigterm_kept():
+            with _own_sigterm_handler():
                 self._ray.init(address=address, num_cpus=cpus, log_to_driver=False)
         except (OSError, RuntimeError, ValueError) as error:
             place = "this machine" if address == LOCAL else address
@@ -126,8 +126,8 @@ def _check_reachable(address: str) -> None:
 
 
 @contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Keep a program's own handler of SIGTERM: `ray.init` replaces it by one that exits with 15 and says nothing."""
+def _own_sigterm_handler() -> Iterator[None]:
+    """Restore a program's own handler of SIGTERM: `ray.init` replaces it by one that exits with 15 and says nothing."""
     before = signal.getsignal(signal.SIGTERM)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield

@@ -214,6 +214,7 @@ def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) 
     """
     if dialect is not None and dialect not in DIALECTS:
         raise UsageError(f"no format {dialect!r}; known: {', '.join(DIALECTS)}")
+    # Not a generator itself, so that a wrong dialect is refused by the call and not with the first row.
     return _from_dataset(rows, dialect)
 
 

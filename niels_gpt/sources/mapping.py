@@ -119,6 +119,7 @@ class RowMapping:
             found["default_system"] = self.default_system
         if self.function is not None:
             found["function"] = self.function.describe()
+        # Compared with {}, because an empty text is a system message, too.
         return {"mapping": {name: value for name, value in found.items() if value != {}}} if self else {}
 
     def renamed(self, row: Row) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def train_tokenizer(
             **vars(options),
             "special_tokens": list(SPECIAL_TOKENS),
             "versions": {"niels_gpt": __version__, "sentencepiece": sentencepiece.__version__},
-            **what_was_made(sample, hashes, MODEL_NAME, record),
+            **sample_and_model(sample, hashes, MODEL_NAME, record),
         }
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()
@@ -155,8 +155,8 @@ def sample_of(
     return sample
 
 
-def what_was_made(sample: Sample, inputs: Sequence[dict[str, Any]], name: str, record: FileRecord) -> dict[str, Any]:
-    """The last fields of tokenizer_meta.json: lines, inputs, and the file of the model."""
+def sample_and_model(sample: Sample, inputs: Sequence[dict[str, Any]], name: str, record: FileRecord) -> dict[str, Any]:
+    """The last fields of tokenizer_meta.json: how many lines, the inputs, and the file of the model."""
     return {
         "lines": {"read": sample.seen, "used": len(sample)},
         "inputs": list(inputs),
@@ -339,7 +339,7 @@ def train_byte_bpe(
             "max_lines": max_lines,
             "special_tokens": [EOS, BOS],
             "versions": {"niels_gpt": __version__, "tokenizers": version("tokenizers")},
-            **what_was_made(sample, hashes, TOKENIZER_NAME, record),
+            **sample_and_model(sample, hashes, TOKENIZER_NAME, record),
         }
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()

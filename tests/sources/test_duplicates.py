@@ -324,7 +324,7 @@ def test_tables_of_duplicates_are_mapped_and_checked(tmp_path: Path) -> None:
     np.save(table_path(tmp_path, "b"), table["place"])
     table_path(tmp_path, "c").write_bytes(table_path(tmp_path, "a").read_bytes()[:-9])
     for source in "bc":
-        with pytest.raises(InputError, match=f"{source}.npy: .* Remove .*, and it is made again"):
+        with pytest.raises(InputError, match=f"{source}.npy: .* Remove .*; the next build writes it again"):
             _table(tmp_path, source)
 
 

@@ -115,7 +115,7 @@ def table_path(folder: Path, source: str) -> Path:
 
 
 def _table(folder: Path, source: str) -> npt.NDArray[Any]:
-    path, again = table_path(folder, source), f"Remove {folder}, and it is made again"
+    path, again = table_path(folder, source), f"Remove {folder}; the next build writes it again"
     try:
         table = map_npy(path)
     except InputError as error:
@@ -228,6 +228,7 @@ class _Seen:
 
     def mapped(self, name: str, dtype: str) -> npt.NDArray[Any]:
         """The values of all rows, shape (rows,)."""
+        # An empty file cannot be mapped.
         path = self._paths[name]
         return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
 

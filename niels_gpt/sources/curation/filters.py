@@ -201,7 +201,7 @@ def _compiled(name: str, expression: str | None) -> re.Pattern[str] | None:
         return None
     try:
         return re.compile(expression)
-    except (re.error, RecursionError, OverflowError) as error:
+    except (re.error, RecursionError, OverflowError) as error:  # also of deep nesting, and of a{99999999999}
         raise UsageError(f"{name} is {expression!r}, which is no regular expression of Python ({error})") from error
 
 

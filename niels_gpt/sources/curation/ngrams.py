@@ -49,7 +49,7 @@ _P: Final = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 _SPACE: Final = 0x20
 
 # Of ASCII only letters and digits belong to words; the bytes of other characters stay as they are.
-_KEPT: Final = bytes(byte if byte >= 128 or chr(byte).isalnum() else _SPACE for byte in range(256))
+_WORD_BYTES: Final = bytes(byte if byte >= 128 or chr(byte).isalnum() else _SPACE for byte in range(256))
 
 # The version of `words_of`, `ngrams` and the MinHash, for records of what was found by them. Raise it with each change.
 RULE: Final = 1
@@ -83,7 +83,7 @@ def words_of(text: str) -> str:
             is_mark = unicodedata.category(character) in ("Mn", "Mc")
             if not is_mark or "\ufe00" <= character <= "\ufe0f":
                 lowered = lowered.replace(character, " ")
-    return b" ".join(lowered.encode().translate(_KEPT).split()).decode()
+    return b" ".join(lowered.encode().translate(_WORD_BYTES).split()).decode()
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,9 @@ def data_files(directory: Path) -> tuple[Path, ...]:
     """The files of rows below a directory, sorted by path, without what is often written beside them.
 
     Raises:
-        InputError: none.
+        InputError: there is no such file.
     """
+    # `datasets` stores results of `map` beside the data, as cache-*.arrow.
     files = expand([directory], (*RECORD_SUFFIXES, ".arrow"))
     return tuple(file for file in files if file.name not in _SIDE_FILES and not file.name.startswith("cache-"))
 

@@ -242,6 +242,7 @@ def _ranked(row: Row) -> tuple[list[Message], list[Completion], float | None]:
     completions = [
         Completion(messages[side], side, rank=ranks[number], score=scores[number]) for number, side in enumerate(sides)
     ]
+    # The sort is stable: completions of one rank stay in the order of the row.
     return prompt, sorted(completions, key=lambda one: one.rank or 0), None
 
 
