@@ -2,7 +2,7 @@
 
 Only the thread that calls fork exists in the child. A lock that another thread holds at that moment would never be
 released there, and what it guards (Rust data in gigatoken, two lists that belong together) might be half changed. So
-before a fork all locks made by `new_lock` are taken, and released in both processes afterwards. A fork thus waits as
+before a fork all locks of `new_lock` are taken, and released in both processes afterwards. A fork thus waits as
 long as the longest of these locks is held: for one batch of texts.
 
 Modules have locks as well: a child that imports what another thread was importing at the fork waits for ever. First
@@ -89,12 +89,12 @@ class _Forks:
 
 @cache
 def _forks() -> _Forks:
-    """Made when it is first needed: nothing is registered at import."""
+    """Created when it is first needed: nothing is registered at import."""
     return _Forks()
 
 
 def is_forked() -> bool:
-    """Whether this process was forked after the first lock was made: threads that libraries started are missing."""
+    """Whether this process was forked after the first lock was created: threads that libraries started are missing."""
     return _forks().in_child
 
 

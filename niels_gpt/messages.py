@@ -22,6 +22,7 @@ from niels_gpt.kernel import native
 from niels_gpt.media import kind_of_file, refuse_media
 
 # Unknown keys are retained: a chat template may read any key of a message.
+# Strict: otherwise pydantic would take 1 and "yes" for true.
 _KEEP_UNKNOWN = ConfigDict(extra="allow", strict=True)
 
 
@@ -453,8 +454,8 @@ def _message_error(error: ValidationError, index: int) -> MessageError:
     if first["type"] == "missing":
         return MessageError("missing_field", f"{where} is missing; add it or drop the row")
     if path and path[-1] == "arguments":
-        raise_as = f"{where} is {_shown(first['input'])}; expected JSON text or an object"
-        return MessageError("wrong_type", raise_as)
+        detail = f"{where} is {_shown(first['input'])}; expected JSON text or an object"
+        return MessageError("wrong_type", detail)
     expected = {"string_type": "a string", "list_type": "a list", "bool_type": "true or false"}
     wanted = expected.get(first["type"], first["msg"].removeprefix("Input should be "))
     return MessageError("wrong_type", f"{where} is {_shown(first['input'])}; expected {wanted}")

@@ -68,6 +68,7 @@ def order(seed: int, epoch: int, n: int) -> Order:
 
 def derived(seed: int, purpose: str) -> int:
     """A seed for one of several purposes, so that their random choices are independent."""
+    # As in `order`, the 1 is the version of these numbers.
     return int.from_bytes(hashlib.blake2b(f"niels_gpt.derived/1/{seed}/{purpose}".encode(), digest_size=8).digest())
 
 

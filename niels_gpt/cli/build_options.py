@@ -204,7 +204,7 @@ class ExecutorFlags:
         if self.ray_address is not None:
             # Refused, because the local engine would ignore it without a word.
             raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
-        # One process unless the user asks for more; Ray above takes all CPUs of its cluster.
+        # One process unless the user names more; Ray above takes all CPUs of its cluster.
         local = LocalRunner(self.workers or 1, timeout=self.unit_timeout)
         return UnitExecutor(local, slice_bytes=self.unit_bytes)
 

@@ -55,7 +55,7 @@ def _check_libraries_of(text: str) -> None:
     libraries = [
         library for beginnings, ends, library in _LIBRARIES if text.startswith(beginnings) or text.endswith(ends)
     ]
-    # fsspec last: s3fs brings it, so whoever lacks both installs one extra and is not refused again.
+    # fsspec last: s3fs brings it, so a user who lacks both installs one extra and is not refused again.
     for library in [*libraries, *(["fsspec"] if "://" in text else [])]:
         # Found, but not imported, which may take seconds.
         if find_spec(library) is None:

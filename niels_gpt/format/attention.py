@@ -54,6 +54,7 @@ def block_diagonal_mask(
         # A prefix is before its text in the row, so it needs no comparison with the query for causal attention.
         begin, end = prefixes[:, None, :, None, :].unbind(-1)
         key = torch.arange(segment_ids.shape[1], device=segment_ids.device)
+        # (B, 1, T, 1) compared with (T,) is (B, 1, T, T): a prefix from 0 to 2 adds the keys 0 and 1 to its query.
         mask |= (begin <= key) & (key < end)
     return mask
 

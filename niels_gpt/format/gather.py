@@ -297,6 +297,7 @@ class Buffers:
             except IndexError:  # other threads look at all of them
                 break
             is_free = sys.getrefcount(room) == _HELD_HERE
+            # At the end, so that the next call looks at the others first.
             retained.append(one)
             if is_free:
                 return room, begin  # not `one`: a new pair refers to the bytes, so no other thread takes them for free

@@ -65,6 +65,7 @@ def spans_after(
     lengths[1:] -= at[:-1]
     lengths[0] += 1
     mask = np.repeat(inside, lengths)
+    # An opener or a break is the last token of a run, which is inside if the span before it was never closed.
     mask[at[_any_of(ids.ravel()[at], [*opens, *breaks])]] = False
     return mask.reshape(ids.shape)
 

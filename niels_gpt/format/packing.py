@@ -122,7 +122,7 @@ def _longest_first(lengths: Integers) -> Integers:
         then by first digit    0 3 2 5 1 4         digits 0 0 0 2 2 2
     """
     longest = lengths.max()
-    # Lengths up to 65,536 apart need one round. A stable sort retains the order by number of equal lengths.
+    # Lengths that differ by less than 65,536 need one round. Stable sorts retain the order by number of equal lengths.
     bits = int(longest - lengths.min()).bit_length()
     number = np.int32 if lengths.size < 2**31 else np.int64
     order: Integers = np.argsort((longest - lengths).astype(np.uint16), kind="stable").astype(number)
@@ -210,6 +210,7 @@ def _place(order: Integers, moves: list[Move], rows: int) -> tuple[Integers, Int
     taken = 0
     for each, lo, hi in moves:
         total = each * (hi - lo)
+        # A move of 2 items to each of two rows with the free places 0 and 4: places 0 1 | 4 5.
         items[free[lo:hi, None] + steps[:each]] = order[taken : taken + total].reshape(-1, each)
         free[lo:hi] += each
         taken += total

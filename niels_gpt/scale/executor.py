@@ -84,8 +84,10 @@ class UnitExecutor:
                 f"{type(rows).__name__} cannot be cut into units; pass the source itself (ChatFile(path)), or no "
                 "executor"
             )
+        # Once, here: all workers must read the same files, commit and format, and finding these may take requests.
         source = rows.resolved()
         folder = self._folder = unit_store.prepare(out, recipe, self._slice_bytes, progress)
+        # An executor may run several builds, one after the other.
         self._fraction_read = None
         watch = _Watch(progress)
         # Lazy: to find the slices the input is read, while the runner builds the first units.
@@ -97,6 +99,7 @@ class UnitExecutor:
         # Closed here, not by the garbage collector: the runner's workers end before this generator does.
         with watch, closing(self._runner.run(task, source, unit_tasks)) as finished:
             for unit_task in finished:
+                # Opening compares checksums: a unit of an earlier run may have been damaged since.
                 unit = _open_unit(task, source, unit_task, progress)
                 before, tokens = self._fraction_read or 0.0, 0
                 for chunk in _chunks_of(unit, rejections):
@@ -185,6 +188,7 @@ def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
             rejections.record([part])
         else:
             yield part
+    # A `Counter` adds what it is updated with.
     rejections.changed.update(unit.changed)
 
 

@@ -72,6 +72,7 @@ class ReadCache:
             CacheError: no finished dataset at `url`. UsageError: it is larger than `max_bytes`.
             StorageError: network or disk refused, or a file arrived damaged. MissingExtra: no fsspec, or no s3fs.
         """
+        # Names of files follow a slash, and in a bucket a name with two slashes is another one.
         url = url.rstrip("/")
         remote_manifest = find_manifest(url, MANIFEST_NAMES, Retries())
         if remote_manifest is None:
@@ -84,6 +85,7 @@ class ReadCache:
         target = self.folder / f"{plain_name(store_path)}-{sha256(data).hexdigest()[:16]}"
         with storage_errors("creating the directory", target):
             target.parent.mkdir(parents=True, exist_ok=True)
+        # Of two processes that open one dataset the second waits here, and then finds it complete.
         with _locked(target):
             # This class makes no links, and might write through one. A user who changes the directory at the same
             # moment is not stopped by this: the read cache must belong to its users.
@@ -101,6 +103,7 @@ class ReadCache:
 
     def _fetch(self, url: str, manifest: Path, target: Path, data: bytes) -> None:
         with storage_errors("creating the directory", target):
+            # It exists where an earlier fetch was cut off.
             target.mkdir(exist_ok=True)
         # The manifest gets its own name last, after every file it lists: an entry without it is a fetch that was cut
         # off, which the next `open` continues.
@@ -145,6 +148,7 @@ class ReadCache:
 def _is_complete(target: Path, manifest: Path, data: bytes) -> bool:
     """Whether an entry has this manifest, and all files that it lists have their sizes. Contents are not read."""
     path = target / manifest.name
+    # All bytes are compared, because the name of the entry has only the first 64 bits of their hash.
     if not path.is_file() or path.read_bytes() != data:
         return False
     return all(size_of(target / file) == record["bytes"] for file, record in _files_of(path, manifest).items())

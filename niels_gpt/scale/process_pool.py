@@ -177,6 +177,7 @@ class Pool:
         now, most = self._now(), max(LATE_SECONDS, LATE_TIMES * median(self._times))
         late = [worker for worker in self._workers if worker.units and now - worker.since > most]
         for unit in (unit for worker in late for unit in worker.units):
+            # Not one that two workers have already: a third would rarely be faster.
             if idle and unit.attempts == 1 and not unit.done:
                 idle.pop().enqueue(unit, now)
 
@@ -204,6 +205,7 @@ class Pool:
         # Workers answer in the order in which they received their units, so messages need not name them.
         unit = worker.units.popleft()
         unit.attempts -= 1
+        # Without the slower attempt at a unit that was finished elsewhere, whose time would raise the median.
         if not unit.done:
             self._times.append(worker.since - began)
             unit.done, unit.error = True, message
@@ -217,6 +219,7 @@ class Pool:
         if worker.units and not worker.units[0].done:
             unit = worker.units[0]
             unit.deaths += 1
+            # The next attempt writes into another directory, since the killed worker's holds half a unit.
             unit.unit_task = unit.unit_task.again()
             if unit.deaths == MOST_DEATHS:
                 unit.done, unit.error = True, _too_many_deaths(unit.unit_task, why)

@@ -124,6 +124,7 @@ def publish(
     before = {name: resumed for name, resumed in sent.items() if resumed is not None}  # of the files that were sent
     return Published(
         files=len(sent) + 1,
+        # The manifest, which is always sent, is one of them.
         uploaded=len(before) + 1,
         skipped=len(sent) - len(before),
         uploaded_bytes=sum(outgoing[name].size - resumed for name, resumed in before.items()) + len(data),
@@ -272,6 +273,7 @@ def _holder() -> dict[str, Any]:
 
 def _is_dead(holder: dict[str, Any]) -> bool:
     """Whether the lock is of a dead process of this machine: the machine was rebooted, or its pid is free or reused."""
+    # Systems without /proc give no boot id, and nothing else shows for certain that a process is dead.
     if holder.get("host") != socket.gethostname() or not holder.get("boot"):
         return False
     return bool(holder["boot"] != _boot() or _started(holder.get("pid", 0)) != holder.get("started"))

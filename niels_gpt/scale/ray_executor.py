@@ -119,6 +119,7 @@ def _check_reachable(address: str) -> None:
         address = canonicalize_bootstrap_address(address) or LOCAL
     if address == LOCAL:
         return
+    # Of `ray://HOST:PORT`, the form of Ray's client, too; an IPv6 address is in brackets, which a socket does not take.
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if not (host and colon and port.isdecimal()):
         raise ValueError(f"found the address {address!r}; expected HOST:PORT, auto or local")
@@ -129,6 +130,7 @@ def _check_reachable(address: str) -> None:
 def _own_sigterm_handler() -> Iterator[None]:
     """Restore a program's own handler of SIGTERM: `ray.init` replaces it by one that exits with 15 and says nothing."""
     before = signal.getsignal(signal.SIGTERM)
+    # Only the main thread may set a handler, and only what a program has set (SIG_DFL is no function) is restored.
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -209,6 +211,7 @@ class _Queue:
         if self._late:  # of the overtaken attempts, those that still run
             _, self._late = self._ray.wait(self._late, num_returns=len(self._late), timeout=0)
         second_attempts = sum(started.second is not None for started in self.under_way)
+        # 6 units, a second attempt at one of them, and an overtaken attempt that still runs: 8 workers have work.
         busy = len(self.under_way) + second_attempts + len(self._late)
         if busy >= workers or not self._times:
             return
@@ -243,6 +246,7 @@ class _Queue:
             started.done = True
             self.under_way.remove(started)
             self._times.append(time.monotonic() - started.sent)
+            # The other attempt at the unit goes on, and a CPU is busy with it.
             self._late += [other for other in (started.ref, started.second) if other not in (ref, None)]
         except self._ray.exceptions.RayTaskError as error:
             # Raised in a source or an encoder of the user's; errors of this package are returned.

@@ -116,6 +116,7 @@ class _NullFilter:
             # A tool's schema describes its arguments, not what it returns.
             described = schema if key != "response" else None
             # Other keys hold parts of the message, whose own nulls only say that a part has no such field.
+            # `input`, `args` and `response` are data beside a name only; elsewhere they may be any field.
             is_data = key in _ARGUMENTS and (key == "arguments" or "name" in node)
             result[key] = self.value(value, described, described) if is_data else self.inside(value)
         return result

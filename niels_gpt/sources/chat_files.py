@@ -132,6 +132,7 @@ class ChatFile(ChatSource):
         return replace(self, dialect=self.detected_dialect() or "messages", count=ReadProgress())
 
     def _conversations(self, records: Iterable[Record | Rejected]) -> Iterator[Conversation | Rejected]:
+        # Rows without the keys of any format are read as messages, and refused with the keys that they have.
         dialect = self.detected_dialect() or "messages"
         for record in self._mapped(records):
             yield record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)

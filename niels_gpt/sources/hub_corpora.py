@@ -346,6 +346,7 @@ class WikiText(HubSource, TextSource):
         rows = chain(read_slice(files[at], part), _rows_after(part, files[at:]))
         # Row groups of 100 100 50 rows have the counts 0 100 200 250; groups 1 to 3 hold 250 - 100 rows.
         counts = row_counts(files[at])
+        # `number` is used after the loop, too, which may have no turn.
         number, end = part.before, part.before + counts[part.stop] - counts[part.start]
         # Rows before the first title are the end of an article that begins in the slice before, which yields them. The
         # first slice has no slice before it.

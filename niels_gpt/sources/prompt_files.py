@@ -129,6 +129,7 @@ class PromptColumns:
                 value = value_at(row, name, path)
             except MessageError:  # nothing there; the row may have one of the other columns
                 continue
+            # A null is nothing: Arrow gives every row the columns that any row has.
             if value is not None:
                 return path, value
         return None, None

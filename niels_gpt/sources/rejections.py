@@ -271,6 +271,7 @@ class Rejections:
                 self._rows_at_excess = self.rows
                 text = f"{_sentence(row.detail)}. Too many unusable rows; reading on, to report all reasons at once"
                 self._progress.note(text)
+        # From here on rows are only counted: the build fails, and the file is deleted with its directory.
         if self._rows_at_excess is not None:
             self._stop_after_reading_on()
             return

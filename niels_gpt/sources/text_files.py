@@ -114,6 +114,7 @@ def _documents(file: AnyFile, count: ReadProgress | None = None) -> Iterator[Doc
     if _is_large(file):
         return _parts(file, count=count)
     if count is not None:
+        # A small file is read at once, so it counts as read from here on.
         count.done += size_of(file)
     return iter((_whole(file),))
 

@@ -166,7 +166,7 @@ class PatientFile(io.RawIOBase):
         self._most = READ_BYTES  # bytes of the next request, less after a body that was too short
         self._refused: set[int] = set()  # the lengths of bodies that were refused
         self._size, self._version = size or 0, None
-        # Other file systems of fsspec open the file for a range, too, and then read more of it than was asked for.
+        # Other file systems of fsspec open the file for a range, too, and then read more of it than was requested.
         self._by_ranges = size is not None and getattr(fs, "async_impl", False)
         if not self._by_ranges:
             self._size, self._version = self._repeated(self._open_to_ask)
@@ -328,7 +328,7 @@ def file_system(url: str) -> tuple[Any, str]:
         MissingExtra: fsspec or the library for this kind of URL is not installed.
         UsageError: an unknown kind of URL, or one without a path. StorageError: the store cannot be reached.
     """
-    # s3fs, which brings fsspec, is named first: a user who installs fsspec would be asked for s3fs next.
+    # s3fs, which brings fsspec, is named first: to a user who installs fsspec alone, the next error would name s3fs.
     if url.startswith(("s3://", "s3a://")):
         check_library("s3fs")
     if url.startswith("hf://"):

@@ -153,7 +153,7 @@ class StagedDirectory:
                 _discard(self.target)
                 check_target_free(self.target, replaceable=self._replaceable)
                 _empty(self.path)
-        except BaseException:  # as above
+        except BaseException:  # Ctrl-C too: neither the lock nor the directory must remain
             self.__exit__(None, None, None)
             raise
         return self
