@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from niels_gpt.builds.sample_encoder import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
-    from niels_gpt.episodes.iterate import EpisodeWorkers
+    from niels_gpt.episodes.iterate.workers import EpisodeWorkers
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Messages

@@ -230,7 +230,7 @@ def test_batches_that_another_thread_was_making() -> None:
     found = script(
         """
         import queue
-        from niels_gpt.episodes.iterate import Prefetch
+        from niels_gpt.episodes.iterate.prefetch import Prefetch
         made = Prefetch.__new__(Prefetch)
         made._stop, made._queue, made._process = threading.Event(), queue.Queue(), os.getpid()
         def work(began):

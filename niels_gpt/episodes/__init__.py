@@ -2,7 +2,7 @@
 
 How a batch comes about, with the file that does each step::
 
-    place (epoch, position)                          loader.py, iterate.py     where a split has been read to
+    place (epoch, position)                          loader.py, iterate/       where a split has been read to
       -> rows of the global batch, cut by rank       order/schedule.py         7 2 9 4 | 1 8 3 6
       -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
       -> spans: file, start, length                  spans.py, dataset.py      (shard 0, 4096, 300), (shard 0, 17, 211)
@@ -22,8 +22,9 @@ with rows 8 2, then 9 1, because positions count rows, not batches.
 The other files::
 
     order/       which rows come when: proportions, mixtures, checkpoint states
+    iterate/     batch after batch, from a thread, from worker processes
     settings     config, keywords, ranks              build     conversations or packed rows -> a dataset
-    index_sets   sets of numbers in little memory     writer    the files of one split, as they are written
+    index_sets   sets of numbers in little memory     writer, writer_columns, writer_files   the files of one split
     format       names and layout of the files        stream    windows of a token stream; `make_data_loader`
     shards       the files of one folder, mapped      verify    what a dataset holds, and what is wrong with it
     images       images of episodes                   shared_prefixes    samples that share their beginning

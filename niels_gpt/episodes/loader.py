@@ -1,4 +1,20 @@
-"""`GPTEpisodeDataLoader`: an episodes dataset as batches of one fixed shape, resumable, on any number of ranks."""
+"""`GPTEpisodeDataLoader`: an episodes dataset as batches of one fixed shape, resumable, on any number of ranks.
+
+What the constructor does, in this order::
+
+    keywords, config       resolve (settings.py)     -> settings; a keyword wins over the config
+    dataset_dir            open_urls                 -> directories; of a URL, the manifest and the indexes are fetched
+    keywords, mixture      order/sampling.py         -> Sampling: order and proportions of the train split
+    directories            _open_splits              -> EpisodeSplit of train and of val: opened, checked and filtered
+    tokenizer, manifests   settings.py               -> vocab_size, pad_token_id
+
+What follows for a split when it is first used, so that a packing plan of val costs nothing where only train is read::
+
+    EpisodeSplit           _open_batch_source        -> BatchSource: place -> batch, next place
+    BatchSource            iterate/split_iterator    -> SplitIterator: the place of the next batch
+
+`next_batch`, `prefetch`, `state_dict` and other ways to read are methods of `SplitLoader` (split_loader.py).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +28,7 @@ from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import SPLITS, require_episodes, require_plain_episodes
 from niels_gpt.episodes.images import ImageSource
-from niels_gpt.episodes.iterate import SplitIterator
+from niels_gpt.episodes.iterate.split_iterator import SplitIterator
 from niels_gpt.episodes.order.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
     Dirs,
@@ -126,28 +142,41 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         shuffle_shards: int | None = None,
         shard_cache: ShardCache | None = None,
     ) -> None:
-        # The eleven keywords of the contract become what a `Sampling` holds: settings that a config may have, and
-        # proportions.
-        order: dict[str, Any] = {"batch_sampling_mode": batch_sampling_mode, "epoch_shuffle": epoch_shuffle}
-        order |= {"epoch_drop_last": epoch_drop_last, "epoch_seed": epoch_seed}
-        proportions: dict[str, Any] = {"weight_by": weight_by, "weights": weights, "epoch_rows": epoch_rows}
-        proportions |= {"temperature": temperature, "repeats": repeats, "epoch_ends": epoch_ends}
-        # Phases have no keyword of their own: they are set in a `Sampling`.
-        proportions |= {"shuffle_shards": shuffle_shards, "phases": None}
+        # What is `None` was not passed; of these keywords the config then decides.
+        settings: dict[str, Any] = {
+            "use_loss_mask": use_loss_mask,
+            "pad_token_id": pad_token_id,
+            "episode_min_tokens": episode_min_tokens,
+        }
+        # And of these, in whose place a `Sampling` may stand, together with `proportions`.
+        order: dict[str, Any] = {
+            "batch_sampling_mode": batch_sampling_mode,
+            "epoch_shuffle": epoch_shuffle,
+            "epoch_drop_last": epoch_drop_last,
+            "epoch_seed": epoch_seed,
+        }
+        proportions: dict[str, Any] = {
+            "weight_by": weight_by,
+            "weights": weights,
+            "epoch_rows": epoch_rows,
+            "temperature": temperature,
+            "repeats": repeats,
+            "epoch_ends": epoch_ends,
+            "shuffle_shards": shuffle_shards,
+            "phases": None,  # has no keyword of its own
+        }
         if sampling is not None:
             keywords = sampling.as_keywords(order | proportions)
             order, proportions = ({name: keywords[name] for name in names} for names in (order, proportions))
-        # `None` everywhere means that a keyword was not passed; then the config decides.
-        others: dict[str, Any] = {"use_loss_mask": use_loss_mask, "pad_token_id": pad_token_id}
-        others |= {"episode_min_tokens": episode_min_tokens}
-        self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", order | others)
+        self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", settings | order)
         self.packing, self.share_prefixes = check_flag(packing, "packing"), check_flag(share_prefixes, "share_prefixes")
         self.device, self._images = self.config.device, images
         self._global_counts = check_flag(global_counts, "global_counts")
         # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if self.packing else "head")
         check_policy(self._too_long)
-        self._check_sharing(proportions["weight_by"])
+        if self.share_prefixes:
+            _check_sharing(proportions["weight_by"], self._too_long, packing=self.packing)
         self._names, mixture = parse_dataset_dirs(dataset_dir)
         self._dirs, self._streamed = open_urls(self._names, shard_cache)
         if self._streamed and proportions["shuffle_shards"] is None:
@@ -155,10 +184,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         # After the directories, because a mapping of directories is a mixture by dataset.
         self._sampling = Sampling.of(self.config, mixture, proportions)
         self.rank, self.world_size = ranks(rank, world_size)
-        # Both now, so that a damaged val split is found before training, not after the first epoch.
-        self._splits = {name: self._open_split(name) for name in SPLITS}
-        if any(split.has_images for split in self._splits.values()):
-            self._check_images(too_long)
+        self._splits = self._open_splits(too_long)
         for opened in self._splits.values():
             check_tokenizer(opened, tokenizer)
         self.vocab_size = resolve_vocab_size(vocab_size, config, tokenizer, self._splits["train"].vocab_size)
@@ -168,71 +194,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         self._log_splits()
         if self._splits["train"].shards:
             self.batch_source("train")  # raises what is wrong now, not at the first step
-
-    def _open_split(self, split: str) -> EpisodeSplit:
-        for folder in self._dirs:
-            if folder not in self._streamed:  # of which only the manifest and the indexes are here
-                require_episodes(folder)
-        opened = open_split(
-            self._dirs,
-            split,
-            min_tokens=self.config.episode_min_tokens,
-            too_long=self._too_long,
-            width=self.block_size + 1,
-            streamed=self._streamed,
-            share_prefixes=self.share_prefixes,
-        )
-        for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
-            if not self.reads_preferences:
-                require_plain_episodes(folder, manifest)
-        return opened
-
-    def _check_sharing(self, weight_by: str | None) -> None:
-        if not self.share_prefixes:
-            return
-        if not self.packing:
-            raise UsageError("share_prefixes needs packing=True: samples that share tokens are in one row")
-        if self._too_long == "tail":
-            raise UsageError('share_prefixes with too_long="tail" would cut what samples share; use another policy')
-        if weight_by not in (None, "dataset"):
-            raise UsageError(
-                f"share_prefixes with weight_by={weight_by!r}: items of several samples have no type, source or weight "
-                'of their own; weigh by "dataset"'
-            )
-
-    def _check_images(self, too_long: str | None) -> None:
-        """A dataset with images needs their source, and no episode may be cut through one."""
-        names = ", ".join(map(str, self._names))
-        if self._images is None:
-            raise UsageError(
-                f"{names}: episodes with images, of which the dataset has names and hashes; pass "
-                "images=StoredImages(FOLDER, processor) (niels_gpt.renderers.images.stored) with the model's processor"
-            )
-        if too_long is None:
-            # The default was "head" until the splits were opened and turned out to have images.
-            self._too_long = "error"
-            self._splits = {name: self._open_split(name) for name in SPLITS}
-        elif self._too_long not in ("error", "skip"):
-            raise UsageError(
-                f"{names}: episodes with images and too_long={too_long!r}, which may cut through an image; use 'error' "
-                "or 'skip'"
-            )
-
-    def _log_splits(self) -> None:
-        """Log what was opened; rank 0 only."""
-        ensure_log_output()
-        # On hundreds of ranks the same lines would be repeated hundreds of times.
-        if self.rank:
-            return
-        for name, split in self._splits.items():
-            if not split.shards:
-                continue
-            _log.info("%s split=%s %s=%d %s", split.log_name, name, split.unit, len(split), self._more_of(split))
-
-    def _more_of(self, split: EpisodeSplit) -> str:
-        """What the log says of a split besides its number of episodes."""
-        mask = flag(split.has_mask and self.config.use_loss_mask is not False)
-        return f"too_short={split.too_short} too_long={split.too_long} tokens={split.n_tokens} mask={mask}"
 
     def __repr__(self) -> str:
         """One line: the shape of batches, and the rows of each split."""
@@ -288,6 +249,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         # `SplitIterator` serves preferences and rollouts, too, so its type there is `Batches`.
         assert isinstance(source, BatchSource)
         return source
+
+    # ---- a split, when it is first used
 
     def _iterator(self, split: str) -> SplitIterator[EpisodeBatch]:
         """The split's iterator, which is created when it is first used."""
@@ -359,3 +322,78 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
                 source.split.log_name,
                 name,
             )
+
+    # ---- opening the dataset
+
+    def _open_splits(self, too_long: str | None) -> dict[str, EpisodeSplit]:
+        """Both splits, so that a damaged val split is found before training, not after the first epoch.
+
+        Args:
+            too_long: as the caller passed it.
+        """
+        splits = {name: self._open_split(name) for name in SPLITS}
+        if not any(split.has_images for split in splits.values()):
+            return splits
+        names = ", ".join(map(str, self._names))
+        if self._images is None:
+            raise UsageError(
+                f"{names}: episodes with images, of which the dataset has names and hashes; pass "
+                "images=StoredImages(FOLDER, processor) (niels_gpt.renderers.images.stored) with the model's processor"
+            )
+        if too_long is None:
+            # The default was "head" until the splits were opened and turned out to have images.
+            self._too_long = "error"
+            return {name: self._open_split(name) for name in SPLITS}
+        if self._too_long not in ("error", "skip"):
+            raise UsageError(
+                f"{names}: episodes with images and too_long={too_long!r}, which may cut through an image; use 'error' "
+                "or 'skip'"
+            )
+        return splits
+
+    def _open_split(self, split: str) -> EpisodeSplit:
+        for folder in self._dirs:
+            if folder not in self._streamed:  # of which only the manifest and the indexes are here
+                require_episodes(folder)
+        opened = open_split(
+            self._dirs,
+            split,
+            min_tokens=self.config.episode_min_tokens,
+            too_long=self._too_long,
+            width=self.block_size + 1,
+            streamed=self._streamed,
+            share_prefixes=self.share_prefixes,
+        )
+        for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
+            if not self.reads_preferences:
+                require_plain_episodes(folder, manifest)
+        return opened
+
+    def _log_splits(self) -> None:
+        """Log what was opened; rank 0 only."""
+        ensure_log_output()
+        # On hundreds of ranks the same lines would be repeated hundreds of times.
+        if self.rank:
+            return
+        for name, split in self._splits.items():
+            if not split.shards:
+                continue
+            _log.info("%s split=%s %s=%d %s", split.log_name, name, split.unit, len(split), self._more_of(split))
+
+    def _more_of(self, split: EpisodeSplit) -> str:
+        """What the log says of a split besides its number of episodes."""
+        mask = flag(split.has_mask and self.config.use_loss_mask is not False)
+        return f"too_short={split.too_short} too_long={split.too_long} tokens={split.n_tokens} mask={mask}"
+
+
+def _check_sharing(weight_by: str | None, too_long: str, *, packing: bool) -> None:
+    """Raise `UsageError` for options that rows of samples with common prefixes cannot have."""
+    if not packing:
+        raise UsageError("share_prefixes needs packing=True: samples that share tokens are in one row")
+    if too_long == "tail":
+        raise UsageError('share_prefixes with too_long="tail" would cut what samples share; use another policy')
+    if weight_by not in (None, "dataset"):
+        raise UsageError(
+            f"share_prefixes with weight_by={weight_by!r}: items of several samples have no type, source or weight "
+            'of their own; weigh by "dataset"'
+        )

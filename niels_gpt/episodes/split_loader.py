@@ -1,4 +1,12 @@
-"""What loaders share: iterating over a split, and states (`SplitLoader`); sizes and order (`CompletionLoader`)."""
+"""What loaders share: the ways to read a split and to resume (`SplitLoader`); sizes and order (`CompletionLoader`).
+
+A loader has a `SplitIterator` for each split: the batches as a function of the place, and the place of the next one.
+Every method is one step on it, for example::
+
+    next_batch("train")        the batch at the place, which then moves on
+    prefetch("val")            a thread that begins at the place of val
+    state_dict("train")        the place, as a checkpoint has it
+"""
 
 from __future__ import annotations
 
@@ -7,8 +15,12 @@ from collections.abc import Iterator
 from typing import Any, Generic
 
 from niels_gpt.episodes.batches import Batch, BatchOptions
-from niels_gpt.episodes.iterate import EpisodeIterable, EpisodeWorkers, Prefetch, SplitIterator
+from niels_gpt.episodes.iterate.iterable import EpisodeIterable
+from niels_gpt.episodes.iterate.prefetch import Prefetch
+from niels_gpt.episodes.iterate.split_iterator import SplitIterator, one_epoch
+from niels_gpt.episodes.iterate.workers import EpisodeWorkers
 from niels_gpt.episodes.order.sampling import Sampling
+from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.settings import ranks
 from niels_gpt.format.collate import checked_device
 from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
@@ -25,13 +37,16 @@ class SplitLoader(ABC, Generic[Batch]):
             UsageError: no such split. CacheError: the dataset does not have it.
         """
 
+    # ---- batches in this process
+
     def next_batch(self, split: str = "train") -> Batch:
         """The next batch of the split; its `state` is the one after it."""
         return self._iterator(split).next_batch()
 
     def evaluation_batches(self, split: str = "val") -> Iterator[Batch]:
         """Every row once, in ascending order, none dropped. Does not move `next_batch`."""
-        return self._iterator(split).in_order()
+        iterator = self._iterator(split)
+        return one_epoch(iterator.batch_source.in_order(), Place(), iterator.device)
 
     def batches(self, split: str = "train", *, epoch: int = 0) -> Iterator[Batch]:
         """One training epoch from its start. Does not move `next_batch`.
@@ -39,14 +54,18 @@ class SplitLoader(ABC, Generic[Batch]):
         Raises:
             UsageError: batch_sampling_mode is "random", which has no epochs.
         """
-        return self._iterator(split).epoch(epoch)
+        iterator = self._iterator(split)
+        return one_epoch(iterator.batch_source, iterator.batch_source.epoch_start(epoch), iterator.device)
+
+    # ---- batches from a thread or from worker processes
 
     def prefetch(self, split: str = "train", *, depth: int = 2) -> Prefetch[Batch]:
         """An endless iterator whose batches a background thread makes, from the place of `next_batch` on.
 
         The states of both count the batches that were handed out, never those that wait. Close it, or use `with`.
         """
-        return self._iterator(split).prefetch(depth)
+        at = self._iterator(split)
+        return Prefetch(at.batch_source, at.place, depth=depth, device=at.device, on_batch=at.follow)
 
     def as_dataloader(self, split: str = "train", *, epochs: int | None = 1, **options: Any) -> EpisodeWorkers[Batch]:
         """Batches from worker processes, from the place of `next_batch` on; each pass has `epochs` or the rest of them.
@@ -56,19 +75,20 @@ class SplitLoader(ABC, Generic[Batch]):
         Args:
             options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
         """
-        return self._iterator(split).workers(epochs, **options)
+        at = self._iterator(split)
+        return EpisodeWorkers(at.batch_source, at.place, epochs=epochs, on_batch=at.follow, **options)
 
     def as_iterable(self, split: str = "train", *, epochs: int | None = None) -> EpisodeIterable[Batch]:
         """A dataset for `torch.utils.data.DataLoader(..., batch_size=None)`, from the place of `next_batch` on."""
-        return self._iterator(split).iterable(epochs)
+        at = self._iterator(split)
+        return EpisodeIterable(at.batch_source, at.place, epochs=epochs)
 
-    def steps_per_epoch(self, split: str = "train") -> int:
-        """How many batches an epoch has, on every rank; see `Batches.steps_per_epoch`."""
-        return self._iterator(split).batch_source.steps_per_epoch()
+    # ---- the place of the next batch
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
         """The place of the next batch: version, fingerprint, seed, epoch and position (in rows over all ranks)."""
-        return self._iterator(split).state()
+        at = self._iterator(split)
+        return at.batch_source.state(at.place)
 
     def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
         """Continue where a state was taken, perhaps with another number of ranks or batch size. O(1).
@@ -77,11 +97,13 @@ class SplitLoader(ABC, Generic[Batch]):
             Mismatch: the state is of another dataset, block_size, too_long, packing, order or seed.
             UsageError: it is not a state.
         """
-        self._iterator(split).move(self._iterator(split).batch_source.place(state))
+        at = self._iterator(split)
+        at.move(at.batch_source.place(state))
 
     def rows_read(self, split: str = "train") -> int:
         """How many rows come before the next batch, over all epochs and ranks; dropped rows are included."""
-        return self._iterator(split).rows_read
+        at = self._iterator(split)
+        return at.batch_source.rows_before(at.place)
 
     def seek(self, row: int, split: str = "train") -> None:
         """Continue at any row, counted over all epochs and ranks: the inverse of `rows_read`. O(1).
@@ -91,7 +113,12 @@ class SplitLoader(ABC, Generic[Batch]):
         Raises:
             UsageError: the row is below 0 or above 2**62.
         """
-        self._iterator(split).move(self._iterator(split).batch_source.place_of(row))
+        at = self._iterator(split)
+        at.move(at.batch_source.place_of(row))
+
+    def steps_per_epoch(self, split: str = "train") -> int:
+        """How many batches an epoch has, on every rank; see `Batches.steps_per_epoch`."""
+        return self._iterator(split).batch_source.steps_per_epoch()
 
 
 class CompletionLoader(SplitLoader[Batch]):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from niels_gpt.episodes.format import SPLITS, require_episodes
-from niels_gpt.episodes.iterate import SplitIterator
+from niels_gpt.episodes.iterate.split_iterator import SplitIterator
 from niels_gpt.episodes.order.sampling import grouped_schedule, groups_of
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule
 from niels_gpt.episodes.remote import is_url

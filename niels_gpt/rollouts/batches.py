@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.index_sets import Int64s, in_chunks
-from niels_gpt.episodes.iterate import LOOKAHEAD_TOKENS
+from niels_gpt.episodes.iterate.lookahead import LOOKAHEAD_TOKENS
 from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import Column, EpisodeReader

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.episodes.iterate import SplitIterator
+from niels_gpt.episodes.iterate.split_iterator import SplitIterator
 from niels_gpt.episodes.order.schedule import EveryRow
 from niels_gpt.episodes.settings import ensure_log_output, resolve_pad_id
 from niels_gpt.episodes.split_loader import CompletionLoader

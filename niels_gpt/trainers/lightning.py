@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.iterate import EpisodeWorkers
+from niels_gpt.episodes.iterate.workers import EpisodeWorkers
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.errors import UsageError
 from niels_gpt.extras import check_library

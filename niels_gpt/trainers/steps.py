@@ -20,7 +20,7 @@ from typing import Any
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
-from niels_gpt.episodes.iterate import Lookahead
+from niels_gpt.episodes.iterate.lookahead import Lookahead
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError

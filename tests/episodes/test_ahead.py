@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.episodes import iterate as ahead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
-from niels_gpt.episodes.iterate import Lookahead
+from niels_gpt.episodes.iterate import lookahead as ahead
+from niels_gpt.episodes.iterate.lookahead import Lookahead
 from niels_gpt.episodes.order.schedule import EMPTY, take
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import CacheError

@@ -26,7 +26,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
-from niels_gpt.episodes.iterate import EpisodeIterable, Prefetch
+from niels_gpt.episodes.iterate.iterable import EpisodeIterable
+from niels_gpt.episodes.iterate.prefetch import Prefetch
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import CacheError, UsageError
 from tests.conftest import REPOSITORY
