@@ -58,7 +58,8 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     """Name, figure, unit."""
     from niels_gpt.builds.conversation_encoders import as_encoder
     from niels_gpt.builds.conversations import EpisodeTask
-    from niels_gpt.builds.units import Unit, UnitTask, build_unit
+    from niels_gpt.builds.unit_reader import Unit
+    from niels_gpt.builds.units import UnitTask, build_unit
     from niels_gpt.episodes import build_episodes
     from niels_gpt.renderers.choice import open_renderer
     from niels_gpt.scale.executor import LocalRunner, UnitExecutor, pickled_job

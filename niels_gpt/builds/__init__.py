@@ -3,7 +3,10 @@
 ::
 
     build.py                  one build: its options, directory, rejected rows and manifest. Start reading here
-    tasks.py                  what may run anywhere, and what runs it;  units.py: finished pieces on disk
+    tasks.py                  what may run anywhere, and what runs it
+    units.py                  a finished piece of a build on disk: how it is built
+    unit_reader.py              how it is checked and read
+    unit_folder.py              all units of a build: prepared, retained, deleted; the list of slices
     rows.py                   checks of rows before they are encoded, and batches of similar size
     conversations.py          the tasks that encode conversations, by one of
     conversation_encoders.py    the encoder for what a caller has: `as_encoder`

@@ -34,7 +34,8 @@ from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
 from niels_gpt.storage.remote import copy_file, plain_name
 from niels_gpt.storage.remote_manifests import find_manifest
-from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache, size_of
+from niels_gpt.storage.shard_cache import ShardCache
+from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard, size_of
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
 INDEX_THREADS: Final = 8

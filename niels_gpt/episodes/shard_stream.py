@@ -31,7 +31,9 @@ from niels_gpt.episodes.rows import EpisodeReader
 from niels_gpt.episodes.spans import RowSpans
 from niels_gpt.errors import UsageError
 from niels_gpt.forks import reset_after_fork
-from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache, release_when_full
+from niels_gpt.storage.shard_cache import HeldShard, ShardCache
+from niels_gpt.storage.shard_cache_folder import RemoteShard
+from niels_gpt.storage.shard_cache_room import release_when_full
 
 FETCHERS = 8  # threads that download, each a shard at a time; most of the time they wait for the store
 MOST_AHEAD = 2 * FETCHERS  # shards that are downloaded before their window is the next one

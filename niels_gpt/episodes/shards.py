@@ -46,7 +46,8 @@ from niels_gpt.episodes.shared_prefixes import SharedItems
 from niels_gpt.errors import CacheError
 from niels_gpt.storage.manifests import Manifest
 from niels_gpt.storage.regular import is_regular
-from niels_gpt.storage.shard_cache import HeldShard, RemoteFileRecord, RemoteShard, ShardCache
+from niels_gpt.storage.shard_cache import HeldShard, ShardCache
+from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard
 
 
 @dataclass(frozen=True)

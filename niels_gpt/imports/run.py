@@ -1,4 +1,16 @@
-"""`import_episodes`: a token dataset of another program as episodes, complete or absent; and all import formats."""
+"""`import_episodes`: a token dataset of another program as episodes, complete or absent; and all import formats.
+
+::
+
+    corpus/train.bin, val.bin                                another program's files
+      exported       was it written by `niels-gpt export`? Then its checksums are compared
+      FORMATS[form]  SplitFiles of train and of val: the files, whether they have masks, how they are read
+      HashedFiles    the hash of every file, for the manifest
+      _write_rows    Rows -> EpisodeWriter: ids 5 7 2 9 2 with eos_id 2 are the episodes 5 7 2 and 9 2
+    out/train/tokens.bin, mask.bin, episodes.idx ...         and last, out/episodes.json
+
+Whatever is wrong with the input is found before anything is written, as far as the sizes of its files show it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +19,7 @@ from typing import Any
 
 from niels_gpt import ranges
 from niels_gpt.builds.build import Build
-from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
+from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.imports.arrays import LLMC, NANOGPT, NPY
@@ -76,15 +88,9 @@ def import_episodes(
     export = exported(source)
     if export is not None:
         export.check(source, progress)
-    splits = source_format.open(source, ImportOptions(eos_id, token_dtype))
     recorded = {} if export is None else export.source
-    # What the user passes wins over the record of an export.
-    size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
-    # Episodes have masks in all splits or in none.
-    masks = {found.has_mask for found in splits.values()}
-    if len(masks) > 1:
-        raise InputError(f"{source}: one split has a mask and the other does not; import them one by one")
-    mask_dtype = "uint8" if masks == {True} else None
+    splits = source_format.open(source, ImportOptions(eos_id, token_dtype))
+    mask_dtype = _mask_dtype(source, splits)
     # Before the input is hashed, which may take hours; the build looks again.
     check_target_free(real_path(Path(out)), replaceable=MANIFEST_NAME if overwrite else None)
     hashed = HashedFiles()
@@ -98,28 +104,49 @@ def import_episodes(
         "token_dtype": "uint32",
         "mask_dtype": mask_dtype,
         "shard_bytes": shard_bytes,
-        "vocab_size": size,
+        # What the user passes wins over the record of an export.
+        "vocab_size": vocab_size if vocab_size is not None else recorded.get("vocab_size"),
         "encoder": f"imported from {source_format.name}",
         "tokenizer_sha256": recorded.get("tokenizer_sha256"),
         "template_sha256": None,
         "special_token_ids": recorded.get("special_token_ids") or {},
     }
     with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
-        # Also of a split without files.
-        counts = {name: {"episodes": 0, "tokens": 0, "trained_tokens": 0} for name in ("train", "val")}
-        for name, found in splits.items():
-            writer = build.add(EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes))
-            progress.begin(f"{source.name} {name}", total=found.tokens, unit="tokens")
-            _write_rows(writer, found, size, source, progress)
-            # The manifest records their hashes, so they must not have changed while they were read.
-            hashed.check(found.files)
-            counts[name] = writer.counts()
-        totals = {f"{name}_episodes": each["episodes"] for name, each in counts.items()}
-        if not sum(totals.values()):
-            raise InputError(f"{source}: no file contains rows; nothing was written")
-        build.close_writers()
-        build.finish(totals, counts)
+        _write_splits(build, source, splits, recipe, hashed, progress)
     return read_manifest(Path(out) / MANIFEST_NAME)
+
+
+def _mask_dtype(source: Path, splits: dict[str, SplitFiles]) -> str | None:
+    """The dtype of the episodes' masks, which all splits have or none."""
+    masks = {found.has_mask for found in splits.values()}
+    if len(masks) > 1:
+        raise InputError(f"{source}: one split has a mask and the other does not; import them one by one")
+    return "uint8" if masks == {True} else None
+
+
+def _write_splits(
+    build: Build,
+    source: Path,
+    splits: dict[str, SplitFiles],
+    recipe: dict[str, Any],
+    hashed: HashedFiles,
+    progress: Progress,
+) -> None:
+    """Write the files of all splits, then the manifest."""
+    files = {"mask_dtype": recipe["mask_dtype"], "shard_bytes": recipe["shard_bytes"]}
+    counts = {name: {"episodes": 0, "tokens": 0, "trained_tokens": 0} for name in SPLITS}  # also without files
+    for name, found in splits.items():
+        writer = build.add(EpisodeWriter(build.path, name, **files))
+        progress.begin(f"{source.name} {name}", total=found.tokens, unit="tokens")
+        _write_rows(writer, found, recipe["vocab_size"], source, progress)
+        # The manifest records their hashes, so they must not have changed while they were read.
+        hashed.check(found.files)
+        counts[name] = writer.counts()
+    totals = {f"{name}_episodes": each["episodes"] for name, each in counts.items()}
+    if not sum(totals.values()):
+        raise InputError(f"{source}: no file contains rows; nothing was written")
+    build.close_writers()
+    build.finish(totals, counts)
 
 
 def _write_rows(

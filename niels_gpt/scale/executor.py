@@ -6,7 +6,7 @@
                                                |
               split and files <-- chunks <-- checked one by one, in order
 
-A unit is finished when its directory has its final name, see `builds.units`. A build that dies leaves its finished
+A unit is finished when its directory has its final name, see `builds/units.py`. A build that dies leaves its finished
 units, and the next build of the same recipe makes only the others. Units are read in order and contain nothing that
 depends on where the input was cut, so the output does not depend on the units.
 
@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from niels_gpt import ranges
-from niels_gpt.builds import units as unit_store
+from niels_gpt.builds import unit_folder
 from niels_gpt.builds.tasks import Chunk, ReadsFiles, Task
-from niels_gpt.builds.units import Unit, UnitTask, build_unit, is_finished
+from niels_gpt.builds.unit_reader import Unit
+from niels_gpt.builds.units import UnitTask, build_unit, is_finished
 from niels_gpt.errors import DataError, StorageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.ranges import UNIT_BYTES
@@ -86,14 +87,14 @@ class UnitExecutor:
             )
         # Once, here: all workers must read the same files, commit and format, and finding these may take requests.
         source = rows.resolved()
-        folder = self._folder = unit_store.prepare(out, recipe, self._slice_bytes, progress)
+        folder = self._folder = unit_folder.prepare(out, recipe, self._slice_bytes, progress)
         # An executor may run several builds, one after the other.
         self._fraction_read = None
         watch = _Watch(progress)
         # Lazy: to find the slices the input is read, while the runner builds the first units.
         unit_tasks = (
             watch.begun(_without_outdated(task, UnitTask(number, part, folder), progress))
-            for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))
+            for number, part in enumerate(unit_folder.listed(folder, source, self._slice_bytes))
         )
         usable_rows = 0
         # Closed here, not by the garbage collector: the runner's workers end before this generator does.
@@ -112,7 +113,7 @@ class UnitExecutor:
                 self._fraction_read = unit_task.part.read
                 watch.consumed(unit_task)
         if not usable_rows:  # the build is about to fail with "no usable rows", and the units hold nothing
-            rename_and_delete(unit_store.units_path(out))
+            rename_and_delete(unit_folder.units_path(out))
 
     def fraction_read(self) -> float | None:
         """The share of the input that is in the output, 0 to 1; `None` before the first chunk."""
@@ -121,14 +122,14 @@ class UnitExecutor:
     def build_finished(self, out: Path) -> None:
         """Delete the units of a finished build."""
         self._folder = None
-        unit_store.delete_all(out)
+        unit_folder.delete_all(out)
 
     def build_failed(self, out: Path, progress: Progress) -> None:
         """Retain the units of a build that failed, if the next one can continue with them; else delete them."""
         folder, self._folder = self._folder, None
         # `None` if this executor had not begun, for example because another process is building here.
         if folder is not None:
-            unit_store.retain_or_delete(out, folder, progress)
+            unit_folder.retain_or_delete(out, folder, progress)
 
 
 class _Watch:

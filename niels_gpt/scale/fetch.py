@@ -40,7 +40,7 @@ from niels_gpt.storage.manifests import (
 from niels_gpt.storage.remote import copy_file, file_system, plain_name
 from niels_gpt.storage.remote_manifests import find_manifest
 from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache import size_of
+from niels_gpt.storage.shard_cache_folder import size_of
 from niels_gpt.storage.staging import rename_and_delete
 
 MAX_BYTES = 100 << 30  # of a read cache, unless another limit is passed

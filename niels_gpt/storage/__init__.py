@@ -12,4 +12,6 @@
                       manifest a dataset in a store has
     retries.py        which requests to a store are repeated, how often, and after how long
     shard_cache.py    shards of remote datasets on this machine, bounded, shared by all processes
+      shard_cache_folder.py   where its shards, locks and records are
+      shard_cache_room.py     what is evicted when it is full
 """

@@ -18,7 +18,8 @@ from niels_gpt.episodes.shard_stream import _Wanted
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache import PART, HeldShard, RemoteShard, ShardCache
+from niels_gpt.storage.shard_cache import HeldShard, ShardCache
+from niels_gpt.storage.shard_cache_folder import PART, RemoteShard
 from tests.conftest import REPOSITORY
 from tests.episodes.stores import FileServer
 from tests.episodes.test_store import (

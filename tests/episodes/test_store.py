@@ -27,7 +27,8 @@ from niels_gpt.scale.publish import publish
 from niels_gpt.storage import shard_cache
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
+from niels_gpt.storage.shard_cache import ShardCache
+from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard
 from tests.conftest import REPOSITORY, run_python
 from tests.episodes.made import numbered, write_manifest, write_shard, write_split
 from tests.episodes.stores import FileServer

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.builds.units import listed, prepare, units_path
+from niels_gpt.builds.unit_folder import listed, prepare, units_path
 from niels_gpt.episodes import EpisodeWriter
 from niels_gpt.errors import Mismatch
 from niels_gpt.imports import import_episodes

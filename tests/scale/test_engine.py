@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
-from niels_gpt.builds.units import units_path
+from niels_gpt.builds.unit_folder import units_path
 from niels_gpt.errors import DataError, EngineError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor

@@ -15,7 +15,9 @@ from niels_gpt.builds.conversations import EpisodeTask
 from niels_gpt.builds.documents import DocumentTask, document_encoder
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.tasks import Chunk
-from niels_gpt.builds.units import ATTEMPTS, Unit, UnitTask, build_unit, prepare, units_path
+from niels_gpt.builds.unit_folder import prepare, units_path
+from niels_gpt.builds.unit_reader import Unit
+from niels_gpt.builds.units import ATTEMPTS, UnitTask, build_unit
 from niels_gpt.errors import OutputExists
 from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile

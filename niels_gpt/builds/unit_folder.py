@@ -1,0 +1,163 @@
+"""The folder of a build's units: prepared before the build, deleted after it, or retained for the next attempt.
+
+::
+
+    out/chats/                              the output, once it is complete
+    out/.chats.units/3f2a9c.../             the units of one build, named by the hash of its recipe
+        recipe.json
+        slices.txt                          the input's slices as far as they are known, each with its CRC
+        unit_0000000/                       a finished unit, see `units.py`
+        unit_0000001/
+        attempts/unit_0000002.0/<uuid>/     one that is being built
+
+Because the recipe's hash names the folder, a worker left over from another build cannot add to this one.
+
+A build calls `prepare`, then `listed` for the slices to build, then `delete_all`, or after a failure
+`retain_or_delete`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.builds.build import differences
+from niels_gpt.builds.units import ATTEMPTS, recorded_slice
+from niels_gpt.errors import CacheError, storage_errors
+from niels_gpt.progress import Progress
+from niels_gpt.sources.base import HasHashedFiles
+from niels_gpt.sources.files.slices import Slice, Sliceable
+from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.manifests import read_manifest
+from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.storage.staging import real_path, refuse_link, rename_and_delete, staging_path
+
+RECIPE_NAME: Final = "recipe.json"
+LISTING_NAME: Final = "slices.txt"
+UNITS_VERSION: Final = 4  # units of another version are built again
+
+
+def units_path(out: Path) -> Path:
+    """Where the units of a build are stored: those of `out/chats` in `out/.chats.units`."""
+    out = real_path(out)
+    return out.with_name(f".{out.name}.units")
+
+
+def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Progress) -> Path:
+    """The folder for this build's units. Units of other builds are deleted, with a note that says why.
+
+    Raises:
+        OutputExists: there is a link in place of the units' directory. StorageError: the disk refused.
+    """
+    wanted = {"units_version": UNITS_VERSION, "slice_bytes": slice_bytes, **recipe}
+    # Without a source configuration the rows may be others next time, so the folder gets a name that never recurs.
+    identified = recipe.get("dataset_config") is not None
+    digest = hashlib.sha256(json_bytes(wanted)).hexdigest() if identified else uuid.uuid4().hex
+    folder = units_path(out) / digest[:16]
+    refuse_link(units_path(out))
+    # Only one recipe's units are stored at a time: those of others are of no use, and as large as the output.
+    with storage_errors("preparing the folder of units", folder):
+        for other in units_path(out).iterdir() if units_path(out).is_dir() else ():
+            if other != folder:
+                _delete_other(other, wanted, progress)
+        shutil.rmtree(folder / ATTEMPTS, ignore_errors=True)
+        (folder / ATTEMPTS).mkdir(parents=True, exist_ok=True)  # a worker of a killed run may still be writing there
+    if finished := len(list(folder.glob("unit_*"))):
+        progress.note(f"{out}: continues with {finished:,} finished units of an earlier run")
+    write_atomic(folder / RECIPE_NAME, json_bytes(wanted))
+    return folder
+
+
+def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) -> None:
+    try:
+        recipe = read_manifest(other / RECIPE_NAME)
+    except CacheError:  # killed before the recipe was written, or half deleted
+        recipe = {}
+    if recipe:
+        why = differences({key: recipe.get(key) for key in wanted}, dict(wanted)) or "its rows are not known"
+        progress.note(f"{other}: units of another build ({why}) cannot be used and are removed")
+    rename_and_delete(other)
+
+
+def retain_or_delete(out: Path, folder: Path, progress: Progress) -> None:
+    """After a failed build: retain the folder if it has finished units, else delete it.
+
+    With a single unit, starting again costs less than a directory beside the output that a user has to understand.
+    """
+    if (finished := len(list(folder.glob("unit_*")))) > 1:
+        progress.note(f"{out}: {finished:,} finished units stay in {folder}; the same command continues from there")
+    else:
+        rename_and_delete(units_path(out))
+
+
+def delete_all(out: Path) -> None:
+    """Delete all units of `out`, which is complete, unless another process is building it again at this moment."""
+    if not staging_path(real_path(out)).exists():
+        rename_and_delete(units_path(out))
+
+
+# ---- the list of slices
+
+
+def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]:
+    """The slices of a source, in order. Those that an earlier run found in the same files are read from its list.
+
+    Finding them takes reading footers or whole files, perhaps over a network. The list begins with the versions of the
+    files: after a change, even one that was undone, some of the slices may be those of other bytes.
+    """
+    path = folder / LISTING_NAME
+    hashed = source.hashed if isinstance(source, HasHashedFiles) else None
+    first = _line("" if hashed is None else hashed.versions())
+    known, size = _read_listing(path, first)
+    yield from known
+    with storage_errors("writing", path), path.open("ab") as file:
+        # A killed run may have left an incomplete last line. It is cut off, or the next line would be appended to it.
+        file.truncate(size)
+        if not size:
+            file.write(first)
+        recording = True
+        for part in islice(source.slices(slice_bytes), len(known), None):
+            # Addresses may contain passwords, which must not be written to a file. From such a slice on nothing is
+            # listed.
+            recording = recording and recorded_slice(part)["path"] == part.path
+            if recording:
+                file.write(_line(asdict(part)))
+                # A killed process loses its buffers. Not synced: after a power failure the checksums show what is left.
+                file.flush()
+            yield part
+
+
+def _line(value: Any) -> bytes:
+    """A line of the list, with a checksum."""
+    line = json.dumps(value).encode()
+    return b"%08x %s\n" % (zlib.crc32(line), line)
+
+
+def _read_listing(path: Path, first: bytes) -> tuple[list[Slice], int]:
+    """The slices up to the first line that is damaged or incomplete, and the size of their lines in bytes.
+
+    No slices and no size, if the list does not begin with the line `first`.
+    """
+    lines = read_regular(path).splitlines(keepends=True) if is_regular(path) else []
+    if lines[:1] != [first]:
+        return [], 0
+    known: list[Slice] = []
+    size = len(first)
+    for line in lines[1:]:
+        try:
+            part = Slice(**json.loads(line[9:]))  # after eight digits of the checksum and a space
+        except (ValueError, TypeError):
+            break
+        if _line(asdict(part)) != line:
+            break
+        known.append(part)
+        size += len(line)
+    return known, size
