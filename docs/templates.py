@@ -22,7 +22,7 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
 from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, TemplateReport, report_on
-from niels_gpt.renderers.template.proofs.certificate import Probe
+from niels_gpt.renderers.template.proofs.probes import Probe
 from niels_gpt.renderers.template.proofs.proof import PREFIX
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder

@@ -13,7 +13,7 @@ from niels_gpt.errors import MessageError, TemplateError, UsageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import build_training_sample, build_training_samples
 from niels_gpt.renderers.registry import create_renderer
-from niels_gpt.renderers.template.proofs.certificate import probes
+from niels_gpt.renderers.template.proofs.probes import probes
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.every_template import SOURCES, encoder, source_of

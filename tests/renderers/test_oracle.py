@@ -14,8 +14,9 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import build_training_sample
 from niels_gpt.renderers.template.execution.static_analysis import template_strings
-from niels_gpt.renderers.template.proofs.certificate import Certificate, features, probes
+from niels_gpt.renderers.template.proofs.certificate import Certificate
 from niels_gpt.renderers.template.proofs.certificate import judge as judge_probe
+from niels_gpt.renderers.template.proofs.probes import features, probes
 from niels_gpt.renderers.template.proofs.proof import HEADER, PREFIX, USUAL, WITHOUT
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets

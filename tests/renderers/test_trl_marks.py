@@ -16,7 +16,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template, _ren
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.template.proofs.certificate import Probe, probes
+from niels_gpt.renderers.template.proofs.probes import Probe, probes
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.every_template import SOURCES, encoder, source_of

@@ -23,7 +23,8 @@ from typing import Any, Final, Literal
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.renderers.template.proofs.certificate import Probe, Verdict, literal_probe, probes
+from niels_gpt.renderers.template.proofs.certificate import Verdict
+from niels_gpt.renderers.template.proofs.probes import Probe, literal_probe, probes
 from niels_gpt.renderers.template.proofs.proof import PREFIX, SampledSpan
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.renderer import TemplateRenderer

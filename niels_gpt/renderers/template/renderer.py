@@ -41,7 +41,8 @@ from niels_gpt.renderers.template.execution.static_analysis import (
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
-from niels_gpt.renderers.template.proofs.certificate import Certificate, disagreement
+from niels_gpt.renderers.template.proofs.certificate import Certificate
+from niels_gpt.renderers.template.proofs.disagreements import disagreement
 from niels_gpt.renderers.template.proofs.oracle import Oracle
 from niels_gpt.renderers.template.proofs.proof import (
     Proof,

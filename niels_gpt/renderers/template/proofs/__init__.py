@@ -17,6 +17,7 @@ In the order in which it happens:
 4. `starts.py` finds where the model's part of an answer begins, `stops.py` where it ends, and `answers.py` puts the two
    together.
 5. `owners.py` finds from all this whose each character is.
-6. `proof.py` holds the result and makes pieces of it. `certificate.py` compares the oracle with tracing on probe
-   conversations.
+6. `proof.py` holds the result and makes pieces of it.
+7. `certificate.py` decides which conversations are traced: those for whose `probes.py` the oracle and tracing agree, as
+   `disagreements.py` compares them.
 """

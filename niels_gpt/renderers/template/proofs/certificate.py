@@ -18,25 +18,21 @@ on other conversations with the same features as on the probes.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Final, Literal, Protocol
 
-import numpy as np
-
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import Message, normalise, reasoning_of
+from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.isolation import IsolationError
-from niels_gpt.renderers.template.proofs.proof import Ints, Proof, may_hold
-from niels_gpt.renderers.template.proofs.substitution import NONE, Unproven
-from niels_gpt.renderers.types import CONTENT, SAMPLED
+from niels_gpt.renderers.template.proofs.disagreements import disagreement
+from niels_gpt.renderers.template.proofs.probes import Features, Probe, features, literal_probe, probes, texts_in
+from niels_gpt.renderers.template.proofs.proof import Proof
+from niels_gpt.renderers.template.proofs.substitution import Unproven
 
 Outcome = Literal["agrees", "differs", "unproven", "refused"]
-Features = frozenset[str]
 
 MOST_RENDERED: Final = 300  # texts, of a few kilobytes each, that a certificate keeps between two probes
 
@@ -51,15 +47,6 @@ class Template(Protocol):
 
     def proof(self, messages: list[Message], tools: Any, gen: bool, rendered: dict[bytes, str] | None = None) -> Proof:
         """The attribution by the oracle; known texts are taken from `rendered`, and new ones are put there."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A conversation on which a template is tested."""
-
-    name: str
-    messages: tuple[dict[str, Any], ...]
-    tools: tuple[dict[str, Any], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +107,7 @@ class Certificate:
                 if self.verdict(template, literal_probe(literal)).outcome not in ("agrees", "refused")
             ]
         for literal in self._distrusted_literals:
-            if any(literal in text for message in messages for text in _texts(message)):
+            if any(literal in text for message in messages for text in texts_in(message)):
                 return self.verdict(template, literal_probe(literal))
         return verdict
 
@@ -195,259 +182,3 @@ def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = 
     # The facts of text that is of no message are negative.
     written = frozenset(messages[fact >> 3]["role"] for fact in traced.facts if fact >= 0)
     return Verdict("agrees", "", stops, rules, written)
-
-
-def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], controls: ControlTokens) -> str:
-    """A description of the first character whose attribution by tracing differs from the proof; empty if none does."""
-    if traced.attribution != "full":
-        return traced.attribution
-    lengths = [len(text) for text in traced.texts]
-    facts = np.repeat(np.array(traced.facts, np.int64), lengths)
-    owner, sampled = facts >> 3, (facts & SAMPLED) > 0
-    expected = np.zeros(len(facts), np.bool_)
-    for span in proof.sampled:
-        expected[span.start : span.stop] = True
-    if (sampled != expected).any():
-        at = int(np.argmax(sampled != expected))
-        return f"tracing {'samples' if sampled[at] else 'does not sample'} {_shown(proof.text, at)}"
-    is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
-    # The contents of other roles. Those of assistants were compared above, as sampled characters.
-    body = (proof.content >= 0) & ~is_assistant[proof.content]
-    # Three kinds of faults: content that is not attributed to its message; a sampled character attributed to another
-    # message; a character of the template attributed as content.
-    wrong = body & ((owner != proof.content) | ((facts & CONTENT) == 0))
-    wrong |= expected & (owner != proof.owner)
-    wrong |= proof.is_template & ~expected & ((facts & CONTENT) > 0)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        if owner[at] == proof.owner[at]:
-            what = "does not see" if body[at] else "takes more than"
-            return f"tracing {what} the content of message {owner[at]} at {_shown(proof.text, at)}"
-        return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
-    # Each traced content that substitutes do not prove whole must be a text that its message holds.
-    at = 0
-    for text, fact in zip(traced.texts, traced.facts, strict=True):
-        is_content = (fact & CONTENT) and not (fact & SAMPLED)
-        if is_content and (proof.content[at : at + len(text)] < 0).any() and not may_hold(messages[fact >> 3], text):
-            return f"tracing takes more than the content of message {owner[at]} at {_shown(proof.text, at)}"
-        at += len(text)
-    return _turn_disagreement(owner, proof, controls)
-
-
-def _turn_disagreement(owner: Ints, proof: Proof, controls: ControlTokens) -> str:
-    """The same of the template's own text: the headers and the ends of turns, and a prompt, which is of no message.
-
-    Args:
-        owner: the message of each character by tracing.
-    """
-    if proof.added and owner[proof.added - 1] >= 0:
-        return f"tracing gives {_shown(proof.text, 0)}, which the template adds, to message {owner[proof.added - 1]}"
-    unseen = {*proof.owner.tolist()} - {*owner.tolist(), NONE}
-    if unseen:  # messages without data, in loops that tracing does not see
-        return f"tracing does not see message {min(unseen)}"
-    # Headers are compared at their last visible character, right before a content or a sampled span, because the white
-    # space and the text between turns may count to either turn.
-    starts = np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, prepend=-1) != 0)).tolist()
-    starts += [span.start for span in proof.sampled]
-    for start in starts:
-        at = len(proof.text[:start].rstrip()) - 1
-        if at >= 0 and proof.content[at] < 0 and owner[at] != proof.owner[at] >= 0:
-            return (
-                f"tracing gives the header that ends in {_shown(proof.text, max(0, at - 8))} to message {owner[at]}; "
-                f"it is of message {proof.owner[at]}"
-            )
-    # White space too, so that it has one owner in all conversations. Text outside of loops may be of none, but not the
-    # end of a turn.
-    is_end = np.zeros(len(proof.text), np.bool_)
-    is_end[_footers(proof, controls)] = True
-    # The turns of messages without content, each to its first stop: a template may close the conversation after it. Of
-    # <|user|>\n<|end|>\n<|endoftext|> the turn of the message "" is <|user|>\n<|end|>.
-    for message in np.setdiff1d(proof.owner[proof.owner >= 0], proof.content):
-        start, last = np.flatnonzero(proof.owner == message)[[0, -1]].tolist()
-        length = controls.first_stop(proof.text[start : last + 1])
-        turn = slice(start, start + length if length else last + 1)
-        is_end[turn] |= np.maximum.accumulate(owner)[turn] >= 0
-    wrong = (proof.content < 0) & (proof.owner >= 0) & (owner != proof.owner) & (is_end | (owner >= 0))
-    owned = np.flatnonzero(proof.owner >= 0)
-    prompt = int(owned[-1]) + 1 if len(owned) else len(owner)  # a generation prompt is of no message
-    visible = np.array([not character.isspace() for character in proof.text[prompt:]], np.bool_)
-    wrong[prompt:] |= visible & (owner[prompt:] >= 0)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
-    return ""
-
-
-def _footers(proof: Proof, controls: ControlTokens) -> list[int]:
-    """The positions of the first visible character after each content, if that is scaffold, and of the turn's stop.
-
-    Some templates write the stop in the iteration of the next message, or after the loop, with more text before it::
-
-        text     <r>4 degrees</r><|end|>      positions of   <   in </r>   and of   >   in <|end|>
-    """
-    ends = (np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, append=-1) != 0)) + 1).tolist()
-    after = [end + len(proof.text[end:]) - len(proof.text[end:].lstrip()) for end in ends]
-    turn_ends = [*(np.flatnonzero(np.diff(proof.owner) != 0) + 1).tolist(), len(proof.text)]
-    starts = [at for at in after if at < len(proof.text) and proof.content[at] < 0]
-    turns = [(at, turn_ends[bisect_right(turn_ends, at)]) for at in starts]
-    stops = [at + controls.first_stop(proof.text[at:end]) for at, end in turns]
-    return [*starts, *(stop - 1 for stop, at in zip(stops, starts, strict=True) if stop > at)]
-
-
-def _shown(text: str, at: int) -> str:
-    return repr(text[at : at + 24])
-
-
-# ---- features
-
-
-def features(messages: Sequence[Message], tools: Any) -> Features:
-    """Properties of conversations that a template may branch on: kinds of messages, and the order of their roles."""
-    found = {"tools"} if tools else set()
-    before = ""
-    for message in messages:
-        role, content = message["role"], message["content"]
-        found.add(f"{role} after {before}" if before else f"{role} first")
-        before = role
-        if not isinstance(content, str):  # a list of parts, which templates write in a loop of its own
-            found.add(f"parts of {role}")
-        elif not content.strip():
-            found.add(f"empty {role}" if "tool_calls" not in message else "calls alone")
-        if len(message) <= 2:  # a role and a content, as most messages
-            continue
-        if reasoning_of(message) is not None:
-            found.add("reasoning")
-        calls = message.get("tool_calls") or []
-        if calls:
-            found.add("calls")
-        if len(calls) > 1:
-            found.add("many calls")
-        if any(isinstance(call["function"].get("arguments"), str) for call in calls):
-            found.add("arguments as text")
-    return frozenset(found)
-
-
-def _texts(message: Message) -> list[str]:
-    content = message["content"]
-    if isinstance(content, str):
-        return [content]
-    return [part["text"] for part in content if isinstance(part.get("text"), str)]
-
-
-# ---- probes
-
-_WORDS: Final = ("what is near here?", 'A river, and\na "bridge".', "how far?", "Two miles.", "and then?", "A mill.")
-_TOOLS: Final = (
-    {
-        "type": "function",
-        "function": {
-            "name": "look_up",
-            "description": "Looks up a place.",
-            "parameters": {
-                "type": "object",
-                "properties": {"place": {"type": "string", "description": "Its name."}},
-                "required": ["place"],
-            },
-        },
-    },
-)
-_RESULT: Final = 'a "mill"\nby the river'
-
-
-def _user(number: int = 0, **fields: Any) -> dict[str, Any]:
-    return {"role": "user", "content": _WORDS[2 * number], **fields}
-
-
-def _assistant(number: int = 0, **fields: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": _WORDS[2 * number + 1], **fields}
-
-
-def _call(number: int = 0, **arguments: Any) -> dict[str, Any]:
-    arguments = arguments or {"place": "Oxbow Mill", "near": True}
-    return {
-        "type": "function",
-        "id": f"call0000{number}",
-        "function": {"name": "look_up", "arguments": arguments},
-    }
-
-
-def _text_call() -> dict[str, Any]:
-    """A call whose arguments are JSON in a string."""
-    return {**_call(), "function": {"name": "look_up", "arguments": '{"place": "Oxbow Mill", "near": true}'}}
-
-
-def _tool(number: int = 0, content: str = _RESULT) -> dict[str, Any]:
-    return {"role": "tool", "name": "look_up", "tool_call_id": f"call0000{number}", "content": content}
-
-
-def _conversations() -> Mapping[str, list[dict[str, Any]]]:
-    """Name -> a conversation without a system message; the name says what it tests."""
-    a_call: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call()]}
-    two_calls: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call(), _call(1, place="Weir")]}
-    reasoning: dict[str, Any] = {"reasoning_content": "Consider the map first."}
-    one_turn, two_turns = [_user(), _assistant()], [_user(), _assistant(), _user(1), _assistant(1)]
-    return {
-        "one turn": one_turn,
-        "two turns": two_turns,
-        "three turns": [*two_turns, _user(2), _assistant(2)],
-        "ends with a user": [*one_turn, _user(1)],
-        "only a user": [_user()],
-        "reasoning": [_user(), _assistant(**reasoning)],
-        "reasoning twice": [_user(), _assistant(**reasoning), _user(1), _assistant(1, **reasoning)],
-        "a call": [_user(), a_call, _tool(), _assistant(1)],
-        "a call and a text": [_user(), _assistant(tool_calls=[_call()]), _tool(), _assistant(1)],
-        "a call, then a user": [_user(), a_call, _tool(), _assistant(1), _user(2), _assistant(2)],
-        "a call after a turn": [*one_turn, _user(1), a_call, _tool(), _assistant(2)],
-        "ends with a call": [_user(), a_call],
-        "ends with a result": [_user(), a_call, _tool()],
-        "two calls": [_user(), two_calls, _tool(), _tool(1, "a weir"), _assistant(1)],
-        "call after call": [_user(), a_call, _tool(), {**a_call, "tool_calls": [_call(1)]}, _tool(1), _assistant(1)],
-        "reasoning and a call": [_user(), {**a_call, **reasoning}, _tool(), _assistant(1, **reasoning)],
-        "arguments as text": [_user(), {**a_call, "tool_calls": [_text_call()]}, _tool(), _assistant(1)],
-        "a text and arguments as text": [_user(), _assistant(tool_calls=[_text_call()]), _tool(), _assistant(1)],
-        "a text and two calls": [_user(), {**two_calls, "content": _WORDS[3]}, _tool(), _tool(1), _assistant(1)],
-        "a result, then a user": [_user(), a_call, _tool(), _user(1), _assistant(1)],
-        "an empty answer": [_user(), {"role": "assistant", "content": ""}],
-        "a system message later": [*one_turn, {"role": "system", "content": "Now be brief."}, _user(1), _assistant(1)],
-        "a system message last": [_user(), {"role": "system", "content": "Now be brief."}, _assistant(1)],
-        "an empty result": [_user(), a_call, _tool(0, ""), _assistant(1)],
-        "an empty system message": [{"role": "system", "content": ""}, *one_turn],
-        "an empty question": [{"role": "user", "content": ""}, _assistant(), _user(1), _assistant(1)],
-        "white space around": [
-            {"role": "user", "content": "  how far? \n"},
-            {"role": "assistant", "content": "\n Two miles. "},
-        ],
-        "answer after answer": [*one_turn, _assistant(1)],
-        "question after question": [_user(), _user(1), _assistant(1)],
-        "assistant first": [_assistant(), _user(1), _assistant(1)],
-        "parts": [
-            {"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]},
-            {"role": "assistant", "content": [{"type": "text", "text": _WORDS[1]}]},
-        ],
-        "parts of users": [{"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]}, _assistant()],
-        "markup": [
-            {"role": "user", "content": "is <b>x</b> & y?"},
-            {"role": "assistant", "content": "<think>\nlet me see\n</think>\n\nIt is {x}."},
-        ],
-    }
-
-
-@cache
-def probes() -> list[tuple[Probe, Features]]:
-    """All probes with their features: each conversation with and without a system message and tools."""
-    found = []
-    for name, messages in _conversations().items():
-        for system in ([], [{"role": "system", "content": "Answer in few words."}]):
-            for tools in (None, _TOOLS):
-                title = name + (", system" if system else "") + (", tools" if tools else "")
-                conversation = (*system, *messages)
-                found.append((Probe(title, conversation, tools), features(normalise(list(conversation)), tools)))
-    return found
-
-
-def literal_probe(literal: str) -> Probe:
-    """A conversation whose texts contain a string that the template searches for."""
-    texts = (f"one {literal} two", f"three {literal} four", f"{literal} five", "six")
-    roles = ("user", "assistant", "user", "assistant")
-    messages = ({"role": role, "content": text} for role, text in zip(roles, texts, strict=True))
-    return Probe(f"contents with {literal!r}", tuple(messages))

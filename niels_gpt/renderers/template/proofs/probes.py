@@ -1,0 +1,183 @@
+"""The conversations on which a template is tested, and the features by which others are compared with them.
+
+::
+
+    probe          messages                                        features
+    "one turn"     user, assistant                                 {"user first", "assistant after user"}
+    "a call"       user, assistant that calls, tool, assistant     {..., "calls", "tool after assistant", ...}
+
+Templates copy texts, so the texts do not matter, but which kinds of messages follow each other does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from niels_gpt.messages import Message, normalise, reasoning_of
+
+Features = frozenset[str]
+
+_WORDS: Final = ("what is near here?", 'A river, and\na "bridge".', "how far?", "Two miles.", "and then?", "A mill.")
+_TOOLS: Final = (
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Looks up a place.",
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string", "description": "Its name."}},
+                "required": ["place"],
+            },
+        },
+    },
+)
+_RESULT: Final = 'a "mill"\nby the river'
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A conversation on which a template is tested."""
+
+    name: str
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] | None = None
+
+
+@cache
+def probes() -> list[tuple[Probe, Features]]:
+    """All probes with their features: each conversation with and without a system message and tools."""
+    found = []
+    for name, messages in _conversations().items():
+        for system in ([], [{"role": "system", "content": "Answer in few words."}]):
+            for tools in (None, _TOOLS):
+                title = name + (", system" if system else "") + (", tools" if tools else "")
+                conversation = (*system, *messages)
+                found.append((Probe(title, conversation, tools), features(normalise(list(conversation)), tools)))
+    return found
+
+
+def literal_probe(literal: str) -> Probe:
+    """A conversation whose texts contain a string that the template searches for."""
+    texts = (f"one {literal} two", f"three {literal} four", f"{literal} five", "six")
+    roles = ("user", "assistant", "user", "assistant")
+    messages = ({"role": role, "content": text} for role, text in zip(roles, texts, strict=True))
+    return Probe(f"contents with {literal!r}", tuple(messages))
+
+
+def features(messages: Sequence[Message], tools: Any) -> Features:
+    """Properties of conversations that a template may branch on: kinds of messages, and the order of their roles."""
+    found = {"tools"} if tools else set()
+    before = ""
+    for message in messages:
+        role, content = message["role"], message["content"]
+        found.add(f"{role} after {before}" if before else f"{role} first")
+        before = role
+        if not isinstance(content, str):  # a list of parts, which templates write in a loop of its own
+            found.add(f"parts of {role}")
+        elif not content.strip():
+            found.add(f"empty {role}" if "tool_calls" not in message else "calls alone")
+        if len(message) <= 2:  # a role and a content, as most messages
+            continue
+        if reasoning_of(message) is not None:
+            found.add("reasoning")
+        calls = message.get("tool_calls") or []
+        if calls:
+            found.add("calls")
+        if len(calls) > 1:
+            found.add("many calls")
+        if any(isinstance(call["function"].get("arguments"), str) for call in calls):
+            found.add("arguments as text")
+    return frozenset(found)
+
+
+def texts_in(message: Message) -> list[str]:
+    """The content of a message, or the texts of its parts."""
+    content = message["content"]
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content if isinstance(part.get("text"), str)]
+
+
+# ---- the conversations
+
+
+def _user(number: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": _WORDS[2 * number], **fields}
+
+
+def _assistant(number: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": _WORDS[2 * number + 1], **fields}
+
+
+def _call(number: int = 0, **arguments: Any) -> dict[str, Any]:
+    arguments = arguments or {"place": "Oxbow Mill", "near": True}
+    return {
+        "type": "function",
+        "id": f"call0000{number}",
+        "function": {"name": "look_up", "arguments": arguments},
+    }
+
+
+def _text_call() -> dict[str, Any]:
+    """A call whose arguments are JSON in a string."""
+    return {**_call(), "function": {"name": "look_up", "arguments": '{"place": "Oxbow Mill", "near": true}'}}
+
+
+def _tool(number: int = 0, content: str = _RESULT) -> dict[str, Any]:
+    return {"role": "tool", "name": "look_up", "tool_call_id": f"call0000{number}", "content": content}
+
+
+def _conversations() -> Mapping[str, list[dict[str, Any]]]:
+    """Name -> a conversation without a system message; the name says what it tests."""
+    a_call: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call()]}
+    two_calls: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call(), _call(1, place="Weir")]}
+    reasoning: dict[str, Any] = {"reasoning_content": "Consider the map first."}
+    one_turn, two_turns = [_user(), _assistant()], [_user(), _assistant(), _user(1), _assistant(1)]
+    return {
+        "one turn": one_turn,
+        "two turns": two_turns,
+        "three turns": [*two_turns, _user(2), _assistant(2)],
+        "ends with a user": [*one_turn, _user(1)],
+        "only a user": [_user()],
+        "reasoning": [_user(), _assistant(**reasoning)],
+        "reasoning twice": [_user(), _assistant(**reasoning), _user(1), _assistant(1, **reasoning)],
+        "a call": [_user(), a_call, _tool(), _assistant(1)],
+        "a call and a text": [_user(), _assistant(tool_calls=[_call()]), _tool(), _assistant(1)],
+        "a call, then a user": [_user(), a_call, _tool(), _assistant(1), _user(2), _assistant(2)],
+        "a call after a turn": [*one_turn, _user(1), a_call, _tool(), _assistant(2)],
+        "ends with a call": [_user(), a_call],
+        "ends with a result": [_user(), a_call, _tool()],
+        "two calls": [_user(), two_calls, _tool(), _tool(1, "a weir"), _assistant(1)],
+        "call after call": [_user(), a_call, _tool(), {**a_call, "tool_calls": [_call(1)]}, _tool(1), _assistant(1)],
+        "reasoning and a call": [_user(), {**a_call, **reasoning}, _tool(), _assistant(1, **reasoning)],
+        "arguments as text": [_user(), {**a_call, "tool_calls": [_text_call()]}, _tool(), _assistant(1)],
+        "a text and arguments as text": [_user(), _assistant(tool_calls=[_text_call()]), _tool(), _assistant(1)],
+        "a text and two calls": [_user(), {**two_calls, "content": _WORDS[3]}, _tool(), _tool(1), _assistant(1)],
+        "a result, then a user": [_user(), a_call, _tool(), _user(1), _assistant(1)],
+        "an empty answer": [_user(), {"role": "assistant", "content": ""}],
+        "a system message later": [*one_turn, {"role": "system", "content": "Now be brief."}, _user(1), _assistant(1)],
+        "a system message last": [_user(), {"role": "system", "content": "Now be brief."}, _assistant(1)],
+        "an empty result": [_user(), a_call, _tool(0, ""), _assistant(1)],
+        "an empty system message": [{"role": "system", "content": ""}, *one_turn],
+        "an empty question": [{"role": "user", "content": ""}, _assistant(), _user(1), _assistant(1)],
+        "white space around": [
+            {"role": "user", "content": "  how far? \n"},
+            {"role": "assistant", "content": "\n Two miles. "},
+        ],
+        "answer after answer": [*one_turn, _assistant(1)],
+        "question after question": [_user(), _user(1), _assistant(1)],
+        "assistant first": [_assistant(), _user(1), _assistant(1)],
+        "parts": [
+            {"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]},
+            {"role": "assistant", "content": [{"type": "text", "text": _WORDS[1]}]},
+        ],
+        "parts of users": [{"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]}, _assistant()],
+        "markup": [
+            {"role": "user", "content": "is <b>x</b> & y?"},
+            {"role": "assistant", "content": "<think>\nlet me see\n</think>\n\nIt is {x}."},
+        ],
+    }
