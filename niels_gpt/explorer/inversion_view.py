@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.errors import MessageError, NielsError, UsageError
+from niels_gpt.explorer.boundaries import Chat, Renderer
 from niels_gpt.explorer.drift import compare
-from niels_gpt.explorer.inversion import Chat, Reading, Renderer, ids_in_text, read_conversation
+from niels_gpt.explorer.inversion import Reading, ids_in_text, read_conversation
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList
 from niels_gpt.explorer.rendering import RAW, token_table
 from niels_gpt.explorer.token_columns import MODES, TokenTable

@@ -1,6 +1,14 @@
 """Opens what a recipe names: its sources with their filters, its finished datasets, and its encoder.
 
-Everything that can be refused without a tokenizer is refused first, since loading one takes seconds.
+What is refused, and what is read, in this order; the quick before the slow::
+
+    options of exports and of the renderer, libraries, consent to functions      nothing is read
+    names of files and datasets                                                  the hub, directories, manifests
+    the tokenizer, and whether finished datasets have ids of it                  seconds
+    hashes of all input files                                                    one pass over them
+    duplicates                                                                   every row, once more
+
+A row passes the checks of its source in one order: its own filter, benchmarks, duplicates.
 """
 
 from __future__ import annotations
@@ -101,13 +109,14 @@ def open_recipe(
         InputError: a file is missing or empty.
         TokenizerError: the tokenizer cannot be used. Else see `chat_files` and `RendererOptions.open`.
     """
-    # Before anything is read or built, which may take hours.
+    # Nothing is written before all exports are possible: building may take hours, and exports come last.
     for export in loaded.recipe.exports:
         _check_export(export.to, export.options)
     if loaded.recipe.duplicates is not None and loaded.recipe.duplicates.near is not None:
         check_library("rensa")
     options = _renderer_options(loaded)
     options.check()
+    # From here on addresses have commits, so that hashes, rows and lock are of one state of a repository.
     loaded = _at_commits(loaded)
     recipe = loaded.recipe
     datasets = {table.name: _dataset(loaded, table) for table in recipe.sources if table.dataset is not None}
@@ -115,6 +124,7 @@ def open_recipe(
     functions = {table.name: _function(loaded, table, allow_code) for table in tables}
     files = {table.name: _source(loaded, table, functions[table.name]) for table in tables}
     encoder = _encoder(loaded, options, threads)
+    # After the encoder, because ids of another tokenizer are refused.
     stored = {name: _config_of_dataset(name, folder, encoder) for name, folder in datasets.items()}
     checks: dict[str, list[RowCheck]] = {name: [] for name in files}
     for table in tables:
@@ -225,12 +235,13 @@ def _duplicates(
     )
     recover_interrupted(folder)
     recorded = _recorded(folder)
+    # A search over all rows takes long, and a dry run and the build both need it: it is done once for the same rows.
     if recorded.get("in") == json.loads(wanted):
         digest = recorded["sha256"]
     else:
         with StagedDirectory(folder, manifest=LOOKED_FOR, overwrite=True) as staged:
             found = find_duplicates(sources, names, options, staged.path, progress)
-            digest = next(iter(found.values())).digest
+            digest = next(iter(found.values())).digest  # one search, so all sources have the same
             record = {"in": json.loads(wanted), "sha256": digest, "tables": _hashes(staged.path, list(sources))}
             write_atomic(staged.path / LOOKED_FOR, json_bytes(record))
             staged.commit()
@@ -292,6 +303,7 @@ def _tokenizer(loaded: LoadedRecipe) -> str:
 def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None) -> ConversationEncoder:
     recipe = loaded.recipe
     tokenizer = _tokenizer(loaded)
+    # `None` and the defaults of [loss] mean the same to a renderer; sentinels allow only `None`.
     loss = None if recipe.loss is None else LossOn(recipe.loss.on, bodies_of_tools=frozenset(recipe.loss.tool_bodies))
     if _writes_sentinels(loaded):
         if loss is not None:

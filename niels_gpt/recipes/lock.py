@@ -60,6 +60,7 @@ class Lock:
 
     def check_inputs(self, sources: Mapping[str, Any], encoder: Mapping[str, Any]) -> None:
         """Raise `Mismatch` unless inputs, tokenizer and template are those of the lock."""
+        # Through JSON, as the lock was: else tuples would differ from lists.
         found = json.loads(json_bytes({"sources": sources, "encoder": encoder}))
         differing = differences({"sources": self.sources, "encoder": self.encoder}, found)
         if differing:
@@ -88,6 +89,7 @@ def versions() -> dict[str, str]:
 
 
 def _hashes(outputs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    # Not the sizes, which follow from the hashes: a difference is then named once.
     return {place: {name: record["sha256"] for name, record in files.items()} for place, files in outputs.items()}
 
 
@@ -108,6 +110,7 @@ def write_lock(path: Path, lock: Lock) -> Path:
         StorageError: the disk refused.
     """
     with storage_errors("writing", path):
+        # With a hash of its own, by which `read_lock` notices that a lock was edited.
         write_atomic(path, json_bytes(with_manifest_hash({"lock_version": LOCK_VERSION, **asdict(lock)})))
     return path
 

@@ -63,7 +63,7 @@ def propose(inputs: Sequence[str], tokenizer: str, *, base: Path) -> str:
     if not any(each.conversations for each in found):
         first = next((each.example for each in found if each.example), "the files hold no rows")
         raise UsageError(f"no row of {', '.join(str(each.file.path) for each in found)} is a conversation: {first}")
-    # As the build decides: it refuses `[loss]` for conversations that are written with sentinels.
+    # As the build decides: a SentencePiece model means sentinels, for which it refuses `[loss]`.
     path = Path(tokenizer).expanduser()
     if path.exists() and is_sentencepiece(path):
         return _written(found, tokenizer, None, [], base)
@@ -72,6 +72,7 @@ def propose(inputs: Sequence[str], tokenizer: str, *, base: Path) -> str:
 
 def _look(file: ChatFile) -> FoundFile:
     found = FoundFile(file)
+    # The first rows, not a sample of all: reading them takes a moment, however large the file is.
     for row in islice(file.iterate(), SAMPLED):
         found.rows += 1
         if isinstance(row, Rejected):
@@ -104,7 +105,7 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, l
         renderer: the comment on the renderer; `None` if conversations are written with sentinels.
         lengths: of the conversations, in tokens; empty if they were not measured.
     """
-    off = "" if renderer else "# "
+    off = "" if renderer else "# "  # before [loss], which is only for renderers
     chosen = shortened(renderer or "our own sentinels, because the tokenizer is a SentencePiece model")
     length, comment = _length(lengths)
     names = _names(found)
@@ -178,6 +179,7 @@ def _names(found: Sequence[FoundFile]) -> list[str]:
     names: list[str] = []
     for each in found:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", each.file.name).strip("-._")[:48] or "source"
+        # a, a-2, a-3, ...: one of as many names as there are files is free.
         numbered = (f"{name}-{number}" for number in count(2))
         names.append(next(one for one in (name, *islice(numbered, len(names))) if one not in names))
         assert NAME.fullmatch(names[-1])
@@ -189,6 +191,7 @@ def _length(lengths: Sequence[int]) -> tuple[int, str]:
     if not lengths:
         return 2048, "inputs of a row; conversations were not measured"
     median, high, longest = (int(value) for value in np.percentile(lengths, (50, 95, 100)))
+    # Not the longest: one conversation of 100,000 tokens would make all rows so long. `too_long` decides on the rest.
     length = next((each for each in LENGTHS if each >= high), LENGTHS[-1])
     return length, f"tokens of {len(lengths):,} conversations: median {median:,}, 95 % {high:,}, longest {longest:,}"
 

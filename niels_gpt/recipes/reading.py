@@ -28,6 +28,7 @@ from niels_gpt.values import name_and_value, option_value
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
 MOST_PLACES: Final = 100_000  # values in a YAML file; a value counts once for each alias of it
+# A header `[table]` or `[[table]]`, and the key of a line `key.key = value`; both may have a comment after them.
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
@@ -86,6 +87,7 @@ def read_recipe(path: str | Path, settings: Sequence[str] = ()) -> LoadedRecipe:
     """
     file = Path(path)
     values, lines = _read(file)
+    # Before the check, so that a setting may repair a recipe, and is checked like the file.
     changed = [set_value(values, text) for text in settings]
     return LoadedRecipe(check_recipe(values, file, lines, changed), file, file.resolve().parent)
 
@@ -115,7 +117,7 @@ def _read(file: Path) -> tuple[dict[str, Any], Lines]:
         raise UsageError(f"{file}: expected a recipe in TOML (.toml) or YAML (.yaml, .yml), or a lock (.lock.json)")
     data = read_regular(file)
     try:
-        text = data.decode().removeprefix("\ufeff")
+        text = data.decode().removeprefix("\ufeff")  # the byte order mark, which editors of Windows write
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: byte {error.start:,} is not UTF-8; save the recipe as UTF-8") from error
     if file.suffix == ".toml":
@@ -138,6 +140,7 @@ def toml_lines(text: str) -> Lines:
     table: Location = ()
     tables: dict[Location, int] = {}  # how many [[tables]] of each name have begun
     for number, line in enumerate(text.splitlines(), 1):
+        # tomllib refuses keys that occur twice, so a later line that looks like one again is a line of a text.
         if header := _HEADER.match(line):
             table = _in_arrays(_parts(header[2]), tables)
             if header[1] == "[[":
@@ -173,6 +176,7 @@ def _read_yaml(file: Path, text: str) -> tuple[dict[str, Any], Lines]:
         raise MissingExtra("yaml") from error
     try:
         lines: Lines = {}
+        # Nodes first: they have lines, and show keys that occur twice and too many aliases before values are made.
         if (root := yaml.compose(text, Loader=yaml.SafeLoader)) is not None:
             _walk(root, (), lines, file)
         values = yaml.safe_load(text)
@@ -245,6 +249,7 @@ def _place_of(location: Location, values: Any) -> Location:
 
 
 def _line_of(place: Location, lines: Lines) -> int | None:
+    # A missing key has no line; that of its table is the nearest.
     while place and place not in lines:
         place = place[:-1]
     return lines.get(place)
@@ -309,6 +314,7 @@ def _key_in(here: Any, part: str, text: str) -> str | int:
         return part
     if isinstance(here, list):
         names = [table.get("name", number) if isinstance(table, dict) else number for number, table in enumerate(here)]
+        # Names before numbers: a source may be named "1".
         if part in names:
             return names.index(part)
         if part.isdigit() and int(part) < len(here):

@@ -161,10 +161,12 @@ def _mixture(opened: OpenedRecipe) -> Mixture:
             f"sequence.length is {sequence.length:,} and too_long {sequence.too_long!r}, so no conversation gives a "
             "row of training; raise the length, or cut conversations with too_long"
         )
+    # Written also where no mixture is wanted: `ng.loader(OUT, ...)` finds the sources by it.
     if recipe.mixture is None:  # every row once
         phases = [{part.name: part.rows for part in parts}]
     else:
         phases = [rows_of(parts, wanted) for wanted in recipe.mixture.proportions()]
+    # Relative, so that OUT can be moved; a `dataset` may be elsewhere.
     folders = {name: os.path.relpath(opened.folder(name), opened.out) for name in names}
     return Mixture(
         sequence_length=sequence.length,
@@ -218,6 +220,7 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
     check_fields(path, found["source"], {"fingerprints": OBJECT}, "source.")
     check_file_records(path, found)
     check_files(folder, found["files"], manifest=EXPORT_MANIFEST, patterns=())
+    # An export belongs to this build if it has the same splits of the same episodes, with the same options.
     splits = checked_split(table.split) or splits_of(source)
     prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in splits}
     wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}

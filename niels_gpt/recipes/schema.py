@@ -77,7 +77,7 @@ def one_of(names: Any) -> AfterValidator:
 
 def _day(value: str | None) -> str | None:
     try:
-        datetime.date.fromisoformat(value or "2026-01-31")
+        datetime.date.fromisoformat(value or "2026-01-31")  # any day where there is none
     except ValueError as error:
         raise UsageError(f"found {value!r}; expected a day like 2026-01-31") from error
     return value
@@ -100,6 +100,7 @@ def _as_text(value: Any) -> Any:
 class Table(BaseModel):
     """A table of a recipe: unknown keys are refused, values are not converted, instances do not change."""
 
+    # strict: "4096" is no number, since a recipe that is read otherwise than it looks cannot be checked by reading it.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
@@ -154,6 +155,7 @@ class SequenceTable(Table):
 
     @model_validator(mode="after")
     def _possible(self) -> SequenceTable:
+        # Samples share a beginning in one row, so rows must hold several; and "tail" would cut off that beginning.
         if self.share_prefixes and (not self.packing or self.too_long == "tail"):
             raise ValueError('share_prefixes needs packing = true, and another too_long than "tail"')
         return self
@@ -317,6 +319,7 @@ class Recipe(Table):
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise UsageError(f"two sources are named {twice[0]!r}; expected a name of its own for each")
+        # Every export is written to exports/TO/NAME.
         formats = [export.to for export in self.exports]
         again = [name for name in formats if formats.count(name) > 1]
         if again:
