@@ -20,8 +20,8 @@ from niels_gpt.errors import CacheError, StorageError, UsageError
 from niels_gpt.export.run import export
 from niels_gpt.preferences import PreferenceLoader
 from niels_gpt.rollouts import RolloutLoader
+from niels_gpt.rollouts.imported_lines import import_rollouts
 from niels_gpt.rollouts.prompts import PromptSet
-from niels_gpt.rollouts.writer import import_rollouts
 from tests.episodes.rows import write_dataset
 from tests.preferences.made import built, pairs
 from tests.renderers.tiny_families import renderer_of

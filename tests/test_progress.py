@@ -24,7 +24,7 @@ from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.imports.run import import_episodes
 from niels_gpt.progress import Progress
-from niels_gpt.rollouts.writer import import_rollouts
+from niels_gpt.rollouts.imported_lines import import_rollouts
 from niels_gpt.scale import executor
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.scale.fetch import ReadCache

@@ -170,8 +170,8 @@ def import_(
 
     Example: niels-gpt rollouts import sampled.jsonl --out rollouts/step_7
     """
+    from niels_gpt.rollouts.imported_lines import import_rollouts
     from niels_gpt.rollouts.verify import summarise
-    from niels_gpt.rollouts.writer import import_rollouts
 
     # The renderer is only recorded, with the tokenizer: ids stay as they are.
     if tokenizer is None and renderer.named:

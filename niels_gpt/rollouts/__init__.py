@@ -5,12 +5,12 @@ with the file that does each step::
 
     turns: prompt and completion ids, log-probabilities -> one row of tokens    turns.py
       -> episodes, and logprobs.bin, rollouts.bin, rollouts.jsonl beside them   writer.py, format.py
-      -> groups, rewards, advantages                                            dataset.py
+      -> groups, rewards, advantages                                            dataset.py, advantages.py
       -> which groups are used, which rollouts share rows and batches           plans.py
       -> rows of a batch, everything aligned with the targets                   batches.py
       -> order, ranks, resuming                                                 loader.py, and `niels_gpt.episodes`
 
-`writer.py` also imports what other programs wrote; `verify.py` counts, and finds what is wrong with the files.
+`imported_lines.py` reads what other programs wrote; `verify.py` counts, and finds what is wrong with the files.
 
 docs/rl.md is for users.
 """
@@ -24,10 +24,11 @@ from niels_gpt.lazy import lazy_names
 if TYPE_CHECKING:
     from niels_gpt.rollouts.batches import RolloutBatch
     from niels_gpt.rollouts.dataset import Rollout, RolloutDataset
+    from niels_gpt.rollouts.imported_lines import import_rollouts
     from niels_gpt.rollouts.loader import RolloutLoader, make_rollout_loader
     from niels_gpt.rollouts.prompts import PromptLoader, PromptSet, RenderedPrompt
     from niels_gpt.rollouts.turns import Trajectory, trajectory
-    from niels_gpt.rollouts.writer import RolloutWriter, import_rollouts
+    from niels_gpt.rollouts.writer import RolloutWriter
 
 _MODULES = {
     "PromptLoader": "prompts",
@@ -39,7 +40,7 @@ _MODULES = {
     "RolloutLoader": "loader",
     "RolloutWriter": "writer",
     "Trajectory": "turns",
-    "import_rollouts": "writer",
+    "import_rollouts": "imported_lines",
     "make_rollout_loader": "loader",
     "trajectory": "turns",
 }

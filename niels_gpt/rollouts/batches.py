@@ -115,6 +115,7 @@ class RolloutSource(Batches[RolloutBatch]):
         advantages: npt.NDArray[np.float64],
     ) -> None:
         super().__init__(dataset.episodes, options, schedule)
+        # `too_long="head"` below: `Selection` has left out or refused longer rollouts, unless they are to be cut so.
         self.dataset, self.parts, self._advantages = dataset, parts, advantages
         # A row of T inputs has T + 1 tokens, the last of which is a target only.
         width = options.block_size + 1
@@ -145,6 +146,7 @@ class RolloutSource(Batches[RolloutBatch]):
 
     def _batch(self, drawn: Int64s, after: Place) -> RolloutBatch:
         spans = self._locator.of_rows(self.parts.rows_of(drawn[self.own_rows]))
+        # As rows of episodes are read; segments and cu_seqlens are needed without packing, too, for padding.
         x, y, mask, (sums,), layout = self._reader.training_rows(spans, self.options.pad_id, with_layout=True)
         assert layout is not None
         assert layout.cu_seqlens is not None

@@ -5,15 +5,6 @@
     dataset      step_7            step_8
     rollout      0  1  2  3        4  5  6         in the order in which they were written
     group        0  1  0  1        2  2  3         numbered through all datasets
-
-Advantages are computed from the rewards of a group, where they are not stored::
-
-    "grpo"    (r - mean) / (std + 1e-6)    Shao et al. 2024, DeepSeekMath, arXiv 2402.03300, section 4.1.2
-    "mean"    r - mean                     Liu et al. 2025, Dr. GRPO, arXiv 2503.20783
-
-`mean` and `std` are over the rollouts of the group. The first paper does not say which standard deviation; here it is
-that of a sample (divided by n - 1), as `torch.std` computes it, and 1e-6 is ours. In a group of equal rewards, or of
-one rollout, both are exactly 0.
 """
 
 from __future__ import annotations
@@ -23,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +24,7 @@ from niels_gpt.episodes.format import require_episodes
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import CacheError, Mismatch, UsageError, did_you_mean, storage_errors
 from niels_gpt.forks import cached_property
+from niels_gpt.rollouts.advantages import ADVANTAGES, group_advantages
 from niels_gpt.rollouts.format import (
     KIND,
     LINES_NAME,
@@ -46,12 +38,7 @@ from niels_gpt.rollouts.format import (
 )
 from niels_gpt.storage.regular import open_regular
 
-FORMULAS: Final = ("grpo", "mean")
-ADVANTAGES: Final = ("stored", *FORMULAS)
-EPSILON: Final = 1e-6  # rewards that differ only by rounding must not become advantages of 1
-
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -153,6 +140,7 @@ class RolloutDataset:
         """
         if not 0 <= number < len(self):
             raise UsageError(f"{self.paths[0]}: rollouts 0 to {len(self) - 1:,}; there is no {number:,}")
+        # Of one rollout: its dataset, and its tokens in the files of this dataset.
         (shard,), (start,), (length,) = self.episodes.locate(np.array([number]))
         at, files = slice(start, start + length), self.episodes.shards[shard]
         assert files.mask is not None
@@ -193,7 +181,7 @@ class RolloutDataset:
         """The advantage of every rollout, float64, shape (rollouts,).
 
         Args:
-            formula: "grpo" or "mean", see `niels_gpt.rollouts.dataset`; "stored": what the writer was given; `None`:
+            formula: "grpo" or "mean", see `niels_gpt.rollouts.advantages`; "stored": what the writer was given; `None`:
                 what was stored if anything was, else "grpo".
 
         Raises:
@@ -249,6 +237,7 @@ class RolloutDataset:
         path = self.episodes.shards[shard].folder / LINES_NAME
         first = sum(map(len, self._records[:shard]))  # the number of the shard's first rollout
         record = self._records[shard][number - first]
+        # Lines are looked up in the file, because metadata of any size would not fit into memory.
         with storage_errors("reading", path), open_regular(path) as file:
             file.seek(int(record["line"]))
             text = file.read(int(record["line_bytes"]))
@@ -268,31 +257,3 @@ def _reopen(paths: list[Path], fingerprint: str) -> RolloutDataset:
     if opened.fingerprint != fingerprint:
         raise Mismatch(f"{paths[0]}: no longer what it was when the loader opened it; do not replace rollouts in use")
     return opened
-
-
-def group_advantages(rewards: Float64s, groups: Int64s, formula: str) -> Float64s:
-    """The advantage of every rollout, float64, shape (n,).
-
-    Args:
-        rewards: of each rollout, shape (n,).
-        groups: the group of each, 0 or more, in any order; shape (n,).
-        formula: one of `FORMULAS`.
-    """
-    if not len(rewards):
-        return rewards.copy()
-    sizes = np.maximum(np.bincount(groups), 1)  # a number that no rollout has must not divide by 0
-    centred = rewards - (np.bincount(groups, rewards) / sizes)[groups]
-    if formula == "grpo":
-        variance = np.bincount(groups, centred**2) / np.maximum(sizes - 1, 1)
-        centred = centred / (np.sqrt(variance)[groups] + EPSILON)
-    # The mean of 0.1 0.1 0.1 is not 0.1, so equal rewards are found by comparing them.
-    return np.where(equal_rewards(rewards, groups)[groups], 0.0, centred)
-
-
-def equal_rewards(rewards: Float64s, groups: Int64s) -> npt.NDArray[np.bool_]:
-    """For each number up to the largest: all rewards of this group are equal; shape (groups,)."""
-    n = int(groups.max(initial=-1)) + 1
-    most, least = np.full(n, -np.inf), np.full(n, np.inf)
-    np.maximum.at(most, groups, rewards)
-    np.minimum.at(least, groups, rewards)
-    return np.asarray(most <= least)

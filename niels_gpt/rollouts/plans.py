@@ -21,7 +21,8 @@ from niels_gpt.episodes.order.schedule import EMPTY
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.ranges import ROW
-from niels_gpt.rollouts.dataset import RolloutDataset, equal_rewards
+from niels_gpt.rollouts.advantages import equal_rewards
+from niels_gpt.rollouts.dataset import RolloutDataset
 
 Int64s = npt.NDArray[np.int64]
 TOO_LONG = ("error", "skip", "head")
@@ -73,6 +74,7 @@ class Selection:
                 f"{self.width:,}, nor do {int(long.sum()) - 1:,} other rollouts; raise sequence_length, or choose what "
                 "happens to them: too_long='skip' or 'head'"
             )
+        # For each group whether it is left out for this reason; dicts keep the order, in which a group is counted.
         reasons: dict[str, npt.NDArray[np.bool_]] = {}
         if self.max_age is not None:
             if len(dataset) and dataset.versions.min() < 0:
@@ -139,6 +141,8 @@ class RowParts:
         if self.begins is None:
             return parts
         found = np.full(self.rows, EMPTY)
+        # A rank's batch is one part, whose rows follow each other in the plan. Parts 0:2 2:3, batches of 3 rows: part 1
+        # is the rows 2 EMPTY EMPTY.
         if parts[0] != EMPTY:
             first, stop = self.begins[parts[0]], self.begins[parts[0] + 1]
             found[: stop - first] = np.arange(first, stop)
@@ -152,7 +156,7 @@ class RowParts:
 
 def single_rows(dataset: RolloutDataset, groups: Int64s, width: int, rows: int, *, packing: bool) -> RowParts:
     """Rows that are drawn one by one; packed ones hold rollouts of any groups."""
-    numbers = np.flatnonzero(np.isin(dataset.groups, groups))
+    numbers = np.flatnonzero(np.isin(dataset.groups, groups))  # of rollouts, ascending
     return RowParts(_packed(numbers, dataset.lengths, width, packing), None, rows)
 
 

@@ -87,37 +87,66 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
     """
     if not turns:
         raise UsageError("no turns; expected at least one result of generate()")
-    parts: list[tuple[Array, ...]] = []
-    ids = np.empty(0, np.int64)
-    turn_versions: list[Array] = []  # also of tokens that were not sampled
+    ids, prompt_length = np.empty(0, np.int64), 0
+    parts: list[_Part] = []
+    given_versions: list[Array] = []  # also of tokens that were not sampled
     for number, turn in enumerate(turns):
         where = f"turn {number}: "
         if not isinstance(turn, Mapping):
             raise UsageError(f"turn {number} is {shown(turn)}; expected a mapping with prompt_ids and completion_ids")
         prompt, completion = (_ids(turn, name, where) for name in ("prompt_ids", "completion_ids"))
-        # Ids are compared, not text: a prompt that was tokenized again has the same text, and may have other ids.
-        shared = min(len(prompt), len(ids))
-        same = prompt[:shared] == ids[:shared]
-        if len(prompt) < len(ids) or not same.all():
-            at = shared if same.all() else int(np.argmin(same))
-            raise UsageError(
-                f"turn {number}: its prompt differs from the turns before it at token {at:,}; make it with "
-                "bridge_to_next_turn(), or train on each turn as a row of its own"
-            )
-        n, new = len(completion), len(prompt) - len(ids)
+        _check_continues(prompt, ids, number)
+        # What the prompt adds to the turn before (tool results, the next question, headers) was not sampled.
+        parts.append(_unsampled(len(prompt) - len(ids)))
+        n = len(completion)
         mask = _mask(turn.get("completion_mask"), n, where)
         logprobs = _logprobs(turn.get("completion_logprobs"), mask, where)
-        turn_versions.append(_versions(turn.get("version", version), n, where))
-        versions = np.where(mask, turn_versions[-1], NO_VERSION)
-        # What the prompt adds to the turn before (tool results, the next question, headers) was not sampled.
-        parts += [(np.zeros(new, np.bool_), np.full(new, np.nan), np.full(new, NO_VERSION))]
-        parts += [(mask, logprobs, versions)]
+        versions = _versions(turn.get("version", version), n, where)
+        parts.append(_Part(mask, logprobs, np.where(mask, versions, NO_VERSION)))
+        given_versions.append(versions)
         ids = np.concatenate([prompt, completion])
-    mask, logprobs, versions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        prompt_length = prompt_length if number else len(prompt)
+    sampled_by = np.concatenate([part.versions for part in parts])
     # Where several policies sampled tokens the oldest counts, because loaders ask for a largest age.
-    known = [each[each != NO_VERSION] for each in (versions, np.concatenate(turn_versions))]
+    known = [each[each != NO_VERSION] for each in (sampled_by, np.concatenate(given_versions))]
     oldest = next((int(each.min()) for each in known if len(each)), NO_VERSION)
-    return RolloutTokens(ids, mask, logprobs, versions, len(parts[0][0]), oldest)
+    return RolloutTokens(
+        ids,
+        np.concatenate([part.mask for part in parts]),
+        np.concatenate([part.logprobs for part in parts]),
+        sampled_by,
+        prompt_length,
+        oldest,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The values of some tokens: what a prompt adds, or a completion; see `RolloutTokens`."""
+
+    mask: npt.NDArray[np.bool_]
+    logprobs: npt.NDArray[np.float64]
+    versions: npt.NDArray[np.int64]
+
+
+def _unsampled(n: int) -> _Part:
+    return _Part(np.zeros(n, np.bool_), np.full(n, np.nan), np.full(n, NO_VERSION))
+
+
+def _check_continues(prompt: Array, ids: Array, number: int) -> None:
+    """Check that a turn's prompt begins with the ids of all turns before it."""
+    # Ids are compared, not text: a prompt that was tokenized again has the same text, and may have other ids.
+    shared = min(len(prompt), len(ids))
+    same = prompt[:shared] == ids[:shared]
+    if len(prompt) < len(ids) or not same.all():
+        at = shared if same.all() else int(np.argmin(same))
+        raise UsageError(
+            f"turn {number}: its prompt differs from the turns before it at token {at:,}; make it with "
+            "bridge_to_next_turn(), or train on each turn as a row of its own"
+        )
+
+
+# ---- the values of a turn, checked
 
 
 def _array(values: Any, name: str, where: str, *, may_be_number: bool = False) -> Array:
@@ -137,6 +166,7 @@ def _ids(turn: Mapping[str, Any], name: str, where: str) -> Array:
     if found.size == 0:  # numpy makes an array of floats of an empty list
         return np.empty(0, np.int64)
     values = turn[name]
+    # Not converted: of floats and truth values some would be ids, and nothing would show that others were meant.
     if found.dtype.kind not in "iu" or _holds_bools(values):
         kind = found.dtype if found.dtype.kind not in "iu" else "integers and truth values"
         raise UsageError(f"{where}{name} are {kind}; expected integers")
@@ -172,6 +202,7 @@ def _logprobs(values: Any, mask: Array, where: str) -> Array:
     with np.errstate(over="ignore"):  # what does not fit into float32, as which it is stored, becomes infinite
         bad = mask & ~np.isfinite(found.astype(np.float32))
     above = mask & (found > MOST_LOGPROB)
+    # Infinite values are above, too, but they are no probabilities.
     if above.any() and not bad.any():
         at = int(np.argmax(above))
         raise UsageError(

@@ -11,7 +11,8 @@ import numpy as np
 from niels_gpt.episodes.verify import CHUNK, verify_dataset
 from niels_gpt.errors import CacheError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.rollouts.dataset import RolloutDataset, equal_rewards
+from niels_gpt.rollouts.advantages import equal_rewards
+from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import LOGPROBS_NAME
 
 
@@ -73,8 +74,10 @@ def verify_rollouts(dataset: Path, *, vocab_size: int | None = None, progress: P
     except CacheError as error:
         yield str(error)
         return
+    # A placeholder on a token of the prompt, or none on a sampled one, would enter the loss as if it were measured.
     for shard, logprobs in zip(opened.episodes.shards, opened.logprobs or (), strict=False):
         for at in range(0, len(logprobs), CHUNK):
+            # In parts, so that memory does not grow with the dataset.
             sampled = shard.mask[at : at + CHUNK] == 1 if shard.mask is not None else np.ones(0, np.bool_)
             bad = np.flatnonzero(np.isfinite(logprobs[at : at + CHUNK]) != sampled)
             if len(bad):

@@ -1,21 +1,25 @@
 """`RolloutWriter`: writes what an inference engine sampled as episodes with log-probabilities and rewards.
 
-The ids are stored as they are passed. Files are written in a staging directory, which is renamed when all is written: a
-writer that is killed leaves no incomplete dataset, and the next writer of the same path deletes what it left.
+::
 
-`import_rollouts` reads rollouts that another program wrote as lines of JSON. A line has one rollout, of one turn or
-more::
+    add("task 7", {"prompt_ids": [1, 2], "completion_ids": [3, 4], "completion_logprobs": [-0.5, -1.2]}, reward=1.0)
 
-    {"prompt_ids": [1, 2], "completion_ids": [3, 4], "logprobs": [-0.5, -1.2], "reward": 1.0, "group_id": "task 7"}
-    {"turns": [{"prompt_ids": [...], "completion_ids": [...], "logprobs": [...]}, ...], "reward": 0.0}
+    tokens.bin, mask.bin     1 2 3 4       . . # #            by EpisodeWriter, as for any episodes
+    logprobs.bin             nan nan -0.5 -1.2
+    rollouts.bin             group 0, reward 1.0, prompt_length 2, ...
+    rollouts.jsonl           {"group_id": "task 7", "metadata": {}}
+
+The ids are stored as they are passed. Rollouts are checked at once and written together once there are some: single
+ones are small. Files are written in a staging directory, which is renamed when all is written: a writer that is killed
+leaves no incomplete dataset, and the next writer of the same path deletes what it left.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -26,8 +30,7 @@ from niels_gpt.builds.build import Build, check_ids
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS
 from niels_gpt.episodes.writer import EpisodeWriter
-from niels_gpt.errors import DataError, InputError, TokenizerError, UsageError, shown, storage_errors
-from niels_gpt.progress import SILENT, Progress
+from niels_gpt.errors import DataError, UsageError, shown, storage_errors
 from niels_gpt.rollouts.format import (
     KIND,
     LINES_NAME,
@@ -41,19 +44,11 @@ from niels_gpt.rollouts.format import (
     VERSIONS_NAME,
 )
 from niels_gpt.rollouts.turns import RolloutTokens, joined
-from niels_gpt.sources.files.inputs import ReadProgress, Rejected, read_jsonl
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
-from niels_gpt.values import check_keywords
 
 WAITING_TOKENS: Final = 1 << 18  # tokens that are collected before they are written, since single rollouts are small
-MOST: Final = float(np.finfo(np.float32).max)
-
-# Keys of an imported line.
-TURN_FIELDS: Final = ("prompt_ids", "completion_ids", "completion_mask", "version")
-LOGPROBS: Final = ("completion_logprobs", "logprobs")
-_FIELDS_OF_TOKENS: Final = ("prompt_ids", "completion_ids", "completion_mask", *LOGPROBS)
-ROW_FIELDS: Final = ("turns", "reward", "advantage", "group_id", "metadata")
+MOST: Final = float(np.finfo(np.float32).max)  # of rewards and advantages, which batches hold as float32
 
 GroupId = str | int
 
@@ -109,7 +104,7 @@ class RolloutWriter:
         self._logprobs, self._token_versions = logprobs, token_versions
         self._files: _RolloutFiles | None = None
         self._groups: dict[GroupId, int] = {}
-        self._waiting: list[tuple[RolloutTokens, dict[str, Any], bytes]] = []
+        self._waiting: list[_Rollout] = []
         self._waiting_tokens = self.rollouts = 0
 
     def __enter__(self) -> RolloutWriter:
@@ -163,16 +158,12 @@ class RolloutWriter:
                 "no completion_logprobs; expected one for each sampled token: ask the engine for them, or write with "
                 "RolloutWriter(..., logprobs=False)"
             )
-        record = {
-            "version": row.oldest,
-            "reward": _finite("reward", reward),
-            "advantage": math.nan if advantage is None else _finite("advantage", advantage),
-            "prompt_length": row.prompt_length,
-        }
+        number = _finite("reward", reward)
+        given = math.nan if advantage is None else _finite("advantage", advantage)
         line = _line(group_id, metadata)
         # After all checks, so that a refused rollout does not begin a group.
-        record["group"] = self._groups.setdefault(group_id, len(self._groups))
-        self._waiting.append((row, record, line))
+        group = self._groups.setdefault(group_id, len(self._groups))
+        self._waiting.append(_Rollout(row, group, number, given, line))
         self._waiting_tokens += len(row.ids)
         self.rollouts += 1
         if self._waiting_tokens >= WAITING_TOKENS:
@@ -182,7 +173,7 @@ class RolloutWriter:
         assert self._files is not None
         if not self._waiting:
             return
-        rows = [row for row, _, _ in self._waiting]
+        rows = [rollout.tokens for rollout in self._waiting]
         lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
         mask = np.concatenate([row.mask for row in rows])
         self._episodes.write(np.concatenate([row.ids for row in rows]), lengths, mask)
@@ -208,6 +199,23 @@ class RolloutWriter:
             self._build.__exit__(kind, error, trace)
 
 
+@dataclass(frozen=True, eq=False)
+class _Rollout:
+    """A checked rollout that is not written yet.
+
+    Attributes:
+        group: the number of its group.
+        advantage: NaN for none.
+        line: of `rollouts.jsonl`.
+    """
+
+    tokens: RolloutTokens
+    group: int
+    reward: float
+    advantage: float
+    line: bytes
+
+
 class _RolloutFiles:
     """Writes the files of rollouts that episodes do not have: records, lines, log-probabilities and versions."""
 
@@ -220,18 +228,21 @@ class _RolloutFiles:
         names = {RECORDS_NAME: True, LINES_NAME: True, LOGPROBS_NAME: logprobs, VERSIONS_NAME: versions}
         self._writers = {name: HashedWriter(folder / name) for name, wanted in names.items() if wanted}
 
-    def write(self, rollouts: Sequence[tuple[RolloutTokens, dict[str, Any], bytes]]) -> None:
+    def write(self, rollouts: Sequence[_Rollout]) -> None:
+        rows = [rollout.tokens for rollout in rollouts]
         records = np.zeros(len(rollouts), dtype=ROLLOUT)
-        for name in ("group", "version", "reward", "advantage", "prompt_length"):
-            records[name] = [record[name] for _, record, _ in rollouts]
-        records["line_bytes"] = [len(line) for _, _, line in rollouts]
+        records["group"] = [rollout.group for rollout in rollouts]
+        records["version"] = [row.oldest for row in rows]
+        records["reward"] = [rollout.reward for rollout in rollouts]
+        records["advantage"] = [rollout.advantage for rollout in rollouts]
+        records["prompt_length"] = [row.prompt_length for row in rows]
+        records["line_bytes"] = [len(rollout.line) for rollout in rollouts]
         # Lines of 30 and 20 bytes after 100 others end at 130 and 150, and begin at 100 and 130.
         ends = self._line_bytes + np.cumsum(records["line_bytes"], dtype=np.int64)
         records["line"] = ends - records["line_bytes"]
         self._line_bytes = int(ends[-1])
         self._writers[RECORDS_NAME].write(records)
-        self._writers[LINES_NAME].write(b"".join(line for _, _, line in rollouts))
-        rows = [row for row, _, _ in rollouts]
+        self._writers[LINES_NAME].write(b"".join(rollout.line for rollout in rollouts))
         if LOGPROBS_NAME in self._writers:
             self._writers[LOGPROBS_NAME].write(np.concatenate([row.logprobs for row in rows]).astype(LOGPROB_DTYPE))
         if VERSIONS_NAME in self._writers:
@@ -280,118 +291,3 @@ def _check_keys(value: Any) -> None:
         value = list(value.values())
     for one in value if isinstance(value, list | tuple) else ():
         _check_keys(one)
-
-
-def import_rollouts(
-    files: Iterable[str | Path],
-    out_dir: str | Path,
-    renderer: Any = None,
-    *,
-    progress: Progress = SILENT,
-    **options: Any,
-) -> int:
-    """Write a dataset from files of rollouts; returns how many there are. The ids are stored as they are.
-
-    `logprobs` may hold null where a token was not sampled, which `completion_mask` has to say. Without `group_id`, rows
-    with the same ids in the (first) prompt are a group. What a row holds besides becomes its metadata, and what its
-    turns hold besides becomes `turns` in it.
-
-    Args:
-        files: `.jsonl`, also `.gz` or `.zst`.
-        renderer, options: see `RolloutWriter`.
-
-    Raises:
-        InputError: a line is no JSON, a field is missing or of another kind, or lists differ in length (file, line and
-            field named). OutputExists: `out_dir` is taken. Whatever is raised, `out_dir` is as it was before.
-    """
-    check_keywords(RolloutWriter, options)
-    options = {"name": Path(out_dir).name, **options}
-    with RolloutWriter(out_dir, renderer, **options) as writer:
-        progress.begin(Path(out_dir).name, unit="rollouts")
-        count, paths = ReadProgress(), [Path(file) for file in files]
-        count.begin(paths)
-        for path in paths:
-            if path.suffix in (".parquet", ".arrow"):  # the reader of lines would call them damaged texts
-                expected = "expected lines of JSON: .jsonl, .jsonl.gz or .jsonl.zst"
-                raise InputError(f"{path}: rollouts are not read from {path.suffix} files; {expected}")
-            for record in read_jsonl(path, count=count):
-                if isinstance(record, Rejected):
-                    raise InputError(record.detail)
-                _add(writer, record.value, record.where, with_logprobs=options.get("logprobs", True))
-                progress.advance(1)
-                if fraction := count.fraction():
-                    progress.expect(int(writer.rollouts / fraction))
-        return writer.rollouts
-
-
-def _add(writer: RolloutWriter, row: Any, where: str, *, with_logprobs: bool) -> None:
-    if not isinstance(row, Mapping):
-        raise InputError(f"{where}: the row is a {type(row).__name__}; expected an object with prompt_ids")
-    try:
-        if "reward" not in row:
-            raise UsageError(f"no reward; found {', '.join(map(str, row)) or 'nothing'}")
-        # A row without `turns` is the only turn.
-        rows = row.get("turns", [row])
-        if not isinstance(rows, list) or not all(isinstance(turn, Mapping) for turn in rows):
-            raise UsageError(f"turns is {shown(rows)}; expected a list of objects")
-        beside = [name for name in _FIELDS_OF_TOKENS if "turns" in row and row.get(name) is not None]
-        if beside:
-            raise UsageError(f"turns and {' and '.join(beside)} beside them; expected these in each turn")
-        turns = [_turn(turn, with_logprobs) for turn in rows]
-        group_id = row.get("group_id")
-        if group_id is None:
-            # Rows with the same first prompt are a group. A hash, because every line of the dataset holds the id.
-            prompt = turns[0].get("prompt_ids") if turns else None
-            group_id = hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:16]
-        writer.add(
-            group_id,
-            turns,
-            row["reward"],
-            advantage=row.get("advantage"),
-            version=row.get("version") if "turns" in row else None,
-            metadata=_metadata(row),
-        )
-    except (UsageError, TokenizerError) as error:
-        raise InputError(f"{where}: {error}") from error
-
-
-def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a row, or of its turns, that are not part of a rollout."""
-    metadata = row.get("metadata") or {}
-    if not isinstance(metadata, Mapping):
-        raise UsageError(f"metadata is {shown(metadata)}; expected an object")
-    known = (*TURN_FIELDS, *LOGPROBS)
-    others = {name: value for name, value in row.items() if name not in (*ROW_FIELDS, *known)}
-    of_turns = [{name: value for name, value in turn.items() if name not in known} for turn in row.get("turns", ())]
-    if any(of_turns):
-        others["turns"] = of_turns
-    for name in others.keys() & metadata.keys():
-        if others[name] != metadata[name]:
-            raise UsageError(
-                f"{name} is {shown(others[name])} in the row and {shown(metadata[name])} in its metadata; expected "
-                "one of them, because both would be stored under one name"
-            )
-    return {**others, **metadata}
-
-
-def _turn(turn: Mapping[str, Any], with_logprobs: bool) -> dict[str, Any]:
-    found = {name: turn[name] for name in TURN_FIELDS if turn.get(name) is not None}
-    both = [turn[name] for name in LOGPROBS if turn.get(name) is not None]
-    if len(both) > 1 and both[0] != both[1]:
-        raise UsageError(f"{' and '.join(LOGPROBS)} are given, and differ; expected one of them")
-    logprobs = both[0] if both else None
-    if not with_logprobs or logprobs is None:
-        return found
-    if not isinstance(logprobs, list):
-        raise UsageError(f"logprobs is {shown(logprobs)}; expected a list of numbers")
-    # JSON has no NaN, and writes -1.0 as -1 in some languages.
-    return {**found, "completion_logprobs": [math.nan if value is None else _number(value) for value in logprobs]}
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"logprobs holds {shown(value)}; expected numbers, or null where a token was not sampled")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf  # refused as infinite numbers are, with its token

@@ -64,11 +64,12 @@ def named(convention: str) -> Callable[[EpisodeBatch], Fields]:
 
 def _hugging_face(batch: EpisodeBatch) -> Fields:
     _check_attention(batch, images=True)
+    # x is a b c and y is b c d, so a b c d are x and the last of y. Nothing predicts the first token: its label is I.
     labels = torch.full((len(batch.x), batch.x.shape[1] + 1), IGNORE_INDEX, dtype=torch.int64)
     labels[:, 1:] = _labels(batch)  # target i is token i + 1
     found: Fields = {"input_ids": torch.cat([batch.x, batch.y[:, -1:]], dim=1), "labels": labels.to(batch.x.device)}
     if batch.position_ids is not None:
-        last = batch.position_ids[:, -1:]
+        last = batch.position_ids[:, -1:]  # the token that is added goes on with the last text of its row
         found["position_ids"] = torch.cat([batch.position_ids, last + 1], dim=1)
         # With a cache, transformers does not read from the positions where texts begin, and attention crosses them.
         found["use_cache"] = False
@@ -85,17 +86,19 @@ def _flat(batch: EpisodeBatch) -> Fields:
     for name, value in _hugging_face(batch).items():
         found[name] = value.reshape(1, -1) if isinstance(value, torch.Tensor) else value
     rows, T = batch.x.shape
-    if batch.cu_seqlens is None:
+    if batch.cu_seqlens is None:  # without packing each row is one sequence
         starts = torch.arange(rows + 1, dtype=torch.int32) * (T + 1)
         found["position_ids"] = torch.arange(T + 1).repeat(rows)[None]
     else:
         starts = batch.cu_seqlens.cpu() + torch.div(batch.cu_seqlens.cpu(), T, rounding_mode="floor")
+    # On the CPU: the kernels take the longest as a number, which would be copied from the GPU.
     longest = int(starts.diff().max())
     starts = starts.to(batch.x.device, torch.int32)
     return found | {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": longest, "max_length_k": longest}
 
 
 def _megatron(batch: EpisodeBatch) -> Fields:
+    # All labels are ids: Megatron's loss ignores none, but is multiplied by loss_mask, which may hold any weights.
     found: Fields = {"tokens": batch.x, "labels": batch.y, "loss_mask": batch.mask, "position_ids": _positions(batch)}
     if batch.cu_seqlens is not None:
         found |= {"cu_seqlens": batch.cu_seqlens, "max_seqlen": batch.max_seqlen}
@@ -108,6 +111,7 @@ def _torchtitan(batch: EpisodeBatch) -> Fields:
 
 def _prime_rl(batch: EpisodeBatch) -> Fields:
     rows, T = batch.x.shape
+    # Lengths of the sequences in all rows, one after the other; without packing each row is one.
     whole = torch.full((rows,), T, dtype=torch.int32, device=batch.x.device)
     return {
         "input_ids": batch.x,
@@ -128,6 +132,7 @@ CONVENTIONS: dict[str, Callable[[EpisodeBatch], Fields]] = {
 
 
 def _check_attention(batch: EpisodeBatch, *, images: bool = False) -> None:
+    """Refuse batches whose images or attention a convention does not express; a model would train on other inputs."""
     if batch.media is not None and not (images and batch.position_ids is None):
         raise UsageError(
             "the batch has images; only the convention 'hf' carries them, in rows of one episode (packing=False), "
@@ -154,6 +159,7 @@ def _labels(batch: EpisodeBatch) -> torch.Tensor:
 
 def _trained(batch: EpisodeBatch) -> torch.Tensor:
     """The mask as bool; raises `UsageError` if it has other weights than 0 and 1."""
+    # The sum and the number of trained tokens can be equal by accident, as for weights of 0.5 and 1.5.
     if batch.mask_sum != batch.num_trained_tokens or bool(((batch.mask != 0) & (batch.mask != 1)).any()):
         raise UsageError(
             "the dataset has weights other than 0 and 1, and this convention can only express trained or not trained; "

@@ -40,6 +40,7 @@ class EpisodeTrainer(transformers.Trainer):
         workers: dict[str, Any] | None = None,
         **trainer_options: Any,
     ) -> None:
+        # Before the Trainer's own set-up, so that a misspelt convention is refused at once.
         self.episodes, self._convert, self._workers = episodes, named(convention), workers or {}
         super().__init__(*args, **trainer_options)
         # After the Trainer has set up torch.distributed, which decides the rank.
@@ -48,6 +49,7 @@ class EpisodeTrainer(transformers.Trainer):
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """One epoch of the train split; the Trainer calls `set_epoch`."""
         # Not passed to accelerate, as the Trainer's own loader is, for that would divide each rank's batches again.
+        # A step is a number, so a Trainer that resumes skips those before it without reading them.
         return EpochLoader(self.episodes.batch_source("train"), self._convert, **self._workers)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> torch.utils.data.DataLoader[Any]:

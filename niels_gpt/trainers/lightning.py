@@ -64,10 +64,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
         Raises:
             UsageError: the loader was opened before, for another rank than Lightning's.
         """
-        del stage
+        del stage  # fit, validate or test: all read the same loader
         if self._opened is None and callable(self._loader_or_function):
             self._opened = self._loader_or_function()
-        if self.trainer is not None:
+        if self.trainer is not None:  # who calls `setup` without a Trainer has one rank
             check_ranks(self.episodes, self.trainer.global_rank, self.trainer.world_size)
 
     def train_dataloader(self) -> EpochBatches:
@@ -85,6 +85,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the train split."""
+        # Only of the train split: the others are read from their beginning each time.
         return {"train": self.episodes.state_dict("train")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -62,6 +62,7 @@ class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
         """
         if step < 0:
             raise UsageError(f"step {step}; steps are counted from 0")
+        # From the beginning of the run: a place is computed from a number of steps, nothing is read for it.
         return self._lookahead.batch(self.batch_source.skip(Place(), step))[0]
 
 
@@ -94,6 +95,7 @@ class EpochLoader(torch.utils.data.DataLoader[EpisodeBatch]):
     def __init__(self, batch_source: BatchSource, convert: Callable[[EpisodeBatch], Any], **options: Any) -> None:
         dataset = StepBatches(batch_source)
         self._epoch_steps = EpochSteps(len(dataset))
+        # A batch of the sampler is one step, because an item of the dataset is a whole batch already.
         super().__init__(dataset, batch_sampler=self._epoch_steps, collate_fn=_SingleBatch(convert), **options)
 
     def set_epoch(self, epoch: int) -> None:
@@ -108,7 +110,6 @@ class _SingleBatch:
         self._convert = convert
 
     def __call__(self, batches: list[EpisodeBatch]) -> Any:
-        # DataLoader collates lists, here of one item.
         (batch,) = batches
         return self._convert(batch)
 
@@ -136,6 +137,7 @@ class Window:
         Args:
             token_losses: unreduced, one per target, shape (B, T) or (B * T,).
         """
+        # Two ranks with the gradients g and h: DDP's average is (g + h) / 2, and the right one (g + h) / mask_sum.
         summed = (token_losses.view(-1) * batch.mask.view(-1)).sum()
         return summed * (self.world_size / self.mask_sum if self.mask_sum else 0.0)
 

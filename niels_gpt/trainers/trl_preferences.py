@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
     raise UsageError("TRL is not installed; install it with: pip install 'trl>=1.0'") from error
 
 
+# Both override the method in which TRL's trainers tokenise: what it returns are the columns that their collators read.
 class StoredDPOTrainer(trl.DPOTrainer):  # type: ignore[misc, name-defined]
     """`trl.DPOTrainer` for datasets of `niels-gpt export --to trl-dpo`: `prompt_ids`, `chosen_ids`, `rejected_ids`.
 
@@ -40,12 +41,13 @@ class StoredKTOTrainer(trl.KTOTrainer):  # type: ignore[misc, name-defined]
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
         found = _with_ids(dataset, ("prompt_ids", "completion_ids", "label"), "trl-kto")
-        if not self.calculate_KL:
+        if not self.calculate_KL:  # losses such as APO-zero need no mismatched completions
             return found
         return found.map(_mismatched, batched=True, batch_size=args.per_device_train_batch_size)
 
 
 def _mismatched(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    # Completions a b c of a batch are mismatched as c a b.
     completions = rows["completion_ids"]
     return {"KL_completion_ids": [completions[-1], *completions[:-1]]}
 

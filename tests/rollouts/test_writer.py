@@ -19,9 +19,9 @@ from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, InputError, OutputExists, TokenizerError, UsageError
 from niels_gpt.renderers.base import build_trajectory_step
 from niels_gpt.rollouts import RolloutDataset, RolloutWriter, trajectory
-from niels_gpt.rollouts.dataset import group_advantages
+from niels_gpt.rollouts.advantages import group_advantages
+from niels_gpt.rollouts.imported_lines import import_rollouts
 from niels_gpt.rollouts.verify import verify_rollouts
-from niels_gpt.rollouts.writer import import_rollouts
 from tests.renderers.tiny_families import renderer_of
 from tests.rollouts.made import rows, turn, write
 
