@@ -17,10 +17,12 @@ from itertools import chain
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.doctor.rows import Bools, Int64s, TokenRows
 from niels_gpt.doctor.slices import Arrow, decoded, unpacked
 from niels_gpt.doctor.token_files import Concatenated
+from niels_gpt.errors import UsageError
 from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.sources.files.inputs import Record, Rejected
 
@@ -120,6 +122,60 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
         # `flatten` respects slices of a batch, `values` would not.
         columns[name] = Column(flat.to_numpy(zero_copy_only=False), lengths)
     return columns
+
+
+def is_batch(row: Any) -> bool:
+    """Whether an item of an iterable is a batch, as a `DataLoader` gives it: ids of shape (rows, length)."""
+    if not isinstance(row, Mapping) or not is_tokenised(row):
+        return False
+    return getattr(next(row[name] for name in IDS if name in row), "ndim", 0) == 2
+
+
+def rows_of_batch(batch: Mapping[str, Any]) -> list[dict[str, np.ndarray[Any, Any]]]:
+    """The rows of a batch, with those of its columns that are known.
+
+    Raises:
+        UsageError: as `batch_rows`.
+    """
+    # Weights of masks may be fractions; any above 0 trains the token.
+    known = {
+        name: batch[name] > 0 if name in MASK_COLUMNS else batch[name]
+        for name in (*IDS, *ALIGNED)
+        if batch.get(name) is not None
+    }
+    # An attention mask of four dimensions is made from the other columns, so these are judged without it.
+    return batch_rows(
+        {name: values for name, values in known.items() if name in IDS or getattr(values, "ndim", 2) <= 2}
+    )
+
+
+def batch_rows(batch: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
+    """The rows of a batch of arrays or tensors, each as a dict of arrays of shape (length,).
+
+    Raises:
+        UsageError: as `check_batch`.
+    """
+    expected = "expected integers of shape (rows, length)"
+    # One array at a time, so that the message names the one that is wrong; then their shapes together.
+    arrays: dict[str, npt.NDArray[np.int64]] = {}
+    for name, values in batch.items():
+        try:
+            if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
+                values = values.detach().cpu().numpy()
+            # One row may be passed without a batch dimension.
+            array = np.atleast_2d(np.asarray(values))
+        except (TypeError, ValueError) as error:  # rows of different lengths, or a dtype that numpy does not have
+            raise UsageError(f"{name} is no array: {error}; {expected}") from error
+        if array.ndim != 2 or array.dtype.kind not in "iub":
+            raise UsageError(f"{name} is {array.dtype} of shape {array.shape}; {expected}")
+        arrays[name] = array.astype(np.int64)  # a copy: a trainer may use the memory of its batches again
+    # Collators may pass the columns in any order.
+    ids_name = next(name for name in IDS if name in arrays)
+    shape = arrays[ids_name].shape
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise UsageError(f"{name} has the shape {array.shape} and {ids_name} {shape}; expected the same")
+    return [{name: array[row] for name, array in arrays.items()} for row in range(shape[0])]
 
 
 def by_mask(columns: Mapping[str, Column], problems: Sequence[Problem] = ()) -> list[tuple[Bools, dict[str, Column]]]:

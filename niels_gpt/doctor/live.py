@@ -17,8 +17,9 @@ from typing import Any, Final, Literal
 
 import numpy.typing as npt
 
+from niels_gpt.doctor.columns import rows_of_batch
 from niels_gpt.doctor.report import Report
-from niels_gpt.doctor.run import batch_rows, diagnose
+from niels_gpt.doctor.run import diagnose
 from niels_gpt.errors import DataError, InputError, UsageError
 
 BATCHES: Final = 2
@@ -119,11 +120,7 @@ class Watch:
         """
         if batch.get("input_ids") is None:
             raise UsageError(f"the batch has {', '.join(map(str, batch)) or 'nothing'}; expected input_ids and labels")
-        columns = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
-        # An attention mask of four dimensions is made from the other columns, so these are judged without it.
-        self._rows += batch_rows(
-            {name: values for name, values in columns.items() if name == "input_ids" or getattr(values, "ndim", 2) <= 2}
-        )
+        self._rows += rows_of_batch({name: batch[name] for name in COLUMNS if name in batch})
         self._seen += 1
 
     @property
@@ -206,7 +203,10 @@ def watch(target: Any, **options: Any) -> Watch:
 
         watcher._undo.append(target.register_forward_pre_hook(before_call, with_kwargs=True).remove)
     else:
-        raise UsageError(f"found a {type(target).__name__}; expected a trainer with compute_loss, or a torch module")
+        raise UsageError(
+            f"found a {type(target).__name__}; expected a trainer with compute_loss, or a torch "
+            "module; diagnose(...) judges a DataLoader"
+        )
     return watcher
 
 

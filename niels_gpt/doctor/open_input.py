@@ -12,7 +12,7 @@ import numpy as np
 
 from niels_gpt.cache.formats import META_NAME, SPLITS
 from niels_gpt.datasets import Dataset, open_dataset
-from niels_gpt.doctor.columns import is_tokenised
+from niels_gpt.doctor.columns import is_batch, is_tokenised, rows_of_batch
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import (
     SLICE_ROWS,
@@ -227,12 +227,14 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
 
 
 def _listed(source: Any) -> list[Any]:
-    """The rows of an iterable; a row that is a list of messages becomes a row with the field `messages`.
+    """The rows of an iterable or of its batches; a list of messages becomes a row with the field `messages`.
 
     Raises:
         UsageError: no rows, or the messages of one conversation.
     """
     kind = type(source).__name__
+    if is_batch(source):
+        return rows_of_batch(source)
     if isinstance(source, Mapping):
         names = ", ".join(shown(key, 30) for key in islice(source, 5)) or "nothing"
         raise UsageError(
@@ -245,7 +247,14 @@ def _listed(source: Any) -> list[Any]:
             f"the input is a {kind}; expected rows, a path, or a dataset's name. A tokenizer is named by its directory"
         )
     # All rows at once: several passes are made over them.
-    rows = [{"messages": row} if isinstance(row, list) else row for row in source]
+    rows: list[Any] = []
+    for row in source:
+        if is_batch(row):
+            rows += rows_of_batch(row)
+        elif isinstance(row, list) and row and isinstance(row[0], Mapping) and is_tokenised(row[0]):
+            rows += row  # a batch that was not collated
+        else:
+            rows.append({"messages": row} if isinstance(row, list) else row)
     if rows and isinstance(rows[0], Mapping) and "role" in rows[0] and "content" in rows[0]:
         raise UsageError(
             "the input is a list of messages; expected rows. Pass a list of conversations: for one, [messages]"

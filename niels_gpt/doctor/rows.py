@@ -260,3 +260,12 @@ def texts_of(message: Message) -> Sequence[str]:
     if isinstance(content, str):
         return (content,)
     return [part["text"] for part in content if isinstance(part.get("text"), str)]
+
+
+# Characters without width, which Python does not count as white space: web pages and byte order marks leave them.
+_INVISIBLE: Final = "\u200b\u200c\u200d\u2060\ufeff\u00ad"
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text shows nothing."""
+    return not text.strip().strip(_INVISIBLE).strip()

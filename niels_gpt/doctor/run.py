@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from niels_gpt.doctor.columns import batch_rows
 from niels_gpt.doctor.comparing import compare_formats, open_sides
 from niels_gpt.doctor.context import Conditions, Context, is_renderer
 from niels_gpt.doctor.copies import Copies, is_split
@@ -22,6 +20,7 @@ from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, wrapped_ids
 from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.rules.secrets import without_keys
 from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
@@ -59,8 +58,8 @@ def diagnose(
     """Find what is wrong with data, masks, a tokenizer or a template.
 
     Args:
-        source: rows in memory (dicts, conversations or `input_ids`), a file of them, a dataset directory, one of our
-            caches, a hub dataset, or a tokenizer directory.
+        source: rows in memory (dicts, conversations or `input_ids`), batches (a `DataLoader`), a file of rows, a
+            dataset directory, one of our caches, a hub dataset, or a tokenizer directory.
         other: a second tokenizer directory or template file, to compare the two (drift).
         chats: conversations (rows, a file, a directory) on which the two are compared, besides the built-in probes.
         tokenizer: of the rows; whatever `open_encoder` accepts.
@@ -213,7 +212,8 @@ def _report(
             cause=rule.cause,
             fix=rule.fix,
             thread=rule.thread,
-            evidence=tuple(hits.evidence),
+            # Notes quote the data, and keys that are in it must not get into build logs.
+            evidence=tuple(replace(piece, note=without_keys(piece.note)) for piece in hits.evidence),
             details=details_of(rule, counters),
         )
         for rule in RULES.values()
@@ -254,7 +254,7 @@ def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
         return share_of_answers
     # Findings about a tokenizer are in no row.
     if not hits.rows or not rows:
-        return hits.evidence[0].note if hits.evidence else rule.title
+        return without_keys(hits.evidence[0].note) if hits.evidence else rule.title
     of_rows = f"in {hits.rows:,} of {rows:,} rows ({hits.rows / rows:.1%})"
     # One hit a row: then both numbers would be the same.
     return of_rows if hits.count == hits.rows else f"{hits.count:,} times, {of_rows}"
@@ -307,30 +307,3 @@ def check_batch(
         raise UsageError("input_ids is None; expected integers of shape (rows, length)")
     rows = batch_rows({name: values for name, values in passed.items() if values is not None})
     return diagnose(rows, tokenizer=tokenizer, template=template, renderer=renderer, **more)
-
-
-def batch_rows(batch: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
-    """The rows of a batch of arrays or tensors, each as a dict of arrays of shape (length,).
-
-    Raises:
-        UsageError: as `check_batch`.
-    """
-    expected = "expected integers of shape (rows, length)"
-    # One array at a time, so that the message names the one that is wrong; then their shapes together.
-    arrays: dict[str, npt.NDArray[np.int64]] = {}
-    for name, values in batch.items():
-        try:
-            if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
-                values = values.detach().cpu().numpy()
-            # One row may be passed without a batch dimension.
-            array = np.atleast_2d(np.asarray(values))
-        except (TypeError, ValueError) as error:  # rows of different lengths, or a dtype that numpy does not have
-            raise UsageError(f"{name} is no array: {error}; {expected}") from error
-        if array.ndim != 2 or array.dtype.kind not in "iub":
-            raise UsageError(f"{name} is {array.dtype} of shape {array.shape}; {expected}")
-        arrays[name] = array.astype(np.int64)  # a copy: a trainer may use the memory of its batches again
-    shape = arrays["input_ids"].shape
-    for name, array in arrays.items():
-        if array.shape != shape:
-            raise UsageError(f"{name} has the shape {array.shape} and input_ids {shape}; expected the same")
-    return [{name: array[row] for name, array in arrays.items()} for row in range(shape[0])]

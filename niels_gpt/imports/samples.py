@@ -6,8 +6,8 @@ Both keep samples in shards, with a table of where each begins; an index.json na
     litdata  samples | places of samples, one more than samples | samples
     sample   sizes of those columns whose size varies | the columns
 
-The ids are in a column `tokens` or `input_ids`; a mask may be beside them, and `seq_lengths` where a sample holds
-several texts, which become rows of their own. Arrays and, as llm-foundry writes them, bytes of int64 are read.
+The ids are in a column `tokens` or `input_ids`; labels or a mask may be beside them, and `seq_lengths` where a sample
+holds several texts, which become rows of their own. Arrays and, as llm-foundry writes them, bytes of int64 are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Rows, rows_of
-from niels_gpt.format.masks import MASK_COLUMNS
+from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.imports.formats import (
     ImportFormat,
     ImportOptions,
@@ -40,6 +40,7 @@ from niels_gpt.storage.regular import named_below, read_regular
 INDEX: Final = "index.json"
 IDS: Final = ("tokens", "input_ids")
 MASKS: Final = ("mask", *MASK_COLUMNS)
+LABELS: Final = "labels"  # where there are any, they decide, as in `hf`
 LENGTHS: Final = "seq_lengths"
 PORTION_TOKENS: Final = 1 << 20
 # litData's tables of dtypes, which its indexes refer to by number: of numpy, and of torch without bfloat16 and complex
@@ -48,12 +49,13 @@ FLOATS: Final = ("float16", "float32", "float64")
 NUMPY: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", *FLOATS)
 TORCH: Final = {11: "uint8", 12: "int8", 13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64"}
 
+REST: Final = -1  # the size of a column that is all of its sample
 Reader = Callable[[memoryview], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of samples: its name, its size in bytes (`None` if it varies), and how its bytes are read."""
+    """A column of samples: its name, its size in bytes (`None` if it varies, `REST`), and how its bytes are read."""
 
     name: str
     size: int | None
@@ -82,7 +84,7 @@ def _open(path: Path, options: ImportOptions, shards_of: Callable[[Path], list[_
         if not all(set(IDS) & columns for columns in names):
             raise InputError(f"{path}: columns {', '.join(sorted(set().union(*names)))}; expected tokens or input_ids")
         has_mask = all_or_none(
-            {shard.path: bool(set(MASKS) & columns) for shard, columns in zip(shards, names, strict=True)}
+            {shard.path: bool({LABELS, *MASKS} & columns) for shard, columns in zip(shards, names, strict=True)}
         )
         splits[split] = SplitFiles([shard.path for shard in shards], has_mask, partial(_read, shards, has_mask))
     return splits
@@ -123,13 +125,31 @@ def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
                 )
             if masked:
                 # With several masks (loss and attention), a token is trained only if all say so.
-                weights.append(np.minimum.reduce(masks))
+                has_labels = LABELS in sample
+                weights.append(
+                    _of_labels(tokens, sample[LABELS], shard.path) if has_labels else np.minimum.reduce(masks)
+                )
             size += len(tokens)
             if size >= PORTION_TOKENS:
                 yield _joined(ids, weights, lengths)
                 ids, weights, lengths, size = [], [], [], 0
     if ids:
         yield _joined(ids, weights, lengths)
+
+
+def _of_labels(ids: npt.NDArray[Any], labels: npt.NDArray[Any], path: Path) -> npt.NDArray[np.uint8]:
+    """1 on trained tokens, else 0.
+
+    Raises:
+        InputError: labels that are neither -100 nor the id at their position.
+    """
+    values = labels.reshape(-1).astype(np.int64)
+    trained = values != IGNORE_INDEX
+    if len(values) != len(ids) or not np.array_equal(values[trained], ids[trained]):
+        raise InputError(
+            f"{path}: labels differ from the ids of their sample; expected unshifted labels, the id or -100"
+        )
+    return np.asarray(trained, dtype=np.uint8)
 
 
 def _joined(ids: list[npt.NDArray[Any]], weights: list[npt.NDArray[Any]], lengths: list[npt.NDArray[np.int64]]) -> Rows:
@@ -163,7 +183,7 @@ def _samples(shard: _Shard) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         try:
             sizes = iter(data[start:at].view("<u4").tolist())
             for column in shard.columns:
-                size = next(sizes) if column.size is None else column.size
+                size = next(sizes) if column.size is None else stop - at if column.size == REST else column.size
                 sample[column.name] = column.read(data[at : at + size].data)
                 at += size
         except (ValueError, StopIteration, IndexError) as error:
@@ -261,7 +281,9 @@ def _lightning_shards(index: Path) -> list[_Shard]:
     spec = config.get("data_spec")
     tree = json.loads(spec)[1] if isinstance(spec, str) else {}
     names = json.loads(tree["context"]) if tree.get("context") else [IDS[0]]
-    columns = tuple(_Column(str(n), None, _lightning_reader(kind)) for n, kind in zip(names, kinds, strict=True))
+    # LitGPT's samples are ids alone, without their size before them.
+    size = REST if config.get("item_loader") == "TokensLoader" else None
+    columns = tuple(_Column(str(n), size, _lightning_reader(kind)) for n, kind in zip(names, kinds, strict=True))
     return [_Shard(index.parent / Path(chunk["filename"]).name, columns) for chunk in content["chunks"]]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from niels_gpt.doctor import check_batch
+from niels_gpt.doctor import check_batch, diagnose, watch
 from niels_gpt.errors import UsageError
 from tests.doctor.made import model, padded, rows, samples, template_of
 from tests.renderers.tiny_families import folder_of
@@ -65,3 +65,28 @@ def test_shapes_and_kinds_that_do_not_fit_are_refused() -> None:
 def test_what_is_no_array_of_integers_is_refused(ids: Any, labels: Any) -> None:
     with pytest.raises(UsageError, match="expected integers of shape"):
         check_batch(ids, labels)
+
+
+def test_batches_of_a_loader_are_judged() -> None:
+    """The rows, as the collator pads them."""
+    torch = pytest.importorskip("torch")
+    given = batch()
+    given["labels"] = np.where(given["attention_mask"] == 1, given["labels"], given["input_ids"])
+    dataset = [{name: torch.tensor(values[row]) for name, values in given.items()} for row in range(8)]
+    options = {"tokenizer": folder_of("qwen2.5"), "renderer": "qwen2.5"}
+    for loader in (
+        torch.utils.data.DataLoader(dataset, batch_size=3),
+        torch.utils.data.DataLoader(dataset, batch_size=3, collate_fn=list),
+        torch.utils.data.DataLoader(dataset, batch_size=None),
+        [given],
+        given,
+    ):
+        report = diagnose(loader, **options)
+        assert (report.rules("error"), report.rows) == (["padding-trained"], 8)
+    masked = {"input_ids": given["input_ids"], "loss_mask": (given["labels"] != -100) * 0.5}
+    assert "padding-trained" in diagnose([masked], **options).rules("error")
+
+
+def test_a_loader_is_not_watched() -> None:
+    with pytest.raises(UsageError, match="diagnose"):
+        watch([batch()])

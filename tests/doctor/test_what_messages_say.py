@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from time import monotonic
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
-from niels_gpt.doctor import diagnose
+from niels_gpt.doctor import Report, diagnose
 from niels_gpt.doctor.rules.contents import damage_in
-from niels_gpt.doctor.rules.secrets import redacted, secret_in
+from niels_gpt.doctor.rules.secrets import redacted, secret_in, without_keys
 from niels_gpt.doctor.rules.shares import REFUSAL
 from tests.doctor.made import Row, assistant, chats, report_on, tool_chats, user
 from tests.doctor.planted_contents import answer, conversations
+from tests.renderers.tiny_families import renderer_of
 
 KEY = "sk-proj-Ab3" + "dE9xYz01" * 8
 
@@ -45,7 +47,17 @@ def test_a_block_that_the_format_does_not_read_is_reported_where_it_writes_reaso
     assert report_on("llama-3", rows).rules("warning") == []
 
 
-@pytest.mark.parametrize("text", ["<|channel|>analysis<|message|>The user", "◁think▷The user◁/think▷"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|channel|>analysis<|message|>The user",
+        "◁think▷The user◁/think▷",
+        "The user </THINK>",
+        "<seed:think>The user</seed:think>",
+        "<scratchpad>The user",
+        "<Reflection>The user</Reflection>",
+    ],
+)
 def test_reasoning_of_other_formats_is_reported(text: str) -> None:
     assert rules(with_answer(text)) == ["think-tags-in-content"]
 
@@ -68,6 +80,16 @@ def test_reasoning_of_other_formats_is_reported(text: str) -> None:
         ("a bearer token", "Authorization: Bearer aB3dE5gH7jKlMnOpQr8sT9uV"),
         ("a key or token", 'api_key = "' + "0a1b2c3d" * 4 + '"'),
         ("a key or token", "X-API-Key: aB3dE5gH7jKlMnOpQr8sT9uV"),
+        ("a private key", r'"private_key": "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC'),
+        ("a private key", "-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2\n\nlQOYBF7rAbcBCADLr4qkYVnQ"),
+        ("a private key", "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEpAIBAAKCAQEA"),
+        ("an OpenRouter key", "sk-or-v1-" + "0a1b2c3d" * 8),
+        ("a DeepSeek key", "sk-" + "0a1b2c3d" * 4),
+        ("a Databricks token", "dapi" + "0a1b2c3d" * 4),
+        ("a Replicate token", "r8_" + "aB3dE5gH7j" * 3 + "kLmNoPq"),
+        ("an NVIDIA key", "nvapi-" + "aB3dE5gH7j" * 6 + "kLmN"),
+        ("a Perplexity key", "pplx-" + "aB3dE5gH" * 6),
+        ("a Vault token", "hvs." + "aB3dE5gH7j" * 9),
     ],
 )
 def test_keys_are_found_and_shown_with_four_characters(kind: str, text: str) -> None:
@@ -107,11 +129,76 @@ def test_no_note_of_another_rule_shows_a_secret() -> None:
         answer(row)["content"] = "The river carries the lamps, and the key of the north wall is " + KEY + " and the"
     report = diagnose(rows)
     assert {"answer-cut", "secrets-in-content"} <= set(report.rules("info"))
-    shown = " ".join(piece.note for finding in report.findings for piece in finding.evidence)
-    assert not any(KEY[at : at + 8] in shown for at in range(8, len(KEY) - 8))
+    assert not shows_key(report)
+
+
+def shows_key(report: Report) -> bool:
+    notes = " ".join(piece.note + finding.summary for finding in report.findings for piece in finding.evidence)
+    return any(KEY[at : at + 8] in notes for at in range(8, len(KEY) - 8))
+
+
+def as_arguments(arguments: Any) -> list[Row]:
+    """A conversation that calls a tool with these arguments."""
+    return tool_chats(lambda n: arguments, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "rule"),
+    [
+        (as_arguments({"city": KEY}), "secrets-in-content"),
+        (as_arguments({"city": ["x", {"key": KEY}]}), "secrets-in-content"),
+        (as_arguments(json.dumps({"city": KEY})), "secrets-in-content"),
+        (as_arguments(f"key={KEY}"), "tool-arguments-not-json"),
+        (as_arguments(json.dumps(json.dumps({"city": KEY}))), "tool-arguments-double-encoded"),
+        (as_arguments({"city": "x", KEY: 1}), "tool-arguments-unknown"),
+        (as_arguments({"city": "x", "days": KEY}), "tool-arguments-unknown"),
+        ([{"messages": [user("x"), {"role": KEY, "content": "y"}]}], "role-order"),
+        ([{"messages": [user("x"), assistant((KEY + " ") * 40)]}], "endless-repetition"),
+        ([{"messages": [{"role": "user", "content": {"x": KEY}}]}, *as_arguments({})], "unusable-row"),
+    ],
+)
+def test_no_note_shows_a_key_wherever_it_is(rows: list[Row], rule: str) -> None:
+    report = diagnose(rows, renderer=renderer_of("qwen2.5"))
+    assert rule in report.rules()
+    assert not shows_key(report)
+
+
+def test_names_of_tools_are_no_keys() -> None:
+    names = ("getUserProfileV2ById", "get_user_profile_by_id_2", "functions.search:0", "Coder-32B-Instruct")
+    assert [without_keys(name) for name in names] == list(names)
 
 
 # ---- loops and damage
+
+
+SENTENCES = (
+    "The committee met again on Tuesday to discuss the matter of the bridge and the old mill beside it.",
+    "After a long debate it was decided that nothing could be done before the report was there.",
+    "Nobody had read the letter that lay on the table, and so the meeting ended as it had begun.",
+)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_long_paragraphs_that_come_again_are_a_loop(n: int) -> None:
+    paragraph = "\n\n" + " ".join([*SENTENCES[:n], SENTENCES[0]])
+    assert rules(with_answer(paragraph * 4)) == ["endless-repetition"]
+    assert "endless-repetition" in rules(with_answer(paragraph * 5 + paragraph[:77]))  # cut off by a limit
+    assert rules(with_answer(paragraph * 3)) == []
+
+
+def test_long_lines_of_a_plan_that_differ_in_their_numbers_are_no_loop() -> None:
+    line = "Run {} km in the park at an easy pace, walk for {} minutes, and stretch your legs and your back after it."
+    plan = "".join(f"\n{n}. Day {n}: {line.format(n + 2, 5 * n)}" for n in range(1, 8))
+    assert rules(with_answer(plan)) == []
+
+
+@pytest.mark.parametrize("piece", ["\n", "😂", "\n\n\n   "])
+def test_signs_without_end_are_a_loop(piece: str) -> None:
+    assert rules(with_answer(piece * 300 + "And an end.")) == ["endless-repetition"]
+
+
+def test_empty_rows_of_a_table_are_no_loop() -> None:
+    assert rules(with_answer("\n" + "|   |   |   |\n" * 40 + "\nFill it in.")) == []
 
 
 def test_lines_that_differ_in_their_numbers_only_are_a_loop() -> None:
@@ -182,6 +269,20 @@ def test_utf_8_that_was_read_in_another_code_page_is_damaged(page: str) -> None:
 )
 def test_letters_and_tables_are_not_damaged(text: str) -> None:
     assert rules(with_answer(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UTF-8 that is read as Latin-1 looks so: Ã© for é, and â€™ for ’.",
+        "Such mojibake (ÐŸÑ€Ð¸Ð²ÐµÑ‚) comes from a wrong charset.",
+        "The character \ufffd is the replacement character of Unicode.",
+    ],
+)
+def test_what_damage_looks_like_may_be_told(text: str) -> None:
+    assert rules([{"messages": [user("Why is é shown as Ã© there?"), assistant(text)]}]) == []
+    code = 'Use this:\n```\nopen(path, encoding="utf-8")\n```\nThe cafÃ© is closed.'
+    assert rules([{"messages": [user("How do I open a file?"), assistant(code)]}]) == ["text-damaged"]
 
 
 def test_a_nul_is_damage() -> None:
@@ -359,6 +460,13 @@ def test_control_tokens_of_the_tokenizer_itself_are_another_finding() -> None:
 # ---- refusals and single words
 
 
+@pytest.mark.parametrize("text", ["\u200b", "\ufeff\n", " \u200b \u2060", "\u00a0"])
+def test_an_answer_that_shows_nothing_is_empty(text: str) -> None:
+    made = conversations(1)
+    answer(made[0])["content"] = text
+    assert rules(made) == ["empty-answer"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -373,10 +481,31 @@ def test_control_tokens_of_the_tokenizer_itself_are_another_finding() -> None:
         "К сожалению, я не могу помочь с этим.",
         "抱歉，我无法回答这个问题。",
         "申し訳ありませんが、お手伝いできません。",
+        "I'm afraid I can't do that.",
+        "No, I can't help with that.",
+        "I’m not going to help with that.",
+        "I'm designed to be safe, so I cannot provide that.",
+        "It is not ethical to provide such instructions.",
+        "Ich kann Ihnen dabei leider nicht helfen.",
+        "No puedo ayudarte con eso.",
+        "Je ne peux pas vous aider avec cela.",
+        "Het spijt me, maar daar kan ik niet bij helpen.",
+        "Przykro mi, ale nie mogę w tym pomóc.",
+        "Üzgünüm, bu konuda yardımcı olamam.",
+        "죄송하지만, 그 요청은 도와드릴 수 없습니다.",
+        "عذراً، لا يمكنني مساعدتك في ذلك.",
     ],
 )
 def test_refusals_in_other_words_and_languages(text: str) -> None:
     assert REFUSAL.match(text)
+
+
+@pytest.mark.parametrize("before", ["**", "<think>\nThey ask for it.\n</think>\n\n"])
+def test_refusals_after_markup_and_reasoning(before: str) -> None:
+    rows = conversations(20)
+    for row in rows[:4]:
+        answer(row)["content"] = before + "I'm sorry, but I can't help with that."
+    assert "refusals" in rules(rows)
 
 
 @pytest.mark.parametrize(
@@ -388,13 +517,20 @@ def test_refusals_in_other_words_and_languages(text: str) -> None:
         "Je suis désolé pour le retard, voici la réponse.",
         "К сожалению, этот метод устарел.",
         "抱歉让您久等了，答案是四。",
+        "Ich kann nicht sagen, ob Tee helfen wird.",
+        "No puedo esperar a leerlo.",
+        "I'm just happy that we can help.",
+        "죄송합니다, 다시 설명하겠습니다.",
+        "No, I can't see a difference between them.",
     ],
 )
 def test_apologies_are_no_refusals(text: str) -> None:
     assert not REFUSAL.match(text)
 
 
-@pytest.mark.parametrize(("text", "short"), [("Да", True), ("是", True), ("天气很好", False), ("Größe", True)])
+@pytest.mark.parametrize(
+    ("text", "short"), [("Да", True), ("是", True), ("天气很好", False), ("Größe", True), ("👍", True), ("...", True)]
+)
 def test_one_word_in_other_scripts(text: str, short: bool) -> None:
     rows = conversations(20)
     for row in rows[:4]:

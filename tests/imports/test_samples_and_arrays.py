@@ -111,6 +111,35 @@ def test_chunks_that_litdata_itself_wrote(tmp_path: Path) -> None:
     assert sorted(ids for ids, _ in read(tmp_path / "back")) == [[0, 1, 2], [0, 1, 2, 3, 4]]
 
 
+def test_labels_beside_the_ids_are_the_mask(tmp_path: Path) -> None:
+    columns = [("input_ids", "bytes", None), ("labels", "bytes", None)]
+    labels = [-100, -100, 7]
+    mosaic(tmp_path / "in", columns, [[np.array(a, "<i8").tobytes() for a in ([5, 6, 7], labels)]])
+    import_episodes(tmp_path / "in", "mds", tmp_path / "back")
+    assert [(ids, list(weights)) for ids, weights in read(tmp_path / "back")] == [([5, 6, 7], [0, 0, 1])]
+    mosaic(tmp_path / "shifted", columns, [[np.array(a, "<i8").tobytes() for a in ([5, 6, 7], [6, 7, -100])]])
+    with pytest.raises(InputError, match="labels differ from the ids"):
+        import_episodes(tmp_path / "shifted", "mds", tmp_path / "none")
+
+
+def test_chunks_of_litgpt_hold_ids_alone(tmp_path: Path) -> None:
+    litdata = pytest.importorskip("litdata", reason="make installs it: pip install --no-deps litdata")
+    torch = pytest.importorskip("torch")
+    from litdata.streaming import TokensLoader
+    from litdata.streaming.writer import BinaryWriter
+
+    del litdata
+    writer = BinaryWriter(str(tmp_path / "in"), chunk_bytes="64MB", item_loader=TokensLoader(block_size=3))
+    (tmp_path / "in").mkdir(exist_ok=True)
+    texts = [[5, 6, 7, 8], [9, 10], [11, 12, 13]]
+    for number, text in enumerate(texts):
+        writer[number] = torch.tensor(text, dtype=torch.int32)
+    writer.done()
+    writer.merge(1)
+    import_episodes(tmp_path / "in", "litdata", tmp_path / "back")
+    assert [ids for ids, _ in read(tmp_path / "back")] == texts
+
+
 def _numbers(n: int) -> dict[str, object]:
     import torch
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.rows import ChatRow, texts_of
+from niels_gpt.doctor.rows import ChatRow, is_blank, texts_of
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, reasoning_of
@@ -35,7 +35,7 @@ class _EmptyAnswer(Rule):
         for index, message in enumerate(chat.messages):
             if message["role"] != "assistant" or message.get("tool_calls") or reasoning_of(message):
                 continue
-            if not any(text.strip() for text in texts_of(message)):
+            if all(map(is_blank, texts_of(message))):
                 yield index, "the assistant message has no text, no reasoning and no call"
 
 

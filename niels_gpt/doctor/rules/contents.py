@@ -5,6 +5,7 @@ Those on shares of all answers are in `shares`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -54,6 +55,20 @@ DAMAGED: Final = re.compile(
     f"|(?:[ã-é][{_ANY}]{{2}}){{2}}"  # Chinese, Japanese, Korean
     "|ï»¿|ï¿½"  # a byte order mark; U+FFFD itself
 )
+
+
+# Where a conversation is about encodings, it shows what damage looks like.
+_ABOUT_ENCODINGS: Final = re.compile(
+    r"\butf-?(?:8|16)|unicode|mojibake|charset|character set|(?:character|text|file|wrong|same) encoding|code ?page"
+    r"|latin-?1\b|\bcp-?125\d|windows-?125\d|iso.?8859|garbled|replacement character|кодировк|кракозябр|文字化け|乱码",
+    re.I,
+)
+
+
+def about_encodings(chat: ChatRow) -> bool:
+    """Whether a conversation is about encodings of text; code that names one (`encoding="utf-8"`) is not."""
+    texts = (text for message in chat.messages for text in texts_of(message))
+    return any(_ABOUT_ENCODINGS.search(_CODE.sub(" ", text)) for text in texts)
 
 
 def damage_in(text: str) -> str | None:
@@ -143,17 +158,23 @@ def _template_text(message: Message, text: str, controls: Collection[str] = ()) 
 # ---- repetition
 
 REPEATS: Final = 10
+# Of pieces as long as a paragraph: no text says one four times in a row by intent, as it may repeat a line.
+LONG: Final = 120
+REPEATS_OF_LONG: Final = 4
 REPEATED_CHARACTERS: Final = 240
 _NEEDLE: Final = 24
+EARLIER: Final = 3  # places of a needle that are tried: a paragraph may hold one sentence twice
 NUMBERED: Final = 2_000  # characters at the end of an answer in which numbered lines are compared
 LETTERS: Final = 20  # of a piece that is repeated with other numbers
 DIGITS: Final = re.compile(r"\d+")
+EMOJI: Final = "\U0001f300"  # the first of the blocks of pictographs
 
 
-def repeated(text: str) -> str | None:
+def repeated(text: str, repeats_of_long: int = REPEATS_OF_LONG) -> str | None:
     """A piece that is repeated at least `REPEATS` times, over `REPEATED_CHARACTERS` or more; `None` without one.
 
-    The text is tried at its end and at three other places::
+    Pieces of `LONG` characters or more need `repeats_of_long` repeats only. The text is tried at its end and at three
+    other places::
 
         ... I am I am I am I am      needle `am I am`, the same again 5 earlier: the piece has 5 characters
     """
@@ -161,20 +182,25 @@ def repeated(text: str) -> str | None:
     if n < REPEATED_CHARACTERS:
         return None
     for start in (n - _NEEDLE, n // 4, n // 2, n * 3 // 4):
-        needle = text[start : start + _NEEDLE]
-        before = text.rfind(needle, 0, start + _NEEDLE - 1)
-        if before < 0 or start - before > n // REPEATS:
-            continue
-        period = start - before
-        piece = text[before:start]
-        times = max(REPEATS, -(-REPEATED_CHARACTERS // period))
-        # Rules of tables and digits are repeated on purpose; exclamation marks by models whose numbers overflow.
-        if (
-            any(character.isalpha() or character == "!" for character in piece)
-            and piece * times in text[max(0, start - times * period) : start + times * period]
-        ):
-            return piece
+        needle, before = text[start : start + _NEEDLE], start
+        for _ in range(EARLIER):
+            before = text.rfind(needle, 0, before + _NEEDLE - 1)
+            if before < 0 or start - before > n // repeats_of_long:
+                break
+            period, piece = start - before, text[before:start]
+            # The place may be anywhere in a piece, so of four repeats only three are whole pieces from there on.
+            times = repeats_of_long - 1 if period >= LONG else max(REPEATS, -(-REPEATED_CHARACTERS // period))
+            if _is_said(piece) and piece * times in text[max(0, start - times * period) : start + times * period]:
+                return piece
     return None
+
+
+def _is_said(piece: str) -> bool:
+    """Whether a piece is no rule of a table and no number, which are repeated on purpose."""
+    # Exclamation marks come from models whose numbers overflow, emoji and empty lines from others in a loop.
+    return any(character.isalpha() or character == "!" or character >= EMOJI for character in piece) or (
+        piece.isspace() and "\n" in piece
+    )
 
 
 def _loops(message: Message, text: str) -> str | None:
@@ -183,22 +209,23 @@ def _loops(message: Message, text: str) -> str | None:
     piece = repeated(text)
     # Lines that differ in their numbers only; tables and rows of figures have few letters.
     if piece is None and text.count("\n", -NUMBERED) >= REPEATS:
-        piece = repeated(DIGITS.sub("0", text[-NUMBERED:]))
+        # A plan of four days may have four long lines that differ in their numbers.
+        piece = repeated(DIGITS.sub("0", text[-NUMBERED:]), REPEATS)
         piece = piece if piece and sum(map(str.isalpha, piece)) >= LETTERS else None
-    return f"{piece[: 2 * SHOWN]!r} is repeated {REPEATS} times or more" if piece else None
+    times = REPEATS if piece is None or len(piece) < LONG else REPEATS_OF_LONG
+    return f"{piece[: 2 * SHOWN]!r} is repeated {times} times or more" if piece else None
 
 
 # ---- reasoning written into contents
 
+# Tags around reasoning, in any case. A whole block before the answer, as models write it; dialects and renderers that
+# read it take it for the reasoning.
+TAGS: Final = ("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad", "seed:think")
+LEADING: Final = re.compile(rf"\s*<({'|'.join(TAGS)})>((?!</?\1>).)*</\1>", re.S | re.I)
 THINK: Final = re.compile(
-    r"</?(?:[Tt]hink|[Tt]hinking|[Tt]hought|[Rr]easoning)>|\[/?THINK\]|<\|(?:begin|end)_of_thought\|>"
+    rf"</?(?i:{'|'.join(TAGS)})>|\[/?THINK\]|<\|(?:begin|end)_of_thought\|>"
     r"|<\|channel\|>analysis|◁/?think▷|<\|(?:START|END)_THINKING\|>"
 )
-# A whole block before the answer, as models write it; dialects and renderers that read it take it for the reasoning.
-TAGS: Final = ("think", "thinking", "thought", "reasoning")
-LEADING: Final = re.compile(rf"\s*<({'|'.join(TAGS)})>((?!</?\1>).)*</\1>", re.S)
-
-
 QUOTES: Final = ("`", "'", '"')
 
 
@@ -244,7 +271,7 @@ def _tag_fault(message: Message, text: str, unread: Collection[str] = ()) -> str
     rest = text[block.end() :] if block else text
     if block and reasoning_of(message):
         return "the content begins with a block of reasoning, and the message has reasoning of its own"
-    if block and block[1] in unread:
+    if block and block[1].lower() in unread:
         return f"the format writes reasoning elsewhere, and <{block[1]}> as a part of the answer"
     found = _tag(rest)
     return f"{found.group()!r} in {_around(rest, found.start(), found.end())}" if found else None
@@ -290,13 +317,26 @@ def _faults(unread: Collection[str], controls: Collection[str]) -> Iterator[tupl
     """
     yield "text-damaged", lambda texts: not texts.isascii() or "\0" in texts, lambda _, text: damage_in(text)
     yield "html-entities", _ENTITY.search, partial(_in_prose, pattern=_ENTITY, sign="&", unless=_MARKUP)
-    # Whether a conversation is about markup is judged over all its messages, see `check`.
+    # Whether a conversation is about markup, or about encodings, is judged over all its messages, see `SUBJECTS`.
     yield "html-tags", _TAG.search, partial(_in_prose, pattern=_TAG, sign="<")
     yield "template-text-in-content", TEMPLATE_TEXT.search, partial(_template_text, controls=controls)
     yield "endless-repetition", lambda _: True, _loops
     yield "think-tags-in-content", THINK.search, partial(_tag_fault, unread=unread)
     yield "secrets-in-content", may_hold_secret, lambda _, text: secret_in(text)
     yield "system-prompt-leaked", PROMPTS.search, _leaked_prompt
+
+
+def _argument_texts(chat: ChatRow) -> Iterator[tuple[int, Message, str]]:
+    """Message index, message and the arguments of each call, as JSON text."""
+    for index, message in enumerate(chat.messages):
+        for tool_call in message.get("tool_calls") or ():
+            given = tool_call["function"]["arguments"]
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+            yield index, message, text
+
+
+# Rules that leave out conversations about what they find.
+SUBJECTS: Final = {"html-tags": about_markup, "text-damaged": about_encodings}
 
 
 def check(
@@ -314,12 +354,18 @@ def check(
         for index, message in enumerate(chat.messages)
         for text in (*texts_of(message), *filter(None, [reasoning_of(message)]))
     ]
+    # Arguments of calls are no prose, so they are searched for damage and keys only.
+    called = [(chat, index, message, text) for chat in chats for index, message, text in _argument_texts(chat)]
     whole = "\n".join(text for *_, text in spoken)
+    whole_called = "\n".join(text for *_, text in called)
     for rule, may_hold, fault in _faults(unread, controls):
+        searched = spoken if may_hold(whole) else []
+        if rule in ("text-damaged", "secrets-in-content") and called and may_hold(whole_called):
+            searched = searched + called
         found = [
             (chat, index, note)
-            for chat, index, message, text in (spoken if may_hold(whole) else ())
-            if (note := fault(message, text)) and not (rule == "html-tags" and about_markup(chat))
+            for chat, index, message, text in searched
+            if (note := fault(message, text)) and not (rule in SUBJECTS and SUBJECTS[rule](chat))
         ]
         places = {(chat.number, index): chat.evidence(index, note) for chat, index, note in reversed(found)}
         counters.add(rule, [places[place] for place in sorted(places)])

@@ -14,11 +14,16 @@ _NO_SECRET: Final = (
 _MIXED: Final = r"(?=[^\s\"']*[0-9])(?=[^\s\"']*[A-Z])(?=[^\s\"']*[a-z])"
 _HEX: Final = r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{32,64}(?![\w-])"
 
+# Before the key itself may come lines such as `Proc-Type: 4,ENCRYPTED`. In JSON (service accounts) a line end is `\\n`.
+_PRIVATE_KEY: Final = (
+    r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]|[A-Za-z-]+: [^\n]{0,80}\n){0,12}[A-Za-z0-9+/=]{16}"
+)
+
 # Kind -> what its pattern needs, which is faster to look for than the pattern itself; and the pattern.
 SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
     kind: (hints, re.compile(pattern))
     for kind, hints, pattern in (
-        ("a private key", ("PRIVATE KEY",), r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----\s*[A-Za-z0-9+/=]{16}"),
+        ("a private key", ("PRIVATE KEY",), _PRIVATE_KEY),
         ("an AWS access key", ("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)(?!\w*EXAMPLE)[0-9A-Z]{16}\b"),
         (
             "an AWS secret key",
@@ -39,6 +44,19 @@ SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
             ("sk-",),
             r"\bsk-(?:proj-|svcacct-)?(?=[A-Za-z_-]*\d)(?=[a-z0-9_-]*[A-Z])[A-Za-z0-9_-]{32,}",
         ),
+        ("an OpenRouter key", ("sk-or-",), r"\bsk-or-(?:v1-)?[0-9a-f]{64}\b"),
+        ("a DeepSeek key", ("sk-",), r"\bsk-(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{32}\b"),
+        ("a Databricks token", ("dapi",), r"\bdapi(?=[a-f]*\d)[0-9a-f]{32}\b"),
+        ("a DigitalOcean token", ("_v1_",), r"\bdo[opr]_v1_[0-9a-f]{64}\b"),
+        ("a Linear key", ("lin_api_",), r"\blin_api_[A-Za-z0-9]{40}\b"),
+        ("a Mailgun key", ("key-",), r"\bkey-(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{32}\b"),
+        ("a Notion token", ("ntn_",), r"\bntn_[A-Za-z0-9]{43,50}\b"),
+        ("an NVIDIA key", ("nvapi-",), r"\bnvapi-[A-Za-z0-9_-]{60,}"),
+        ("a Perplexity key", ("pplx-",), r"\bpplx-[A-Za-z0-9]{48}\b"),
+        ("a Replicate token", ("r8_",), r"\br8_(?=[A-Za-z]*\d)[A-Za-z0-9]{37}\b"),
+        ("a Shopify token", ("shp",), r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b"),
+        ("a Tavily key", ("tvly-",), r"\btvly-(?:dev-|prod-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{32}\b"),
+        ("a Vault token", ("hvs.",), r"\bhvs\.(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{24,}"),
         ("a Hugging Face token", ("hf_",), r"\bhf_(?=[a-z0-9]*[A-Z])[A-Za-z0-9]{34}\b"),
         ("a Google key", ("AIza",), r"\bAIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
         ("a Groq key", ("gsk_",), r"\bgsk_[A-Za-z0-9]{52}\b"),
@@ -81,6 +99,12 @@ SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
     )
 }
 SHOWN: Final = 4  # characters of a secret that a report may show
+# What may be a part of a key in a note that was cut: capital and small letters in one run with digits at several places
+# (`getUserV2ById` has them at one), or many digits of base 16.
+_KEY_LIKE: Final = re.compile(
+    r"(?<![\w-])[\w-]*?(?:(?=[A-Za-z0-9]*\d[A-Za-z]+\d)(?=[A-Za-z0-9]*[A-Z])(?=[A-Za-z0-9]*[a-z])[A-Za-z0-9]{12,}"
+    r"|(?=[a-f]*\d)[0-9a-f]{20,})[\w-]*"
+)
 
 
 def may_hold_secret(text: str) -> bool:
@@ -103,3 +127,8 @@ def redacted(text: str) -> str:
         if any(hint in text for hint in hints):
             text = pattern.sub(lambda found: f"{found.group()[:SHOWN]}…", text)
     return text
+
+
+def without_keys(note: str) -> str:
+    """A note of a report without what may be a key: a part of one is a key to whoever guesses the rest."""
+    return _KEY_LIKE.sub(lambda found: f"{found.group()[:SHOWN]}…", redacted(note))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.rows import ChatRow, texts_of
+from niels_gpt.doctor.rows import ChatRow, is_blank, texts_of
 from niels_gpt.doctor.rules import cut_answers
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.rules.secrets import redacted
@@ -35,7 +35,7 @@ def check(chats: Iterable[ChatRow], counters: Counters) -> None:
         for index, message in enumerate(chat.messages):
             text = "".join(texts_of(message))
             # A call follows a word or two, or none.
-            if message["role"] != "assistant" or not text.strip() or message.get("tool_calls"):
+            if message["role"] != "assistant" or is_blank(text) or message.get("tool_calls"):
                 continue
             counters.sums[ANSWERS] += 1
             ending = cut_answers.ending_of(text)
@@ -46,7 +46,8 @@ def check(chats: Iterable[ChatRow], counters: Counters) -> None:
 
 
 def _faults(text: str, ending: str | None) -> Iterator[tuple[str, str]]:
-    if REFUSAL.match(text):
+    before = _BEFORE.match(text)
+    if REFUSAL.match(text, before.end() if before else 0):
         yield "refusals", f"begins with {redacted(text).strip()[:SHOWN]!r}"
     if (text.count("\n```") + text.startswith("```")) % 2:
         yield "answer-cut", "the last code block is not closed"
@@ -58,32 +59,53 @@ def _faults(text: str, ending: str | None) -> Iterator[tuple[str, str]]:
         longest = 2 if UNSPACED.search(words[0]) else SHOWN // 2
         # A block of code or a formula is an answer.
         is_code = words[0].startswith(("`", "$", "http"))
-        if any(map(str.isalnum, words[0])) and len(words[0]) <= longest and not is_code:
+        if len(words[0]) <= longest and not is_code:
             yield "one-word-answers", f"the answer is {words[0]!r}"
 
 
 _SORRY: Final = r"(?:I['’]m|I am|We['’]re|My) (?:\w+ )?(?:sorry|apologies)|Sorry|Apologies|I apologi[sz]e|Unfortunately"
 _WONT: Final = r" won['’]t(?: be able to)?| will not(?: be able to)?"
-_NOT: Final = rf" can['’]?t| cannot| can not|{_WONT}|(?:['’]m| am) (?:unable|not able) to"
+_NOT: Final = (
+    rf" can['’]?t| cannot| can not|{_WONT}"
+    r"|(?:['’]m| am) (?:unable to|not able to|not going to|afraid (?:that )?I can['’]?t)"
+)
 # The same in other languages: an apology, and that something is not possible, before the end of the first sentence.
 _ELSEWHERE: Final = (
-    r"(?:Es tut mir (?:sehr )?leid|Tut mir leid|Leider|Entschuldigung)[^.!?\n]{0,60}\bnicht\b[^.!?\n]{0,40}"
+    r"(?:Es tut mir (?:sehr )?leid|Tut mir leid|Leider|Entschuldigung|Ich kann (?:Ihnen|dir|euch))\b[^.!?\n]{0,60}"
+    r"\bnicht\b[^.!?\n]{0,40}"
     r"\b(?:helfen|weiterhelfen|beantworten|unterstützen|bereitstellen|erfüllen)\b"
     r"|(?:Lo siento|Lo lamento|Desculpe|Sinto muito|Lamento)\b[^.!?\n]{0,40}\b(?:no puedo|não posso)\b"
+    r"|No puedo (?:ayudar|cumplir|proporcionar|responder)|Não posso (?:ajudar|responder|fornecer)"
     r"|(?:Je suis (?:vraiment )?désolée?|Désolée?)\b[^.!?\n]{0,40}\bje ne (?:peux|suis)\b"
-    r"|(?:Mi dispiace|Sono spiacente)\b[^.!?\n]{0,40}\bnon posso\b"
+    r"|Je ne peux pas (?:vous aider|t['’]aider|répondre|fournir|satisfaire)"
+    r"|(?:Mi dispiace|Sono spiacente)\b[^.!?\n]{0,40}\bnon posso\b|Non posso (?:aiutar|rispondere|fornire)"
+    r"|(?:Het spijt me|Sorry)\b[^.!?\n]{0,40}\bkan ik\b[^.!?\n]{0,40}\bniet\b[^.!?\n]{0,20}\bhelpen\b"
+    r"|(?:Przykro mi|Przepraszam)\b[^.!?\n]{0,40}\bnie mogę\b"
+    r"|Üzgünüm\b[^.!?\n]{0,60}(?:yardımcı olama|yapamam|veremem)"
     r"|(?:Извините|Простите|К сожалению|Мне жаль)\b[^.!?\n]{0,40}\bне (?:могу|смогу)\b"
-    r"|(?:很?抱歉|对不起|對不起)[,，\s]*我?(?:无法|無法|不能|没有办法)"
-    r"|(?:申し訳(?:ありません|ございません)|すみません)[^。\n]{0,30}(?:できません|お答えできません)"
+    r"|Я не могу (?:помочь|ответить|выполнить)"
+    r"|(?:很?抱歉|对不起|對不起)[,，\s]*(?:但|但是)?我?(?:无法|無法|不能|没有办法)|我(?:无法|不能)(?:帮|协助|提供|回答|满足)"
+    r"|(?:申し訳(?:ありません|ございません)|すみません)[^。\n]{0,30}(?:できません|お答えできません|応えできません|できかねます)"
+    r"|(?:죄송하지만|죄송합니다|미안하지만)[^.\n]{0,60}(?:수 없습니다|수 없어요|어렵습니다)"
+    r"|(?:عذر[اً]+|آسف|أعتذر|للأسف)[^.\n]{0,40}(?:لا يمكنني|لا أستطيع)"
+)
+_VERBS: Final = (
+    r"(?:assist|help|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage|do (?:that|this)"
+    r"|share)\b"
 )
 REFUSAL: Final = re.compile(
-    rf"\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I(?:{_NOT}) (?:\w+ )?"
-    r"(?:assist|help|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage|do that|share)\b"
+    rf"\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I(?:{_NOT}) (?:\w+ )?{_VERBS}"
     rf"|\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I (?:must|have to|need to) (?:\w+ )?(?:decline|refuse)\b"
-    r"|\s*It (?:would not|wouldn['’]t|would be in|is not|isn['’]t) ?(?:be )?appropriate for me to\b"
+    rf"|\s*(?:No|Regrettably|Sadly|As an? \w+ AI(?: \w+)?), (?:but )?I(?:{_NOT}) (?:\w+ )?{_VERBS}"
+    rf"|\s*I['’]m (?:just|only|designed|programmed)\b[^.\n]{{0,60}}\b(?:can['’]?t|cannot|not able to|unable to)"
+    rf" (?:\w+ )?{_VERBS}"
+    r"|\s*It (?:would not|wouldn['’]t|would be in|is not|isn['’]t) ?(?:be )?(?:appropriate for me|ethical) to\b"
+    r"|\s*I(?:['’]m| am) not comfortable (?:with )?\w+ing\b"
     r"|\s*As an AI(?: language)? (?:model|assistant)\b"
     rf"|\s*(?:{_ELSEWHERE})"
 )
+# What may be before the first word of an answer: markup, and a block of reasoning.
+_BEFORE: Final = re.compile(r"\s*(?:<(think|thinking|reasoning)>.*?</\1>\s*)?[*_#>\s]*", re.S)
 
 # ---- languages
 
