@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import niels_gpt as ng
+from niels_gpt.errors import InputError
+from niels_gpt.recipes import build_recipe, read_recipe
 from niels_gpt.samples import chats_file
 
 # Loading any of these takes longer than the whole answer may.
@@ -60,18 +64,23 @@ COMMANDS = (
     "show NOTHING.jsonl --tokenizer .",
     "render NOTHING --tokenizer .",
     "render CHATS --tokenizer ./NOTHING",
+    "render CHATS --tokenizer NOTHING/",
     "render CHATS --tokenizer . --template NOTHING",
     "explore NOTHING",
+    "explore NOTHING/",
     "explore CHATS --tokenizer ./NOTHING",
     "explore CHATS --findings NOTHING",
     "doctor NOTHING --tokenizer .",
+    "doctor NOTHING/ --tokenizer .",
     "doctor CHATS --tokenizer ./NOTHING",
+    "doctor CHATS --tokenizer NOTHING/",
     "doctor CHATS --tokenizer . --template NOTHING",
     "doctor CHATS --tokenizer . --validation NOTHING",
     "doctor . ./NOTHING",
     "doctor . . --chats NOTHING",
     "doctor --script NOTHING",
     "doctor template ./NOTHING",
+    "doctor template NOTHING/",
     "doctor template . --template NOTHING",
     "export NOTHING --to hf --out o",
     "import NOTHING --from hf --out o",
@@ -131,3 +140,14 @@ def test_a_missing_path_is_refused_before_anything_heavy_is_loaded(
     assert said.startswith("error: ")
     assert "NOTHING" in said.partition(":")[2].partition(":")[0]
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["NOTHING/", "~/NOTHING", "./NOTHING"])
+def test_functions_do_not_look_for_a_path_on_the_hub(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="no such file or directory, and no name of a dataset on the hub"):
+        ng.diagnose(name)
+    recipe = tmp_path / "recipe.toml"
+    source = f'[[sources]]\nname = "a"\nfiles = ["{chats_file()}"]\n'
+    recipe.write_text(f'out = "o"\n[tokenizer]\npath = "{name}"\n{source}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"tokenizer\.path is .*: no such file or directory"):
+        build_recipe(read_recipe(recipe))

@@ -78,7 +78,9 @@ def existing_tokenizer(text: str | Path) -> Path:
     """
     shown = str(text)
     # A name on the hub is NAME or OWNER/NAME. `mistral/tokenizer.model` looks like one, and is a file.
-    is_path = shown.startswith((".", "/", "~")) or shown.count("/") > 1 or shown.endswith((".model", ".json", ".jinja"))
+    # Shells complete the name of a directory with a slash at its end.
+    as_paths_end = ("/", ".model", ".json", ".jinja")
+    is_path = shown.startswith((".", "/", "~")) or shown.count("/") > 1 or shown.endswith(as_paths_end)
     if is_path and "://" not in shown and not _is_there(shown):
         raise InputError(
             f"{shown}: no such file or directory; expected a tokenizer: a directory with tokenizer.json or spm.model, "
@@ -94,7 +96,7 @@ def existing_or_hub(text: str) -> None:
         InputError: the path does not exist.
     """
     # What looks like a path is one, so that a typing error is not looked up online.
-    is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith((*CHAT_SUFFIXES, ".arrow"))
+    is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith(("/", *CHAT_SUFFIXES, ".arrow"))
     # Megatron names its two files without their suffixes.
     if is_path and "://" not in text and not _is_there(text) and not _is_there(f"{text}.idx"):
         raise InputError(f"{text}: no such file or directory, and no name of a dataset on the hub; check the path")

@@ -221,7 +221,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         existing_file(path)  # a pipe or device
     name = str(source)
     # A name on the hub is OWNER/NAME. What looks like a path is one, so that a typing error is not looked up online.
-    if name.count("/") == 1 and not name.startswith((".", "/")) and not name.endswith(RECORD_SUFFIXES):
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not name.endswith(("/", *RECORD_SUFFIXES)):
         return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
 

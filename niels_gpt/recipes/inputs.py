@@ -295,7 +295,7 @@ def _tokenizer(loaded: LoadedRecipe) -> str:
     local = loaded.base / Path(name).expanduser()
     if local.exists() or is_url(name):
         return str(local)
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+    if name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") != 1:
         raise InputError(f"tokenizer.path is {name!r}: no such file or directory; it is relative to {loaded.base}")
     return name
 
