@@ -218,6 +218,7 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
             progress.note(f"{without_passwords(path)}: the lock of {_name(holder)} is removed; {why}")
             with suppress(FileNotFoundError):  # its holder, or another publisher, has removed it just now
                 fs.rm_file(path)
+            # Another publisher has taken the lock between the two calls.
             if not _create(fs, path, mine):
                 raise OutputExists(_busy(path, _read(fs, path)))
         # On a store without conditional writes two processes may both have created it. The file names the last of them,

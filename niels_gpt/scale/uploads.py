@@ -115,6 +115,7 @@ class RenameUploader:
                 for chunk in out.chunks(READ_BYTES):
                     file.write(chunk)
                     self._progress.advance(len(chunk))
+                # Before the rename: after a power failure the name must not have an empty file.
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(target)
@@ -186,6 +187,7 @@ class MultipartUploader:
         receipts: list[Part] = []
         before = 0
         try:
+            # S3 counts parts from 1.
             for number, data in enumerate(out.chunks(part_size(out.size, self._part_bytes)), start=1):
                 part = upload.parts.get(number)
                 if part is not None and agrees(part, data):

@@ -147,6 +147,7 @@ class RowMapping:
 
     def with_system(self, messages: list[Message]) -> list[Message]:
         """The messages, with the default system message if they have none."""
+        # "developer" is OpenAI's later name of the same role.
         if self.default_system is None or messages[0]["role"] in ("system", "developer"):
             return messages
         return [{"role": "system", "content": self.default_system}, *messages]

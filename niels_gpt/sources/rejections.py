@@ -149,6 +149,7 @@ class TooManyBadRows(DataError):
         return _again, self.args
 
     def __str__(self) -> str:
+        # Reasons are in the order in which they were found, so this is the first of all bad rows.
         first = next(iter(self.reasons.values())).examples[0]
         counted = "all" if self.whole else "the first"
         advice = f"--max-bad-rows {self.bad_rows} (max_bad_rows={self.bad_rows}), or a share such as 5%, or all"

@@ -127,6 +127,7 @@ def _with_flag(message: Mapping[str, Any], index: int) -> Mapping[str, Any]:
 
 
 def _sharegpt(row: Row, roles: Roles) -> list[Any]:
+    # What the caller names comes last: it also counts for a role that the format knows by another meaning.
     known = {**SHAREGPT_ROLES, **roles}
     turns = [_sharegpt_turn(turn, index, known) for index, turn in enumerate(list_at(row, "conversations"))]
     return beside(row, turns)
@@ -219,6 +220,7 @@ def _of_provider(name: str) -> tuple[tuple[str, ...], Convert]:
     def renamed(row: Row, roles: Roles) -> list[Any]:
         turns = row[keys[0]]
         if roles and isinstance(turns, list):
+            # A copy, because the row is the caller's, and its other columns become metadata.
             row = {**row, keys[0]: [_with_role(turn, roles) for turn in turns]}
         return convert(row)
 
@@ -241,6 +243,7 @@ def candidates(row: Row) -> list[str]:
     """The dialects whose keys a row has; if several share a key, the one that its contents fit."""
     # Providers name the key "messages", too, so this key alone does not decide.
     shown_by_contents = looks_like(row.get("messages"), row) or "messages"
+    # A null counts as no key: Arrow gives every row the columns of all.
     found = [name for name, (keys, _) in DIALECTS.items() if all(row.get(key) is not None for key in keys)]
     return [name for name in found if "messages" not in DIALECTS[name][0] or name == shown_by_contents]
 
@@ -311,6 +314,7 @@ def tools_of(row: Row, dialect: str = "messages") -> list[Any] | None:
             raise MessageError(error.reason, f"tools: {error}") from error
         except (ValueError, RecursionError) as error:
             raise MessageError("wrong_type", f"tools is text but not JSON ({error})") from error
+    # An empty text, as files without nulls have it, says the same as an empty list.
     if tools is not None and tools != "" and not isinstance(tools, list):
         raise MessageError("wrong_type", f"tools is a {type(tools).__name__}; expected a list or a JSON string of one")
     return TOOLS.get(dialect, list)(tools) if tools else None

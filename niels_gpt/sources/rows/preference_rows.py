@@ -164,6 +164,7 @@ def _after_prompt(
             f"{with_prompt} begins with a prompt of its own and {without} does not; expected both or neither",
         )
     common, completions = _common_prompt(conversations)
+    # A system message may be in the prompt only.
     if prompt[0]["role"] == "system" and prompt[1:] == common:
         return prompt, completions
     # A system message may be in front of the sides only.
@@ -284,6 +285,7 @@ def _item(item: Any, name: str) -> str | Messages:
                 "missing_column", f"{name} has none of {', '.join(_TEXTS)}; keys found: {', '.join(item)}"
             )
         item = item[key]
+    # A mapping that is left here has a role: it is a single message.
     return _conversation([item] if isinstance(item, Mapping) else item, name)
 
 
@@ -358,6 +360,7 @@ def _number(row: Mapping[str, Any], names: tuple[str, ...], where: str = "") -> 
     if name is None:
         return None
     value = row[name]
+    # `True` is an int in Python, and a label in the column of scores is a mistake.
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise MessageError("wrong_score", f"{where}{name} is {value!r}; expected a finite number")
     return float(value)

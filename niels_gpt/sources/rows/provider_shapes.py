@@ -86,6 +86,7 @@ def _anthropic_answer(turn: Row, index: int) -> Turn:
     answer = {key: value for key, value in turn.items() if key != "content"}
     texts = [part["text"] for part in parts if part.get("type") == "text"]
     # A single text becomes a string, as in most rows: some formats and templates take no lists of parts.
+    # `None` where only calls are left: some templates treat a missing content differently from an empty one.
     answer["content"] = texts[0] if len(parts) == len(texts) == 1 else parts or None
     return answer | ({"tool_calls": calls} if calls else {})
 
@@ -183,6 +184,7 @@ def _gemini_answer(parts: list[Any], index: int, calls: int) -> tuple[Turn, int]
         if call is not None:
             calls += 1
             function = {"name": call.get("name"), "arguments": call.get("args") or {}}
+            # Gemini's calls often have no id: then their number is one, by which a call gets its result.
             tool_calls.append({"type": "function", "id": call.get("id") or f"call_{calls}", "function": function})
             continue
         text = _gemini_texts([part], f"message {index}: parts.{number}")
@@ -198,6 +200,7 @@ def _gemini_answer(parts: list[Any], index: int, calls: int) -> tuple[Turn, int]
 
 def _gemini_question(parts: list[Any], index: int, before: list[Any]) -> list[Turn]:
     """Results of functions, each for the call of its id or name in the message before, and what the user says."""
+    # Those of the last message alone: Gemini takes results only right after their calls.
     open_calls = list(before[-1].get("tool_calls", [])) if before and isinstance(before[-1], dict) else []
     results: list[Turn] = []
     texts: list[str] = []
