@@ -15,9 +15,11 @@ import niels_gpt as ng
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cli.main import app
+from niels_gpt.cli.paths import existing_tokenizer, in_home
 from niels_gpt.cli.terminal import run
 from niels_gpt.errors import NielsError, TokenizerError, UsageError
 from niels_gpt.samples import chats_file
+from niels_gpt.tokenizer.load import is_sentencepiece
 from tests.export.sources import sft_cache
 
 Ask = Callable[..., tuple[int, str]]
@@ -206,3 +208,19 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_input_is_read(ask: 
     code, said = ask(*line)
     assert code == 3
     assert ("a directory; expected a file to write" in said) or ("there is no directory missing" in said), said
+
+
+def test_a_tilde_that_the_shell_has_left(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of --out=~/x a directory called ~ was created, and --tokenizer=~/x was not known as a SentencePiece model."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizer").symlink_to(tokenizer_dir)
+    (tmp_path / "notes.md").write_text("A note of some words.\n\n" * 40)
+    tokenizer = existing_tokenizer("~/tokenizer")
+    assert (tokenizer, is_sentencepiece(tokenizer)) == (tmp_path / "tokenizer", True)
+    options = ("--tokenizer=~/tokenizer", "--out=~/cache")
+    app(["cache", "build-pretrain", "notes.md", *options], standalone_mode=False)
+    assert (tmp_path / "cache" / "meta.json").is_file()
+    assert not (tmp_path / "~").exists()
+    for each in (Path("~/notes.md"), Path("~nobody-of-this-name/x")):
+        assert in_home(each) == (tmp_path / "notes.md" if each.name == "notes.md" else each)

@@ -45,7 +45,7 @@ from niels_gpt.cli.options import (
     one_of,
     shard_bytes,
 )
-from niels_gpt.cli.paths import EXISTING
+from niels_gpt.cli.paths import EXISTING, IN_HOME
 from niels_gpt.cli.terminal import (
     ShownProgress,
     add_left_out,
@@ -115,7 +115,9 @@ class CorpusFlags:
 
     directory: Annotated[
         Path,
-        typer.Option("--out", "--cache-dir", metavar="DIR", help="The directory of all caches. Also as --cache-dir."),
+        typer.Option(
+            "--out", "--cache-dir", metavar="DIR", help="The directory of all caches. Also as --cache-dir.", **IN_HOME
+        ),
     ] = Path("cache")
     seed: Seed = DEFAULT_SEED
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cache.formats import SPLITS
+from niels_gpt.cli.paths import IN_HOME
 from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import InputError
 from niels_gpt.sources.base import SHUFFLE_BUFFER
@@ -31,7 +32,7 @@ class CorporaFlags:
     """The options that choose corpora and where their rows come from."""
 
     roam_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA)
+        Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA, **IN_HOME)
     ] = ROAM_DIR
     dataset: Annotated[
         list[str] | None,

@@ -8,13 +8,17 @@ from typing import Annotated
 import typer
 
 from niels_gpt.cli.options import Seed
+from niels_gpt.cli.paths import IN_HOME
 from niels_gpt.cli.terminal import ShownProgress, out
 from niels_gpt.seeds import DEFAULT_SEED
 
 
 def demo(
     directory: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The directory to create; an earlier demo there is replaced.")
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="The directory to create; an earlier demo there is replaced.", **IN_HOME
+        ),
     ] = Path("niels-gpt-demo"),
     seed: Seed = DEFAULT_SEED,
 ) -> None:

@@ -28,7 +28,7 @@ from niels_gpt.cli.options import (
     renderer_options,
     sequence_length,
 )
-from niels_gpt.cli.paths import existing_or_hub, existing_tokenizer, must_be_writable
+from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.storage.files import write_atomic
@@ -85,7 +85,8 @@ class ReportFlags:
         False
     )
     file: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file.", rich_help_panel=REPORT)
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write it to this file.", rich_help_panel=REPORT, **IN_HOME),
     ] = None
 
     @property
@@ -133,6 +134,7 @@ class RowFlags:
             metavar="FILE",
             help="Write the rows to this .jsonl file, with what is certain repaired; of a tokenizer its "
             "generation_config.json. What is left is listed.",
+            **IN_HOME,
         ),
     ] = None
     validation: Annotated[

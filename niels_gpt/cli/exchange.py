@@ -24,6 +24,7 @@ from niels_gpt.cli.options import (
     shard_bytes,
     too_long,
 )
+from niels_gpt.cli.paths import IN_HOME
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
 from niels_gpt.errors import CacheError, without_passwords
 from niels_gpt.export.formats import SHARD_TOKENS, Format
@@ -289,7 +290,10 @@ def publish(
 def fetch(
     url: Annotated[str, typer.Argument(metavar="URL", help="A published dataset.")],
     directory: Annotated[
-        Path, typer.Option("--out", "--to", metavar="DIR", help="The directory of all fetched datasets. Also as --to.")
+        Path,
+        typer.Option(
+            "--out", "--to", metavar="DIR", help="The directory of all fetched datasets. Also as --to.", **IN_HOME
+        ),
     ] = Path("fetched"),
     max_bytes: Annotated[
         int,

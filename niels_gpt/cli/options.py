@@ -34,7 +34,7 @@ import typer
 
 from niels_gpt import ranges
 from niels_gpt.cli import shell_completion
-from niels_gpt.cli.paths import EXISTING, existing, existing_tokenizer
+from niels_gpt.cli.paths import EXISTING, IN_HOME, existing, existing_tokenizer
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.sources.rows.chat_shapes import DIALECTS
@@ -126,7 +126,7 @@ RowFormat = Annotated[
         **one_of("--format", [*DIALECTS, *FORMS]),
     ),
 ]
-OutDirectory = Annotated[Path, typer.Option("--out", metavar="DIR", help="The directory to create.")]
+OutDirectory = Annotated[Path, typer.Option("--out", metavar="DIR", help="The directory to create.", **IN_HOME)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run wrote to --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Split = Literal["train", "val"]

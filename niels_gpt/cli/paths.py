@@ -5,6 +5,7 @@
     existing(...)            an option or argument that names files: the settings that typer needs to check it
     EXISTING, EXISTING_TOKENIZER   the same, without a description of what is expected, and for tokenizers
     must_exist, existing_tokenizer, existing_or_hub, must_be_writable    the checks as calls
+    IN_HOME                  the settings of an option that names a directory or file to write
 
 What is only a name (on the hub, in a store) and patterns are left to the readers.
 """
@@ -37,7 +38,7 @@ def existing(expected: str = "", what: str = "file or directory") -> dict[str, A
                 remedy = f"expected {expected}. Check the path" if expected else "check the path"
                 raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
             _check_libraries_of(text)
-        return value
+        return in_home(value)
 
     return {"callback": checked}
 
@@ -62,12 +63,23 @@ def _check_libraries_of(text: str) -> None:
             raise MissingExtra(library)
 
 
-def _is_there(text: str) -> bool:
+def in_home(value: Any) -> Any:
+    """A path with the home directory in place of `~`; any other value unchanged.
+
+    A shell leaves the ~ of `--out=~/cache` to the program, which would write into a directory of that name.
+    """
     try:
-        # As `open_encoder` does, because a shell leaves the ~ of `--tokenizer=~/models` to the program.
-        return Path(text).expanduser().exists()
+        return value.expanduser() if isinstance(value, Path) else value
     except RuntimeError:  # "~name" of an unknown user
-        return False
+        return value
+
+
+IN_HOME: Final[dict[str, Any]] = {"callback": in_home}
+
+
+def _is_there(text: str) -> bool:
+    found: Path = in_home(Path(text))
+    return found.exists()
 
 
 def existing_tokenizer(text: str | Path) -> Path:
@@ -86,7 +98,8 @@ def existing_tokenizer(text: str | Path) -> Path:
             f"{shown}: no such file or directory; expected a tokenizer: a directory with tokenizer.json or spm.model, "
             f"or a name on the Hugging Face hub. Check the path (it is relative to {Path.cwd()})"
         )
-    return Path(text)
+    path: Path = in_home(Path(text))
+    return path
 
 
 def existing_or_hub(text: str) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from niels_gpt.cli.build_options import ExecutorFlags
 from niels_gpt.cli.options import ChatInputs, Json, Overwrite, grouped
-from niels_gpt.cli.paths import EXISTING_TOKENIZER, existing, must_be_writable
+from niels_gpt.cli.paths import EXISTING_TOKENIZER, IN_HOME, existing, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import OutputExists
 from niels_gpt.values import VALUE_HELP
@@ -210,7 +210,9 @@ def init(
             **EXISTING_TOKENIZER,
         ),
     ],
-    recipe: Annotated[Path, typer.Option("--out", metavar="RECIPE", help="The file to write.")] = Path("recipe.toml"),
+    recipe: Annotated[Path, typer.Option("--out", metavar="RECIPE", help="The file to write.", **IN_HOME)] = Path(
+        "recipe.toml"
+    ),
     overwrite: Overwrite = False,
 ) -> None:
     """Write a commented recipe for data: its formats, roles and tools, the renderer, and how long rows are.
