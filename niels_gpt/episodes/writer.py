@@ -79,6 +79,7 @@ class EpisodeWriter:
         self._folder, self._split = Path(folder), split
         self._shard_tokens = None if shard_bytes is None else shard_bytes // 4  # `tokens.bin` has 4 bytes a token
         self._shards = 0
+        self._shareable = 0  # how many of the ids that were written last a prefix may reach
         self._open: ShardFiles | None = None
 
     def write(
@@ -122,6 +123,7 @@ class EpisodeWriter:
             completions=completions,
             prefixes=prefixes,
             images=images,
+            shareable=self._shareable,
         )
         cuts = _cuts(episodes)
         first = 0  # the first episode that is not written yet
@@ -164,6 +166,12 @@ class EpisodeWriter:
         return int(max(cuts[fit - 1], least) if fit else least)
 
     def _count(self, episodes: Episodes) -> None:
+        if episodes.prefixes is not None:
+            # Those since the start of the last episode without a prefix, perhaps in an earlier call. Starts 0 5 8 of 10
+            # ids, of which 5 has none: 10 - 5.
+            alone = np.flatnonzero(episodes.prefixes[:, 1] == 0)
+            before = self._shareable if not len(alone) else -int(episodes.ends[alone[-1]] - episodes.lengths[alone[-1]])
+            self._shareable = before + len(episodes.ids)
         self.tokens += len(episodes.ids)
         self.episodes += len(episodes)
         self.trained_tokens += len(episodes.ids) if episodes.mask is None else int(np.count_nonzero(episodes.mask))

@@ -125,8 +125,12 @@ def checked(
     completions: npt.NDArray[np.void] | None,
     prefixes: npt.NDArray[np.int64] | None,
     images: Sequence[Sequence[PlacedImage]],
+    shareable: int,
 ) -> Episodes:
     """The arguments of `EpisodeWriter.write` as `Episodes`.
+
+    Args:
+        shareable: how many of the ids before these a prefix may reach.
 
     Raises:
         UsageError: a column is missing or not asked for, has another length, or values that its file cannot hold.
@@ -138,8 +142,8 @@ def checked(
     segments = _segments(segments, len(ids), columns.segments_dtype)
     _check_records(columns, len(sizes), prefixes, completions)
     ends = np.cumsum(sizes)
-    if prefixes is not None and mask is not None and mask[(ends - sizes)[prefixes[:, 1] > 0]].any():
-        raise UsageError("the first id after a prefix is trained; expected a weight of 0: make the prefix shorter")
+    if prefixes is not None:
+        _check_prefixes(prefixes, ends - sizes, mask, shareable)
     return Episodes(
         ids=ids.astype(TOKEN_DTYPE),
         lengths=sizes,
@@ -221,4 +225,24 @@ def _check_records(
             f"{n} episodes, with_completions {columns.completions} and "
             f"{'no' if completions is None else len(completions)} records of completions; expected one per episode "
             "with with_completions, and none without"
+        )
+
+
+def _check_prefixes(
+    prefixes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], mask: npt.NDArray[Any] | None, shareable: int
+) -> None:
+    """Each prefix lies between the start of the last episode without one and the start of its own."""
+    begins, n = starts + prefixes[:, 0], prefixes[:, 1]
+    alone = n == 0
+    if mask is not None and mask[starts[n > 0]].any():
+        raise UsageError("the first id after a prefix is trained; expected a weight of 0: make the prefix shorter")
+    # Where the last episode without a prefix starts. Starts 0 5 8, of which 5 has none, and 4 ids since the last one of
+    # an earlier call: -4 5 5.
+    owner = np.maximum.accumulate(np.where(alone, starts, -shareable))
+    wrong = (n < 0) | (~alone & ((begins < owner) | (begins + n > starts)))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise UsageError(
+            f"a prefix of {n[at]} ids from {prefixes[at, 0]} on, counted from the episode's first; expected it between "
+            f"{owner[at] - starts[at]} and 0"
         )

@@ -35,7 +35,7 @@ from niels_gpt.episodes.format import (
     TOKENS_NAME,
 )
 from niels_gpt.episodes.writer_columns import Columns, Episodes
-from niels_gpt.errors import UsageError, storage_errors
+from niels_gpt.errors import storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.storage.checksums import FileRecord, file_record
 from niels_gpt.storage.files import HashedWriter
@@ -56,7 +56,6 @@ class ShardFiles:
 
     def __init__(self, root: Path, name: str, columns: Columns) -> None:
         self.tokens = 0
-        self._shared_from = 0  # the first token that a prefix may begin with
         self._episodes = self._path_bytes = 0  # written so far; only counted where there are images
         self._name, folder = name, root / name
         with storage_errors("creating the directory", folder):
@@ -75,7 +74,11 @@ class ShardFiles:
             COMPLETIONS_NAME: episodes.completions,
         }
         if episodes.prefixes is not None:
-            arrays[PREFIXES_NAME] = self._prefix_records(episodes.prefixes, starts).astype("<u8")
+            # The caller counts from the start of each episode, not knowing where in which shard it will be: (-3, 2) of
+            # the episode that starts at 13 is (10, 2).
+            n = episodes.prefixes[:, 1]
+            begins = np.where(n == 0, 0, starts + episodes.prefixes[:, 0])
+            arrays[PREFIXES_NAME] = np.stack([begins, n], axis=1).astype("<u8")
         if IMAGES_NAME in self._files:
             arrays[IMAGES_NAME], arrays[IMAGE_PATHS_NAME] = self._image_records(episodes.images)
         for name, file in self._files.items():
@@ -85,26 +88,6 @@ class ShardFiles:
         if self._metadata is not None:
             self._metadata.write(episodes.metadata)
         self.tokens += len(episodes.ids)
-
-    def _prefix_records(self, prefixes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Prefixes as places in the file: (-3, 2) of the episode that starts at 10 is (7, 2).
-
-        The caller counts from the start of each episode, not knowing where in which shard it will be.
-        """
-        n = prefixes[:, 1]
-        alone = n == 0
-        # Where the last episode without a prefix starts: starts 4 9 12, of which 9 has none, give 0 9 9 after a 0.
-        owner = np.maximum.accumulate(np.where(alone, starts, self._shared_from))
-        self._shared_from = int(owner[-1])
-        begins = np.where(alone, 0, starts + prefixes[:, 0])
-        wrong = (n < 0) | (~alone & ((begins < owner) | (begins + n > starts)))
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise UsageError(
-                f"a prefix of {n[at]} ids from {prefixes[at, 0]} on, counted from the episode's first; expected it "
-                f"between {owner[at] - starts[at]} and 0"
-            )
-        return np.stack([begins, n], axis=1)
 
     def _image_records(self, images: Sequence[Sequence[PlacedImage]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
         """The records of the next episodes' images, and the paths that they name, one after the other."""

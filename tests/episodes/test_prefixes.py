@@ -143,6 +143,19 @@ def test_a_prefix_that_lies_elsewhere_is_refused(tmp_path: Path, prefix: tuple[i
     writer.abandon()
 
 
+def test_writing_goes_on_after_a_refused_prefix(tmp_path: Path) -> None:
+    """Its ids were in `tokens.bin` already, and what could be a prefix had moved behind the last episode."""
+    writer = EpisodeWriter(tmp_path, "train", with_prefixes=True)
+    writer.write(np.arange(4), np.array([4]), np.ones(4), prefixes=np.array([[0, 0]]))
+    with pytest.raises(UsageError, match=r"expected it between -2 and 0"):
+        writer.write(np.arange(4), np.array([2, 2]), np.zeros(4), prefixes=np.array([[0, 0], [-3, 2]]))
+    writer.write(np.array([9]), np.array([1]), np.zeros(1), prefixes=np.array([[-1, 1]]))
+    writer.close()
+    found = {name: np.fromfile(tmp_path / "train" / f"{name}.idx", "<u8").tolist() for name in ("episodes", "prefixes")}
+    assert found == {"episodes": [0, 4, 4, 1], "prefixes": [0, 0, 3, 1]}
+    assert np.fromfile(tmp_path / "train" / "tokens.bin", "<u4").tolist() == [0, 1, 2, 3, 9]
+
+
 FIRST: Group = (([1, 2, 3, 4], [0, 0, 0, 1]), [((0, 2), ([5, 6], [0, 1]))])
 
 

@@ -5,7 +5,7 @@ With 3 workers, whose batches the DataLoader takes in turn, an epoch of 7 batche
     worker 0    batches 0     3     6       the first pass
     worker 1    batches   1     4
     worker 2    batches     2     5
-    next pass   begins with batch 7, the first of the next epoch, in all workers
+    next pass   begins with batch 7, the first of the next epoch, if the workers persist
 
 Where a pass starts depends on the process that begins it::
 
