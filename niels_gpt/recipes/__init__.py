@@ -3,7 +3,7 @@
 ::
 
     recipe.toml --reading--> Recipe --inputs--> sources, encoder --run--> episodes, mixture.json, exports, lock
-                             schema              |
+               key_lines     schema              |
                                                  plan: rows, tokens, disk, time, from a sample
 
 `build_recipe` and `plan_recipe` are the functions of `niels-gpt build`, `propose` that of `niels-gpt init`.

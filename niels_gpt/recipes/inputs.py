@@ -109,13 +109,7 @@ def open_recipe(
         InputError: a file is missing or empty.
         TokenizerError: the tokenizer cannot be used. Else see `chat_files` and `RendererOptions.open`.
     """
-    # Nothing is written before all exports are possible: building may take hours, and exports come last.
-    for export in loaded.recipe.exports:
-        _check_export(export.to, export.options)
-    if loaded.recipe.duplicates is not None and loaded.recipe.duplicates.near is not None:
-        check_library("rensa")
-    options = _renderer_options(loaded)
-    options.check()
+    options = _checked_options(loaded)
     # From here on addresses have commits, so that hashes, rows and lock are of one state of a repository.
     loaded = _at_commits(loaded)
     recipe = loaded.recipe
@@ -126,21 +120,37 @@ def open_recipe(
     encoder = _encoder(loaded, options, threads)
     # After the encoder, because ids of another tokenizer are refused.
     stored = {name: _config_of_dataset(name, folder, encoder) for name, folder in datasets.items()}
-    checks: dict[str, list[RowCheck]] = {name: [] for name in files}
-    for table in tables:
-        if filters := table.filter.row_filters():
-            checks[table.name].append(filters)
-        if recipe.decontaminate is not None:
-            benchmarks = [loaded.address(file) for file in recipe.decontaminate.files]
-            checks[table.name].append(Benchmarks.of(benchmarks, recipe.decontaminate.words))
+    checks = _checks(loaded, tables)
     sources = {name: _checked(files[name], checks[name]) for name in files}
     if recipe.duplicates is not None and duplicates:
         # After the other checks: otherwise, of two equal rows, the retained one could be one that a filter leaves out.
-        for name, found in _duplicates(loaded, sources, files, progress).items():
-            checks[name].append(found)
-        sources = {name: _checked(files[name], checks[name]) for name in files}
+        found = _duplicates(loaded, sources, files, progress)
+        sources = {name: _checked(files[name], [*checks[name], found[name]]) for name in files}
     configs = stored | {name: source.config(progress) for name, source in sources.items()}
     return OpenedRecipe(loaded, sources, datasets, configs, encoder)
+
+
+def _checked_options(loaded: LoadedRecipe) -> RendererOptions:
+    """The options of the renderer, after all that can be refused before any file is read."""
+    recipe = loaded.recipe
+    # Building may take hours, and exports come last: all of them have to be possible.
+    for export in recipe.exports:
+        _check_export(export.to, export.options)
+    if recipe.duplicates is not None and recipe.duplicates.near is not None:
+        check_library("rensa")
+    options = _renderer_options(loaded)
+    options.check()
+    return options
+
+
+def _checks(loaded: LoadedRecipe, tables: Sequence[SourceTable]) -> dict[str, list[RowCheck]]:
+    """The checks of each source that need no other rows: its filter, then the benchmarks."""
+    wanted = loaded.recipe.decontaminate
+    shared: list[RowCheck] = []
+    if wanted is not None:  # one for all sources, so that the benchmarks are read and hashed once
+        shared.append(Benchmarks.of([loaded.address(file) for file in wanted.files], wanted.words))
+    filters = {table.name: table.filter.row_filters() for table in tables}
+    return {name: [*([own] if own else []), *shared] for name, own in filters.items()}
 
 
 def _at_commits(loaded: LoadedRecipe) -> LoadedRecipe:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +20,13 @@ from pydantic_core import ErrorDetails
 
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown
+from niels_gpt.recipes.key_lines import Lines, Location, toml_lines, yaml_lines
 from niels_gpt.recipes.schema import Recipe, Table
 from niels_gpt.storage.regular import is_regular, read_regular
 from niels_gpt.values import name_and_value, option_value
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
-MOST_PLACES: Final = 100_000  # values in a YAML file; a value counts once for each alias of it
-# A header `[table]` or `[[table]]`, and the key of a line `key.key = value`; both may have a comment after them.
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
-
 # In place of messages of pydantic that do not fit after "expected", or that use Python's terms for tables and texts.
 _EXPECTED: Final = {
     "too_short": "at least one",
@@ -45,9 +40,6 @@ _EXPECTED: Final = {
     "float_type": "a number",
     "bool_type": "true or false",
 }
-
-Location = tuple[str | int, ...]
-Lines = dict[Location, int]
 
 
 @dataclass(frozen=True)
@@ -128,47 +120,6 @@ def _read(file: Path) -> tuple[dict[str, Any], Lines]:
     return _read_yaml(file, text)
 
 
-# ---- lines, for messages
-
-
-def toml_lines(text: str) -> Lines:
-    """For each key its line, counted from 1. tomllib does not give lines, so they are searched in the text.
-
-    Only a key at the beginning of a line is found. For one in an inline table, `_line_of` returns the table's line.
-    """
-    lines: Lines = {}
-    table: Location = ()
-    tables: dict[Location, int] = {}  # how many [[tables]] of each name have begun
-    for number, line in enumerate(text.splitlines(), 1):
-        # tomllib refuses keys that occur twice, so a later line that looks like one again is a line of a text.
-        if header := _HEADER.match(line):
-            table = _in_arrays(_parts(header[2]), tables)
-            if header[1] == "[[":
-                count = tables[table] = tables.get(table, 0) + 1
-                table = (*table, count - 1)
-            lines.setdefault(table, number)
-        elif key := _KEY.match(line):
-            lines.setdefault((*table, *_parts(key[1])), number)
-    return lines
-
-
-def _parts(dotted: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in re.findall(r"""[^."']+|"[^"]*"|'[^']*'""", dotted)]
-
-
-def _in_arrays(parts: Sequence[str], tables: Mapping[Location, int]) -> Location:
-    """The location of a table, with numbers for arrays of tables.
-
-    `[sources.filter]` belongs to the last `[[sources]]` before it: after the second one it is ("sources", 1, "filter").
-    """
-    place: Location = ()
-    for position, part in enumerate(parts):
-        place = (*place, part)
-        if place in tables and position < len(parts) - 1:
-            place = (*place, tables[place] - 1)
-    return place
-
-
 def _read_yaml(file: Path, text: str) -> tuple[dict[str, Any], Lines]:
     try:
         import yaml
@@ -178,7 +129,7 @@ def _read_yaml(file: Path, text: str) -> tuple[dict[str, Any], Lines]:
         lines: Lines = {}
         # Nodes first: they have lines, and show keys that occur twice and too many aliases before values are made.
         if (root := yaml.compose(text, Loader=yaml.SafeLoader)) is not None:
-            _walk(root, (), lines, file)
+            lines = yaml_lines(root, file)
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
@@ -195,30 +146,6 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _walk(node: Any, place: Location, lines: Lines, file: Path) -> None:
-    """Record in `lines` the line of every key below a node.
-
-    Raises:
-        InputError: a table has a key twice, of which PyYAML silently uses the last; or aliases make too many values.
-    """
-    lines.setdefault(place, node.start_mark.line + 1)
-    # A few lines of aliases that contain aliases can hold billions of values ("billion laughs").
-    if len(lines) > MOST_PLACES:
-        raise InputError(f"{file}: holds more than {MOST_PLACES:,} values; write them out without so many aliases")
-    if node.id == "mapping":
-        for key, value in node.value:
-            if key.id != "scalar":  # `safe_load` refuses it too, but its message names no file and line
-                raise InputError(f"{file}:{key.start_mark.line + 1}: a list or table as a key; expected a text")
-            inner = (*place, key.value)
-            if inner in lines:
-                raise InputError(f"{file}:{key.start_mark.line + 1}: the key {key.value!r} again; expected it once")
-            lines[inner] = key.start_mark.line + 1
-            _walk(value, inner, lines, file)
-    elif node.id == "sequence":
-        for number, value in enumerate(node.value):
-            _walk(value, (*place, number), lines, file)
-
-
 # ---- errors
 
 
@@ -233,7 +160,13 @@ def _sentence(error: ErrorDetails, values: Any, file: Path, lines: Lines, settin
 
 
 def _place_of(location: Location, values: Any) -> Location:
-    """pydantic's location without the parts that name a type, such as the branch of a union."""
+    """pydantic's location without the parts that name a type, such as the branch of a union.
+
+    ::
+
+        ("mixture", "max_epochs", "dict[str,float]", "chats")      is the place ("mixture", "max_epochs")
+        ("tokenizer", "path"), which is missing                    is the place ("tokenizer", "path")
+    """
     place: Location = ()
     for part in location:
         if isinstance(values, list):

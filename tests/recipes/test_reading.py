@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.recipes.reading import read_recipe, toml_lines
+from niels_gpt.recipes.key_lines import toml_lines
+from niels_gpt.recipes.reading import read_recipe
 
 MINIMAL = """\
 out = "made"
@@ -35,6 +36,16 @@ def refusal(path: Path, *settings: str, kind: type[Exception] = UsageError) -> s
     with pytest.raises(kind) as error:
         read_recipe(path, settings)
     return str(error.value).replace(f"{path}", path.name)
+
+
+def test_lines_are_those_of_toml_whatever_python_takes_for_the_end_of_a_line(tmp_path: Path) -> None:
+    """TOML and editors know line feeds alone; U+2028, U+0085 and others may be in a text."""
+    for end in "\u2028\u2029\x85":
+        path = written(tmp_path, MINIMAL.replace("made", f"ma{end}de") + 'fromat = "alpaca"\n')
+        assert refusal(path).startswith("recipe.toml:9: sources.0.fromat")
+    path = tmp_path / "recipe.toml"
+    path.write_bytes((MINIMAL + 'fromat = "alpaca"\n').replace("\n", "\r\n").encode())
+    assert refusal(path).startswith("recipe.toml:9: sources.0.fromat")
 
 
 def test_a_small_recipe_has_all_defaults(tmp_path: Path) -> None:
