@@ -503,6 +503,40 @@ def test_a_stop_in_the_generation_prompt_is_not_written_again() -> None:
     assert renderer.text(chat) == plain.text(chat) + "<|im_end|>"
 
 
+MERGED = (
+    "{% set ns = namespace(open='') %}{% for m in messages %}{% if ns.open != m.role %}{{ '<|im_end|>\n' if ns.open }}"
+    "<|im_start|>{{ m.role }}\n{% set ns.open = m.role %}{% else %}{{ '\n\n' }}{% endif %}{{ m.content }}{% endfor %}"
+    "<|im_end|>\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_blank_question_in_a_turn_of_several_has_its_stop() -> None:
+    """The stop after the first question would seem to be the one here, except for white space."""
+    assert runs(made(MERGED), [user("one"), user("\n"), assistant("Hello.")])[1:6] == [
+        ("one", 0, False, True),
+        ("\n\n", 1, False, False),
+        ("\n", 1, False, True),
+        ("<|im_end|>\n", 1, False, False),
+        ("<|im_start|>assistant\n", 2, False, False),
+    ]
+
+
+def test_instructions_behind_a_later_message_have_no_proven_markup() -> None:
+    """Nothing shows which markup in the later message's turn is theirs; without markup, everything is known."""
+    source = "{% for m in messages | reverse %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    rendered = made(source).render([system("be brief"), user("Hi")])
+    assert rendered.attribution == "partial: message 0 is written after a later one, with markup of its own"
+    in_the_question = (
+        "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "{% if loop.index0 == 1 and messages[0].role == 'system' %}{{ '\n\n' + messages[0].content }}{% endif %}"
+        "<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    chat = [system("be brief"), user("Hi"), assistant("Hello.")]
+    assert made(in_the_question).render(chat).attribution == "full"
+    assert ("be brief", 0, False, True) in runs(made(in_the_question), chat)
+
+
 def test_escaped_letters_are_followed() -> None:
     """Substitutes are no ASCII, so `ensure_ascii` escapes them (Reka); letters that it also escapes are not proven."""
     source = CHATML.replace("m.content", "({'c': m.content} | tojson(ensure_ascii=True))")

@@ -56,17 +56,20 @@ def added_end(renderings: Renderings, owner: Ints) -> int:
 
 
 def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]:
-    """A problem for each system message that the template writes before an earlier message, with markup.
+    """A problem for each system message that the template writes in the turn of another message, with markup.
 
-    The markup is in the turn of that message, and nothing shows which part of it is the system message's::
+    Nothing shows which part of the markup there is the system message's::
 
         written     <s>Be brief.<e><u>Hi<e>       of user "Hi", system "Be brief."
         without it  <u>Hi<e>                      so that <s> and <e> are of the system message
     """
     problems, output, messages = [], renderings.output, renderings.substituted.messages
-    for index in range(1, len(messages)):
+    for index, message in enumerate(messages):
         letters = np.flatnonzero(renderings.substitute_message == index)
-        if not is_instruction(messages[index]) or not len(letters) or letters[0] >= ends[index - 1]:
+        if not is_instruction(message) or not len(letters):
+            continue
+        is_early, is_late = index > 0 and letters[0] < ends[index - 1], letters[-1] >= ends[index]
+        if not is_early and not is_late:
             continue
         without = renderings.text([*messages[:index], *messages[index + 1 :]], renderings.gen) or ""
         removed = len("".join(output.split())) - len("".join(without.split()))
@@ -75,7 +78,8 @@ def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]
         # If another message is written only without it, the system message replaces that one, and has its markup.
         replaces_another = bool(seen - {*renderings.substitute_message.tolist()})
         if removed != visible and not replaces_another:
-            problems.append(f"message {index} is written before an earlier one, with markup of its own")
+            where = "before an earlier" if is_early else "after a later"
+            problems.append(f"message {index} is written {where} one, with markup of its own")
     return problems
 
 

@@ -90,6 +90,7 @@ class Renderings:
         self.content = np.array([*(leaf.message for leaf in substituted.leaves), NONE], np.int64)[leaf]
         # Texts without any substitute (white space alone, a quote) are found by a letter in the place of each.
         self.unlocated: list[int] = []
+        self._located: list[tuple[int, int]] = []  # those that are found: where each begins, and its message
         for index, (message, copy) in enumerate(zip(messages, substituted.messages, strict=True)):
             for key in ("content", "reasoning_content"):
                 for number, (text, same) in enumerate(zip(_texts(message, key), _texts(copy, key), strict=True)):
@@ -152,6 +153,7 @@ class Renderings:
                 starts = np.cumsum([len(part) for part in around[:-1]]) + np.arange(len(around) - 1) * len(form)
                 for start in starts.tolist():
                     self.content[start : start + len(form)] = index
+                self._located += [(start, index) for start in starts.tolist()]
                 return True
         # Or the template strips it, or does as if it were empty.
         return "".join(around) == full or self._with_text(index, key, number, "") == full
@@ -202,15 +204,20 @@ class Renderings:
         rest = self.output[full_at : self.after_content(full_at)]  # signs without a substitute, which both have
         return (at + len(rest), full_at + len(rest)) if beginning.text.startswith(rest, at) else (at, full_at)
 
-    def next_data(self, position: int) -> int:
+    def next_data(self, position: int, *, behind: int | None = None) -> int:
         """The start of the next content at or after `position`, also if it begins with signs that have no substitute.
 
         The end of the output if there is none.
+
+        Args:
+            behind: contents of messages after this one count also if they have no substitute at all (white space).
         """
         number = int(np.searchsorted(self.full.known, position))
-        if number == len(self.full.known):
-            return len(self.output)
-        start = int(self.full.known[number])
+        start = int(self.full.known[number]) if number < len(self.full.known) else len(self.output)
+        if behind is not None:
+            start = min([start, *(at for at, message in self._located if at >= position and message > behind)])
+        if start == len(self.output):
+            return start
         while start > position and self.content[start - 1] == self.content[start] >= 0:
             start -= 1
         return start
