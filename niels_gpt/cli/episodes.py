@@ -194,6 +194,7 @@ def conversation_encoder(
         policy = RenderingPolicy(rows.allow_partial, rows.on_unsupported)
         opened = renderer.open(tokenizer, images=images is not None, quiet=quiet)
         return as_encoder(opened, loss_on, policy, samples, images)
+    # Refused, because only renderers read these two options: they would be ignored without a word.
     if images is not None:
         raise UsageError("--images is for renderers; our own sentinels have no place for images. Add --renderer")
     if samples == "per-turn":

@@ -143,6 +143,7 @@ def _facts(opened: RolloutDataset, number: int) -> dict[str, Any]:
         "reward": row.reward,
         "advantage": None if math.isnan(row.advantage) else row.advantage,
         "grpo_advantage": float(opened.advantages("grpo")[number]),
+        # Stored as -1 where it is not known.
         "version": None if row.version < 0 else row.version,
         "prompt_length": row.prompt_length,
         "tokens": len(row.ids),

@@ -89,6 +89,7 @@ class RowMapping:
                 raise UsageError(
                     f"no column {name!r}; expected one of {', '.join(COLUMNS)}{did_you_mean(name, COLUMNS)}"
                 )
+            # Raises for a path that cannot be read.
             _steps(path)
         for theirs, ours in self.roles:
             if ours not in ROLES:

@@ -286,6 +286,7 @@ class _Found:
                 similarity = round(float(self.groups.similarity[row]), 4)
                 digest.update(json.dumps([both, similarity]).encode())
                 line = {"where": where, "duplicate_of": first, "similarity": similarity}
+                # The name of a file may have bytes that are no UTF-8.
                 out.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
             out.close()
         finally:

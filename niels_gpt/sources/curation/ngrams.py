@@ -233,6 +233,7 @@ class MinHashes:
                 for at in range(0, self.rows, KEYS_AT_ONCE):
                     firsts = np.flatnonzero(groups.is_first[at : at + KEYS_AT_ONCE])
                     keys = _keys(self.read(at, KEYS_AT_ONCE)[firsts, band * length : (band + 1) * length])
+                    # 0 is the key of a row without words, which equals no other.
                     buckets.add(keys[keys != 0], at + firsts[keys != 0])
                 for keys, rows in buckets:
                     for first, second in _pairs(keys, rows):

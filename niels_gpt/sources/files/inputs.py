@@ -220,6 +220,7 @@ def existing_file(path: str | AnyFile) -> AnyFile:
         raise InputError(f"{file}: this is a directory; expected a file")
     if not file.exists():
         raise InputError(f"{file}: no such file; check the path (it is relative to {Path.cwd()})")
+    # Sources read a file twice: for its hash, and for its rows.
     if not file.is_file():
         raise InputError(f"{file}: a pipe or device; expected a regular file, which can be read twice. Write it to one")
     if file.stat().st_size == 0:

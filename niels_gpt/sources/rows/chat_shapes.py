@@ -136,6 +136,7 @@ def _sharegpt(row: Row, roles: Roles) -> list[Any]:
 def _sharegpt_turn(turn: Any, index: int, roles: Roles) -> dict[str, Any]:
     if not isinstance(turn, Mapping) or "from" not in turn or "value" not in turn:
         raise MessageError("missing_field", f"message {index}: expected an object with 'from' and 'value'")
+    # Any JSON may be there; a list, for example, cannot be looked up.
     role = roles.get(turn["from"]) if isinstance(turn["from"], str) else None
     if role is None:
         known, found = ", ".join(roles), turn["from"]

@@ -102,6 +102,7 @@ def to_preference(row: Row, form: str, where: str = "", changed: tuple[str, ...]
     for completion in completions:
         _check_completion(completion)
     refuse_media_columns(row, chain(prompt, *(completion.messages for completion in completions)))
+    # What the form reads is no metadata. `input` and `history` are read beside an instruction only.
     used = {name for key in (*keys, _PROMPTS, ("tools", "system", "margin")) for name in key}
     if _prompt_name(row) == "instruction":
         used |= {"input", "history"}
