@@ -60,7 +60,10 @@ class EpisodeWorkers(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         """The batches of a pass, from new workers."""
         dataset = EpisodeIterable(self._batch_source, self._batch_source.place(self._state), epochs=self._epochs)
-        for batch in torch.utils.data.DataLoader(dataset, batch_size=None, **self._options):
+        # With no worker process and no other option, a DataLoader would pass on the same batches, and take longer for
+        # each than it takes to make a small one.
+        plain = self._options in ({}, {"num_workers": 0})
+        for batch in dataset if plain else torch.utils.data.DataLoader(dataset, batch_size=None, **self._options):
             self._state = batch.state
             self._on_batch(batch.state)
             yield batch
