@@ -236,7 +236,7 @@ def rendered_rows(
         raise UsageError(f"none of the first {CHAT_ROWS:,} rows can be rendered by {choice.renderer}; choose another")
     encoder = renderers.encoder(choice.tokenizer)
     total = len(chats.lines)  # counted only now: the index may have found more rows meanwhile
-    first = f"first {looked:,} of {total:,} rows"
+    first = f"first {looked:,} of {total:,} rows" if looked < total else f"{total:,} rows"
     some = f"The {first}" if len(rows) == looked else f"{len(rows):,} of the {first}"
     source = f"All {total:,} rows" if len(rows) == total else some
     return TemporaryEpisodes(rows, TokenSpelling(encoder.token_bytes), f"{source}, rendered by {choice.renderer}")

@@ -11,8 +11,8 @@ function s(tag, attributes, ...children) {
   return made;
 }
 
-export function histogram(title, held, shown) {
-  if (!held) return h("figure", { class: "chart" }, h("figcaption", {}, title), h("p", { class: "note" }, "no usable row yet"));
+export function histogram(title, held, shown, none) {
+  if (!held) return h("figure", { class: "chart" }, h("figcaption", {}, title), h("p", { class: "note" }, none));
   const most = Math.max(1, ...held.counts), wide = 320, high = 64, step = wide / held.counts.length;
   const bars = held.counts.map((count, at) => {
     const tall = count ? Math.max(1.5, (high * count) / most) : 0;

@@ -1,4 +1,4 @@
-import { address, ask, choices, h, later, latest, number, percent, saved } from "./dom.js";
+import { Refused, address, ask, choices, h, later, latest, number, oneStop, percent, saved } from "./dom.js";
 import { oneLine, unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 import { rendererPicker } from "./picker.js";
@@ -69,12 +69,28 @@ export class DatasetView {
     const known = this.session.findings?.findings.length ?? 0;
     const strange = !this.about.splits.includes(split) ? `the split "${split}"; there is ${this.about.splits.join(", ")}` : finding && !(Number(finding) < known) ? `the finding ${finding}; ${known ? `the report has ${known}, counted from 0` : "no report is open"}` : "";
     if (strange) { this.complain("row", new Error(`The address names ${strange}. Is it the address of another dataset?`)); return; }
+    // Another row of the list that is shown, such as the one before: the list and its filters stay.
+    const same = split === this.split && finding === (this.finding?.value ?? "");
     if (split !== this.split) { this.splitChoice.querySelector(`[data-name="${CSS.escape(split)}"]`).click(); this.row = null; }
     if (this.finding && this.finding.value !== finding) { this.finding.value = finding; this.start = 0; this.load(); }
-    if (!query.has("row")) return;
+    if (!query.has("row")) { this.leaveRow(); return; }
     const row = Number(query.get("row")), evidence = this.next ?? {};
     this.next = null;
-    if (row !== this.row || Object.keys(evidence).length) await (this.finding?.value ? this.open(row, evidence) : this.goTo(row, evidence));
+    if (row !== this.row || Object.keys(evidence).length) await (this.finding?.value || same && this.line(row) ? this.open(row, evidence) : this.goTo(row, evidence));
+  }
+
+  line(row) {
+    return this.list.querySelector(`tr[data-row="${row}"]`);
+  }
+
+  leaveRow() {
+    if (this.row === null) return;
+    this.opened(); // an answer that is still on its way is not shown
+    this.line(this.row)?.removeAttribute("aria-current");
+    this.row = null;
+    this.panel?.tokens.drop();
+    this.detail.replaceChildren(h("p", { class: "note" }, "Choose a row."));
+    this.forget();
   }
 
   part(name) {
@@ -182,7 +198,9 @@ export class DatasetView {
       h("td", {}, chats ? number(row.size) : percent(row.trained, row.size)),
       h("td", { class: row.problem ? "preview problem" : "preview", title: row.where }, row.problem || oneLine(row.preview).replaceAll("·", " ")));
     const table = h("table", { class: "figures rows-table" }, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, found.map(line)));
-    table.addEventListener("keydown", (event) => this.between(event, table));
+    oneStop(table, "button.row");
+    const stop = table.querySelector("tr[aria-current] button.row") ?? table.querySelector("button.row");
+    for (const button of table.querySelectorAll("button.row")) button.tabIndex = button === stop ? 0 : -1;
     table.addEventListener("click", (event) => { if (!event.target.closest("button")) event.target.closest("tr[data-row]")?.querySelector("button").click(); });
     const done = next === null;
     const status = this.filtered()
@@ -193,14 +211,6 @@ export class DatasetView {
       h("span", { role: "status" }, status),
       h("button", { type: "button", disabled: done, onclick: () => { this.start = next; this.load(); } }, "Later"));
     this.table.replaceChildren(table);
-  }
-
-  between(event, table) {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step || !event.target.matches("button.row")) return;
-    event.preventDefault();
-    const all = [...table.querySelectorAll("button.row")];
-    all[Math.max(0, Math.min(all.length - 1, all.indexOf(event.target) + step))].focus();
   }
 
   async goTo(row, evidence = {}) {
@@ -237,7 +247,7 @@ export class DatasetView {
 
   showRow(answer, evidence) {
     const edit = answer.conversation ? h("button", { type: "button", onclick: () => { this.editor.load(structuredClone(answer.conversation)); this.goto("mask"); } }, "Open in the mask view") : null;
-    const save = answer.table ? h("button", { type: "button", class: "action", onclick: async () => saved(`row-${answer.row}.html`, await ask("/api/export", { kind: "row", title: `row ${answer.row}`, mode: this.state.mode, tables: [answer.table] })) }, "Export as HTML") : null;
+    const save = answer.table ? h("button", { type: "button", class: "action", onclick: async () => saved(`row-${answer.row}.html`, await ask("/api/export", { kind: "row", title: [`row ${answer.row}`, answer.where.split("/").at(-1), answer.table.renderer, answer.table.tokenizer].filter(Boolean).join(" · "), mode: this.state.mode, tables: [answer.table] })) }, "Export as HTML") : null;
     const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(answer.row)}`, h("small", { title: answer.where }, answer.where.split("/").at(-1))), edit, save);
     const parts = [head];
     if (evidence.note) parts.push(h("p", { class: "verdict differ" }, evidence.note));
@@ -294,7 +304,8 @@ export class DatasetView {
   showStats(answer) {
     const share = (value) => `${Math.round(value * 100)} %`;
     const status = answer.problem ? `Ended early: ${answer.problem}` : answer.rows < answer.of || !answer.of ? `${number(answer.rows)} of ${number(answer.of)} sampled rows read …` : `From ${answer.of === answer.total ? "all" : "a sample of"} ${number(answer.of)} rows${answer.of === answer.total ? "" : ` of ${number(answer.total)}`}.${answer.outside ? ` ${number(answer.outside)} of them cannot be rendered.` : ""}`;
-    this.charts.replaceChildren(histogram(`Length, ${answer.unit}`, answer.lengths, number), histogram("Loss share", answer.shares, share), h("p", { class: "note progress", role: "status" }, status));
+    const none = answer.of && answer.rows >= answer.of ? "no row can be rendered" : "no usable row yet";
+    this.charts.replaceChildren(histogram(`Length, ${answer.unit}`, answer.lengths, number, none), histogram("Loss share", answer.shares, share, none), h("p", { class: "note progress", role: "status" }, status));
   }
 }
 
@@ -310,7 +321,21 @@ function images({ row, conversation, completion }) {
   const kinds = ["image", "image_url", "input_image"];
   return (conversation?.messages ?? []).flatMap((message, at) => (Array.isArray(message.content) ? message.content : []).flatMap((part, number) =>
     kinds.includes(part?.type) || part?.image || part?.image_url
-      ? [h("figure", {}, h("img", { src: `/api/image?${new URLSearchParams({ row, message: at, part: number, completion })}`, alt: `image ${number} of message ${at}`, loading: "lazy" }), h("figcaption", { class: "note" }, `message ${at}`))] : []));
+      ? [h("figure", {}, image(`/api/image?${new URLSearchParams({ row, message: at, part: number, completion })}`, `image ${number} of message ${at}`), h("figcaption", { class: "note" }, `message ${at}`))] : []));
+}
+
+// An image, or the reason why it is not shown.
+function image(src, alt) {
+  const shown = h("img", { src, alt, loading: "lazy", onerror: async () => {
+    let reason = "the browser cannot show it";
+    try {
+      await ask(src);
+    } catch (error) {
+      if (error instanceof Refused) reason = error.message;
+    }
+    shown.replaceWith(h("p", { class: "problem" }, `${alt}: ${reason}`));
+  } });
+  return shown;
 }
 
 // Strings of a conversation as JSON: an image in the row itself would fill the page.

@@ -91,6 +91,20 @@ export function choices(label, options, chosen, pick, role = "radio") {
   return group;
 }
 
+// One stop of the Tab key for a list of many buttons; the arrow keys move between them.
+export function oneStop(place, selector) {
+  const buttons = () => [...place.querySelectorAll(selector)];
+  place.addEventListener("focusin", ({ target }) => {
+    if (target.matches(selector)) for (const button of buttons()) button.tabIndex = button === target ? 0 : -1;
+  });
+  place.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], all = buttons(), at = all.indexOf(event.target);
+    if (!step || at < 0) return;
+    event.preventDefault();
+    all[Math.max(0, Math.min(all.length - 1, at + step))].focus();
+  });
+}
+
 export function saved(name, text) {
   const place = URL.createObjectURL(new Blob([text], { type: "text/html" }));
   const link = h("a", { href: place, download: name });

@@ -1,6 +1,6 @@
 import { h } from "./dom.js";
 import { unpacked } from "./token_table.js";
-import { inspectInto } from "./tokens.js";
+import { HINT, inspectInto } from "./tokens.js";
 import { modeBar } from "./summary.js";
 import { tokenPanel } from "./panel.js";
 
@@ -8,7 +8,7 @@ import { tokenPanel } from "./panel.js";
 
 const held = JSON.parse(document.getElementById("data").textContent);
 const root = document.getElementById("exported");
-const bar = h("footer", { id: "inspector", role: "status", "aria-live": "polite" });
+const bar = h("footer", { id: "inspector", role: "status", "aria-live": "polite" }, h("p", { class: "hint" }, HINT));
 const views = held.tables.map((table, at) => ({ ...unpacked(table), differs: held.drift ? [held.drift.left, held.drift.right][at] : null }));
 const compact = views.length > 1;
 const panels = views.map((view) => tokenPanel(view, held.mode, {

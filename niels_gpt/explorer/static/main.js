@@ -5,7 +5,8 @@ import { Editor } from "./editor.js";
 import { FindingsView } from "./findings.js";
 import { Mask } from "./mask.js";
 import { helpDialog } from "./help.js";
-import { inspectInto } from "./tokens.js";
+import { HINT, inspectInto } from "./tokens.js";
+import { redraw } from "./summary.js";
 import { FormatsView } from "./formats.js";
 import { InversionView } from "./inversion.js";
 
@@ -23,7 +24,7 @@ async function begin() {
     return;
   }
   const bar = document.getElementById("inspector");
-  const hint = h("p", { class: "hint" }, "Hover a token, or focus the tokens and use the arrow keys (n p: next and previous trained run, m M: message).");
+  const hint = h("p", { class: "hint" }, HINT);
   bar.replaceChildren(hint);
   // What a view does not show in its own place, such as an export that failed.
   addEventListener("unhandledrejection", (event) => {
@@ -37,7 +38,9 @@ async function begin() {
   const context = { session, editor, state, inspect: inspectInto(bar), forget: () => bar.replaceChildren(hint), goto };
   const views = { formats: new FormatsView(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context), inversion: new InversionView(context) };
   views.findings = new FindingsView({ session, open: (evidence) => { if (session.dataset) { views.dataset.next = evidence; location.hash = address("dataset", { split: session.dataset.splits.length > 1 ? evidence.split : null, row: evidence.row }); } else goto("dataset"); } });
-  document.getElementById("opened").textContent = session.dataset ? session.dataset.name.split("/").at(-1) : "no dataset";
+  const opened = document.getElementById("opened");
+  opened.textContent = session.dataset ? session.dataset.name.split("/").at(-1) : "no dataset";
+  opened.title = session.dataset?.name ?? "";
 
   const usable = TABS.map(([name, title]) => ({ name, title: name === "findings" && session.findings ? `${title} (${session.findings.findings.length})` : title }));
   const tabs = choices("Views", usable, "formats", (name) => goto(name), "tab");
@@ -68,8 +71,11 @@ async function begin() {
     bar.replaceChildren(hint);
     document.title = `${TABS.find((tab) => tab[0] === name)[1]} · niels_gpt explorer`;
     shown.enter(place);
+    redraw();
     shown.follow?.(query);
   }
+  // Not by its address, which would name no view.
+  document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); });
   helpDialog(document.getElementById("keys"));
   addEventListener("hashchange", enter);
   enter();

@@ -42,6 +42,12 @@ export function legend(view) {
   );
 }
 
+// Drawings do not follow the style sheet when the system changes between light and dark.
+export function redraw() {
+  for (const canvas of document.querySelectorAll("canvas")) canvas.draw?.();
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
 const RIBBON = 1200;
 
 // The whole sequence in 1200 pixels: the role of the tokens above, and below how many of them are trained.

@@ -4,6 +4,8 @@ import { BODY, CONTROL, HALF, PADDING, SAMPLED, oneLine, roleOf, trainedIn, visi
 // The tokens of a table as running text. Only tokens near the visible part are in the page: a chunk of some hundred
 // tokens is empty until it comes near, and retains its height when it is emptied. Arrow keys move a cursor over all tokens.
 
+export const HINT = "Hover a token, or focus the tokens and use the arrow keys (n p: next and previous trained run, m M: message).";
+
 const CHUNK = 240, MOST_IN_CHUNK = 640, ALL_AT_ONCE = 1500, PAGE = 200;
 let made = 0;
 

@@ -1,4 +1,4 @@
-import { ask, h, latest, number, percent } from "./dom.js";
+import { ask, h, latest, number, oneStop, percent } from "./dom.js";
 import { unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 
@@ -16,6 +16,7 @@ export class TrainingView {
     this.packed = h("input", { type: "checkbox", checked: true, onchange: again });
     this.status = h("p", { class: "lead", role: "status" });
     this.bars = h("div", { class: "bars" });
+    oneStop(this.bars, "button.bar-row");
     this.detail = h("div", { class: "detail" });
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
     this.element = h("div", { class: "training" },
@@ -71,7 +72,9 @@ export class TrainingView {
       h("span", {}, `rows ${number(this.start)} to ${number(this.start + Math.max(0, fitted.shown.length - 1))}`),
       h("button", { type: "button", disabled: this.start + LIMIT >= fitted.rows, onclick: () => { this.start += LIMIT; this.refresh(); } }, "Later"));
     [this.shown, this.width] = [fitted.shown, fitted.width];
-    this.bars.replaceChildren(pager, ...fitted.shown.map(bar));
+    const bars = fitted.shown.map(bar);
+    bars.slice(1).forEach((one) => { one.tabIndex = -1; });
+    this.bars.replaceChildren(pager, ...bars);
     if (fitted.shown.length) this.open(fitted.shown[0].row);
   }
 
@@ -91,8 +94,9 @@ export class TrainingView {
 function blocks(parts, width) {
   const size = 132, scale = size / width;
   const canvas = h("canvas", { class: "blocks", width: size, height: size, role: "img", "aria-label": `attention in blocks of ${parts.map((part) => part.length).join(", ")} tokens` });
-  requestAnimationFrame(() => {
+  canvas.draw = () => {
     const style = getComputedStyle(canvas), pen = canvas.getContext("2d");
+    pen.clearRect(0, 0, size, size);
     let at = 0;
     parts.forEach((part, number) => {
       const [from, upto] = [at * scale, (at + part.length) * scale];
@@ -104,6 +108,7 @@ function blocks(parts, width) {
       pen.fill();
       at += part.length;
     });
-  });
+  };
+  requestAnimationFrame(() => canvas.draw());
   return h("figure", { class: "attention" }, canvas, h("figcaption", { class: "note" }, "Attention: queries down, keys across. No episode attends to another, and nothing to padding."));
 }
