@@ -537,6 +537,16 @@ def test_instructions_behind_a_later_message_have_no_proven_markup() -> None:
     assert ("be brief", 0, False, True) in runs(made(in_the_question), chat)
 
 
+def test_a_first_header_with_a_number_of_its_own_is_the_first_messages() -> None:
+    """Only its end is as in a later header, but it is no text that the template adds before all messages."""
+    source = CHATML.replace("m.role + '\n'", "m.role + ' (' ~ m.content.split() | length ~ ' words)\n'")
+    chat = [user("one two three four"), assistant("Yes.")]
+    assert [owner for text, owner, _, _ in runs(made(source), chat) if "user (4 words)" in text] == [0]
+    block = "{% if loop.first %}<|im_start|>Be kind. {% endif %}{{ 'USER: ' +"
+    found = runs(made(CHATML.replace("{{ '<|im_start|>' +", block, 1)), chat)
+    assert found[:2] == [("<|im_start|>Be kind. ", -1, False, False), ("USER: user\n", 0, False, False)]
+
+
 def test_escaped_letters_are_followed() -> None:
     """Substitutes are no ASCII, so `ensure_ascii` escapes them (Reka); letters that it also escapes are not proven."""
     source = CHATML.replace("m.content", "({'c': m.content} | tojson(ensure_ascii=True))")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import cast
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.attribution import past_spaces
+from niels_gpt.renderers.template.attribution import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.proofs.usual import PROBE
 from niels_gpt.renderers.template.sampled_span import common_prefix
@@ -85,6 +85,7 @@ def header_start(renderings: Renderings, text: str, role: str) -> int | None:
         end = usual.end(before[-1])  # of the message before, and not of the header
         if end and controls.first_at_start(text[start:]) == end and end not in renderings.first_header:
             start = text.index(end, start) + len(end)
+        start = _opener_before(controls, text, start, gap)
         header = text[start:]
         # Not within a word: "[Round 1]" and "[Round 2]" have "]" in common.
         tokens = controls.at_end(text[:start]) or controls.first_at_start(header)
@@ -96,3 +97,19 @@ def header_start(renderings: Renderings, text: str, role: str) -> int | None:
 def _through(text: str, prompt: str) -> str:
     """A text up to the end of the last copy of a prompt in it; all of it if it has none."""
     return text[: text.rindex(prompt) + len(prompt)] if prompt.strip() and prompt in text else text
+
+
+def _opener_before(controls: ControlTokens, text: str, start: int, gap: str) -> int:
+    """Where a header begins of which only the end, from `start` on, is the same as in `gap`; `start` if it is all.
+
+    A number in it may differ: of `<u>user (4 words)` and `<u>user (2 words)` the same end is ` words)`, and both begin
+    with the same control token and word.
+    """
+    one = [*controls.places(text[:start])][-1:]
+    rest = gap[: len(gap) - (len(text) - start)]
+    other = [*controls.places(rest)][-1:]
+    if not one or not other:
+        return start
+    (begin, _), (gap_begin, gap_end) = one[0], other[0]
+    shared = common_prefix(text[begin:start], rest[gap_begin:])
+    return begin if rest[gap_end : gap_begin + shared].strip() else start
