@@ -22,6 +22,7 @@ from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile
 from tests.assets import ASSETS, encoder_at, family_encoder, needs_assets
+from tests.doctor.made import by_template
 from tests.doctor.made import chats as made_chats
 from tests.renderers.tiny_families import renderer_of
 
@@ -263,6 +264,27 @@ def test_a_channel_that_the_format_does_not_have_is_another_header(header: str) 
 def test_headers_that_gpt_oss_writes_are_its_own(header: str) -> None:
     renderer = renderer_of("gpt-oss")
     assert diagnose(with_headers(renderer, header), renderer=renderer).rules("error") == []
+
+
+PARTS = (
+    "{% for m in messages %}{% if m.reasoning_content %}"
+    "{{ START + 'assistant<|vision_start|>' + m.reasoning_content + STOP }}{% endif %}"
+    "{{ START + m.role + '<|vision_start|>' + m.content + STOP }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ START + 'assistant' }}{% endif %}"
+)
+
+
+def test_text_after_the_part_of_a_header_that_the_model_writes_is_not_judged() -> None:
+    """A format whose models repeat the opener, too, but have no channels: any text may follow `<|vision_start|>`."""
+    renderer = by_template("qwen2.5", PARTS)
+    layout = infer_layout(renderer)
+    assert layout.trusted
+    assert layout.repeats_opener
+    rows = []
+    for messages in made_chats(turns=2, reasons=True):
+        made = renderer.render(messages)
+        rows.append({"input_ids": made.token_ids, "labels": made.labels()})
+    assert "header-drift" not in diagnose(rows, renderer=renderer).rules()
 
 
 @pytest.mark.parametrize("tool", ["browser.search", "python", "functions.rain"])

@@ -24,11 +24,14 @@ from typing import NamedTuple
 import numpy as np
 
 from niels_gpt.doctor.layouts.layout import HeaderFacts, Layout
-from niels_gpt.doctor.layouts.turns import openings_of, turns_of
+from niels_gpt.doctor.layouts.turns import openings_of
 from niels_gpt.doctor.rows import ASSISTANT, TOOL, Bools, Int64s, TokenRows
 
 _WHITE_TOKENS = 4  # the most tokens of white space that are read after an opener; formats write one or two
 _NEVER_LONG = 1 << 30  # bytes
+# Ids that follow one token of a header in the probes: gpt-oss has three channels. Where text follows there are at least
+# eight, because answers of the probes begin with so many letters.
+_MOST_WORDS = 4
 
 
 class WrongHeaders(NamedTuple):
@@ -84,32 +87,21 @@ def facts_of_headers(layout: Layout, rows: TokenRows) -> HeaderFacts:
     # Only control tokens that begin a longer header: what follows a header of one token is text.
     openers = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
     first_ids = {ids[0] for ids in openers if ids[0] in layout.controls}
-    after_opener = _after_openers_of_model(layout, rows)
-    first_ids |= {token for _, token in after_opener if token in layout.controls}
-    at = np.flatnonzero(_is_followed(rows) & np.isin(rows.ids, list(first_ids)))
-    return HeaderFacts(fewest_white, most_white, frozenset(_pairs(rows, at)), after_opener)
+    pairs = _pairs(rows, _followed(rows, first_ids))
+    # Where models write openers (gpt-oss), they go on writing the header after it.
+    after_opener: set[tuple[int, int]] = set()
+    if layout.repeats_opener:
+        found = openings_of(layout, rows)
+        found = found.select(layout.roles[found.opener] == ASSISTANT)
+        after_opener = _if_few(set(zip(found.opener.tolist(), rows.ids[found.end].tolist(), strict=True)))
+    for token in {token for _, token in after_opener if token in layout.controls}:  # <|channel|>
+        pairs |= _if_few(_pairs(rows, _followed(rows, {token})))
+    return HeaderFacts(fewest_white, most_white, frozenset(pairs), frozenset(after_opener))
 
 
-def _after_openers_of_model(layout: Layout, rows: TokenRows) -> frozenset[tuple[int, int]]:
-    """`(opener, the id after it)` in the rows of the probes, if the model goes on writing the header there; else none.
-
-    ::
-
-        <|start|> assistant | <|channel|> final <|message|> text        (opener, <|channel|>)
-        <|start|> assistant | to =f <|channel|> ... <|message|> text    (opener, to)
-    """
-    if not layout.repeats_opener:
-        return frozenset()
-    answers = turns_of(layout, rows).assistants
-    stops = np.where(answers.stop >= 0, answers.stop, answers.end)
-    spans = zip(answers.body.tolist(), stops.tolist(), strict=True)
-    controls = [layout.controls.intersection(rows.ids[body:stop].tolist()) for body, stop in spans]
-    # Where no control token ends all of these headers (`<|message|>`), the text itself follows the opener.
-    if not frozenset.intersection(*controls):
-        return frozenset()
-    found = openings_of(layout, rows)
-    found = found.select(layout.roles[found.opener] == ASSISTANT)
-    return frozenset(zip(found.opener.tolist(), rows.ids[found.end].tolist(), strict=True))
+def _if_few(pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Pairs of a token of headers and the id after it in the probes; none where text follows, which may be any."""
+    return pairs if len(pairs) <= _MOST_WORDS else set()
 
 
 @dataclass(frozen=True)
@@ -154,7 +146,8 @@ def _unknown_headers(layout: Layout, rows: TokenRows, padding: Bools) -> Int64s:
     at = np.flatnonzero(is_followed & np.isin(rows.ids, list({first for first, _ in pairs})))
     # An opener as a whole is a known header, even if its first two ids occur in no probe.
     at = np.setdiff1d(at, found.start)
-    unknown = at[np.array([pair not in pairs for pair in _pairs(rows, at)], dtype=np.bool_)]
+    here = zip(rows.ids[at].tolist(), rows.ids[at + 1].tolist(), strict=True)
+    unknown = at[np.array([pair not in pairs for pair in here], dtype=np.bool_)]
     if not layout.headers.after_opener:
         return unknown
     found = found.select((layout.roles[found.opener] == ASSISTANT) & is_followed[found.end - 1])
@@ -168,6 +161,11 @@ def _is_followed(rows: TokenRows) -> Bools:
     return np.append(~rows.first_of_document[1:], False)
 
 
-def _pairs(rows: TokenRows, at: Int64s) -> list[tuple[int, int]]:
-    """The ids at some positions, each with the next id of its row."""
-    return list(zip(rows.ids[at].tolist(), rows.ids[at + 1].tolist(), strict=True))
+def _followed(rows: TokenRows, tokens: set[int]) -> Int64s:
+    """Positions of these tokens that another token of the same text follows."""
+    return np.flatnonzero(_is_followed(rows) & np.isin(rows.ids, list(tokens)))
+
+
+def _pairs(rows: TokenRows, at: Int64s) -> set[tuple[int, int]]:
+    """The ids at some positions, each with the next one."""
+    return set(zip(rows.ids[at].tolist(), rows.ids[at + 1].tolist(), strict=True))
