@@ -277,3 +277,17 @@ def test_a_terminal_shows_the_total_and_the_time_left(folder: Path, tmp_path: Pa
     assert re.search(r"hashing the input .* of 0\.\d MB .*left", shown)
     assert re.search(r"\bo ━.*tokens.* 0:00:0\d", shown)
     assert "o is complete" in shown
+
+
+def test_an_attempt_at_preferences_tells_its_share(tmp_path: Path) -> None:
+    """Their files were no `Source`, so that a build told nothing until its first unit was finished."""
+    row = {"prompt": "2 + 2?", "chosen": "4", "rejected": "It is 5. " * 20}
+    (tmp_path / "p.jsonl").write_text(f"{json.dumps(row)}\n" * ROWS)
+    source = preference_files([tmp_path / "p.jsonl"]).resolved()
+    part = next(iter(source.slices(1 << 30)))
+    (tmp_path / units.ATTEMPTS).mkdir()
+    unit_task = units.UnitTask(0, part, tmp_path)
+    rows = source.read(part)
+    next(rows)
+    units._report_share(source, unit_task, 0.0)
+    assert 0 < unit_task.share_done() < 1

@@ -20,7 +20,7 @@ from niels_gpt.sources.files.inputs import Document, Rejected
 SHUFFLE_BUFFER = 10_000  # documents
 ORDERS: Final = ("shuffle-buffer", "units")  # the hub library's own, in one process; or one that workers share
 
-Row = TypeVar("Row", Document, Conversation)
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True)

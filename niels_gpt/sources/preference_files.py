@@ -10,6 +10,7 @@ from typing import Any
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
+from niels_gpt.sources.base import Source
 from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, files_with_rows
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
@@ -23,7 +24,7 @@ MOST_COLUMNS = 12  # names of columns in a message
 
 
 @dataclass(frozen=True)
-class PreferenceFiles:
+class PreferenceFiles(Source[Preference]):
     """Files of preferences: `.jsonl`, `.json`, `.parquet`, the first two also as `.gz` or `.zst`.
 
     Args:
