@@ -285,6 +285,14 @@ def test_what_damage_looks_like_may_be_told(text: str) -> None:
     assert rules([{"messages": [user("How do I open a file?"), assistant(code)]}]) == ["text-damaged"]
 
 
+@pytest.mark.parametrize("text", ["आज मौसम बहुत अच्छा है", "วันนี้อากาศดีมาก", "오늘은 날씨가 좋습니다", "আজ আবহাওয়া ভালো"])
+def test_utf_8_of_other_scripts_that_was_read_as_western_is_damaged(text: str) -> None:
+    assert rules(with_answer(" " + text)) == []
+    assert rules(with_answer(" " + text.encode().decode("cp1252", "ignore"))) == ["text-damaged"]
+    damaged = f"{text} {text} {text}".encode().decode("cp1252", "ignore")
+    assert rules(with_answer(f" This is about UTF-8, and the text is damaged: {damaged}")) == ["text-damaged"]
+
+
 def test_a_nul_is_damage() -> None:
     assert rules(with_answer(" One\0two.")) == ["text-damaged"]
 
@@ -458,6 +466,23 @@ def test_control_tokens_of_the_tokenizer_itself_are_another_finding() -> None:
 
 
 # ---- refusals and single words
+
+
+def test_lists_that_break_off_in_their_last_item() -> None:
+    item = "The {} lamp is moved to the other side of the house when winter comes{}"
+    words = ("first", "second", "third", "fourth")
+
+    def rows(stop: str, last: str) -> list[Row]:
+        made = conversations(40)
+        for number, row in enumerate(made[:12]):
+            lines = [f"{n}. **{word.title()}**: {item.format(word, stop)}" for n, word in enumerate(words, 1)]
+            ending = item.format("last", "")[: 52 - number] if last == "cut" else item.format("last", stop)
+            answer(row)["content"] = "\n".join([f"Answer {number}:", *lines, f"5. **Last**: {ending}"])
+        return made
+
+    assert "answer-cut" in rules(rows(".", "cut"))
+    assert "answer-cut" not in rules(rows(".", "whole"))
+    assert "answer-cut" not in rules(rows("", "whole"))  # no item of these lists has a full stop
 
 
 @pytest.mark.parametrize("text", ["\u200b", "\ufeff\n", " \u200b \u2060", "\u00a0"])

@@ -44,7 +44,7 @@ _ANY: Final = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›
 _ANY_1251: Final = "ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї\x98"
 # How damage begins: one set of characters is searched several times faster than the alternatives below. The last are
 # common letters (о е н т) as Windows-1251, which sound Cyrillic text does not have.
-_BEGINS: Final = re.compile("[\ufffd\x80-\x84\x86-\x9fÃÂâðÐÑã-éïѕµЅ‚Ђ]")
+_BEGINS: Final = re.compile("[\ufffd\x80-\x84\x86-\x9fÃÂâðÐÑà-íïѕµЅ‚Ђ]")
 DAMAGED: Final = re.compile(
     "\ufffd"  # what decoders write in the place of bytes that they cannot read
     "|[\x80-\x84\x86-\x9f]"  # control characters, which no text has
@@ -52,12 +52,13 @@ DAMAGED: Final = re.compile(
     f"|â€[{_ANY}]|ðŸ[{_ANY}]"  # quotation marks and dashes; emoji
     f"|(?:[ÐÑ][{_ANY}]){{2}}"  # Cyrillic
     f"|(?:[РС][{_ANY_1251}]){{3}}|вЂ[{_ANY_1251}]"  # Cyrillic, quotation marks and dashes as Windows-1251
-    f"|(?:[ã-é][{_ANY}]{{2}}){{2}}"  # Chinese, Japanese, Korean
+    f"|(?:[à-í][{_ANY}]{{2}}){{2}}"  # Chinese, Japanese, Korean, the scripts of India, Thai
     "|ï»¿|ï¿½"  # a byte order mark; U+FFFD itself
 )
 
 
-# Where a conversation is about encodings, it shows what damage looks like.
+# Where a conversation is about encodings, it shows what damage looks like, at a few places of a text.
+EXAMPLES: Final = 5
 _ABOUT_ENCODINGS: Final = re.compile(
     r"\butf-?(?:8|16)|unicode|mojibake|charset|character set|(?:character|text|file|wrong|same) encoding|code ?page"
     r"|latin-?1\b|\bcp-?125\d|windows-?125\d|iso.?8859|garbled|replacement character|кодировк|кракозябр|文字化け|乱码",
@@ -65,8 +66,13 @@ _ABOUT_ENCODINGS: Final = re.compile(
 )
 
 
-def about_encodings(chat: ChatRow) -> bool:
-    """Whether a conversation is about encodings of text; code that names one (`encoding="utf-8"`) is not."""
+def about_encodings(chat: ChatRow, damaged: str) -> bool:
+    """Whether a conversation is about encodings, and the text shows a few examples of damage only.
+
+    Code that names an encoding (`encoding="utf-8"`) is not about them.
+    """
+    if len(DAMAGED.findall(damaged)) > EXAMPLES:
+        return False
     texts = (text for message in chat.messages for text in texts_of(message))
     return any(_ABOUT_ENCODINGS.search(_CODE.sub(" ", text)) for text in texts)
 
@@ -124,7 +130,7 @@ _ABOUT_MARKUP: Final = re.compile(
 )
 
 
-def about_markup(chat: ChatRow) -> bool:
+def about_markup(chat: ChatRow, _: str = "") -> bool:
     """Whether a conversation is about web pages, markup or programs."""
     return any(_ABOUT_MARKUP.search(text) for message in chat.messages for text in texts_of(message))
 
@@ -365,7 +371,7 @@ def check(
         found = [
             (chat, index, note)
             for chat, index, message, text in searched
-            if (note := fault(message, text)) and not (rule in SUBJECTS and SUBJECTS[rule](chat))
+            if (note := fault(message, text)) and not (rule in SUBJECTS and SUBJECTS[rule](chat, text))
         ]
         places = {(chat.number, index): chat.evidence(index, note) for chat, index, note in reversed(found)}
         counters.add(rule, [places[place] for place in sorted(places)])

@@ -23,6 +23,8 @@ from niels_gpt.doctor.counters import Counters
 
 _SENTENCE: Final = re.compile(r"[.!?。！？]['\"”’)\]]*(?:\s|$)")  # full stops of other scripts
 _LIST_OR_CODE: Final = re.compile(r"\s*(?:[-*•#|>]|\d+[.)]|[A-Za-z][.)]\s|`)|.*(?:[{}$\\=;<>|`]|https?:)")
+_ITEM: Final = re.compile(r"\s*(?:[-*•]|\d+[.)])\s+")
+FEWEST_ITEMS, ITEMS = 2, 8  # of a list before its last one, all of which end with a sentence; at most the last ones
 LAST_WORDS: Final = 8  # of a paragraph: a token limit leaves more than a few words
 # How an answer ends; also the names under which these are counted.
 ENDED: Final = "answer-cut: long answers that end with a sentence"
@@ -51,10 +53,16 @@ SHORTER, LONGER = 0.3, 0.02  # of all long answers: at least, and at most
 def ending_of(text: str) -> str | None:
     """How the last paragraph of an answer ends; `None` if it is not prose, or if the ending shows nothing.
 
-    A list, a formula or a signature may end without a full stop.
+    A formula or a signature may end without a full stop, and so may a list whose other items do.
     """
     text = text.rstrip()
-    last = text[text.rfind("\n") + 1 :]
+    before, _, last = text.rpartition("\n")
+    if item := _ITEM.match(last):
+        # An item may end without a full stop where the others do, too.
+        items = [line for line in before.split("\n") if _ITEM.match(line)][-ITEMS:]
+        last = last[item.end() :].lstrip("*_")  # `**Name**: text`
+        if len(items) < FEWEST_ITEMS or not all(_SENTENCE.search(line.rstrip()[-3:]) for line in items):
+            return None
     if not last or _LIST_OR_CODE.match(last) or len(last.split()) < LAST_WORDS:
         return None
     if last[-1] == "," or last.count("(") > last.count(")"):
