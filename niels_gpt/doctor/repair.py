@@ -59,6 +59,7 @@ OF_MASKS: Final = (
     "eot-masked-as-padding",
     "labels-preshifted",
 )
+REWRITTEN: Final = frozenset(("labels-foreign",))
 WITHOUT: Final = frozenset(("mask-missing", "row-without-mask"))
 # Rows without a mask train empty think blocks if other rows do, and if there are no others.
 THINK_AS: Final = frozenset(("empty-think-trained", "mask-missing"))
@@ -350,6 +351,8 @@ def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) 
             fired = sorted(wanted & ({*counters.hits} | (WITHOUT if rows.trained is None else set())))
             expected = _expected(view, with_empty_thoughts=bool(found & THINK_AS)) if fired else None
             row = dict(record.value)
+            # Other labels than the ids may be anything, but where the mask is repaired they are written anew, too.
+            fired += sorted(REWRITTEN & {*counters.hits})
             if expected is None:
                 done.unrepaired.update(fired)
                 yield row

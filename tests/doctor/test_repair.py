@@ -206,6 +206,21 @@ def test_what_arrow_added_is_dropped_beside_names_that_the_tool_does_not_have(tm
     assert lines(tmp_path / "out.jsonl") == alone
 
 
+def test_labels_that_a_repair_writes_anew_are_not_left(tmp_path: Path) -> None:
+    """Labels of which each is that of the token before are no ids, and are also a shifted mask."""
+    made = rows(samples("qwen2.5"))
+    for row in made[:3]:
+        row["labels"] = [-100, *row["labels"][:-1]]
+    made[5]["labels"] = [-100 if label == -100 else 7 for label in made[5]["labels"]]  # with a mask that is right
+    report = report_on("qwen2.5", made, fix=tmp_path / "out.jsonl")
+    assert report.repaired is not None
+    assert report.repaired["repaired"] == {"labels-foreign": 3, "mask-shifted": 3}
+    assert report.repaired["left"]["labels-foreign"] == 1
+    found = report_on("qwen2.5", lines(tmp_path / "out.jsonl")).finding("labels-foreign")
+    assert found is not None
+    assert found.rows == 1
+
+
 def test_rows_that_could_be_repaired_in_part_only_are_left_too(tmp_path: Path) -> None:
     given = conversations(20)
     for n, row in enumerate(given[:9]):
