@@ -342,7 +342,10 @@ def _argument_texts(chat: ChatRow) -> Iterator[tuple[int, Message, str]]:
 
 
 # Rules that leave out conversations about what they find.
-SUBJECTS: Final = {"html-tags": about_markup, "text-damaged": about_encodings}
+SUBJECTS: Final[dict[str, Callable[[ChatRow, str], bool]]] = {
+    "html-tags": about_markup,
+    "text-damaged": about_encodings,
+}
 
 
 def check(
