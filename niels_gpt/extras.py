@@ -45,7 +45,11 @@ def check_library(name: str) -> None:
         raise MissingExtra(name) from error
     try:
         found: str | None = version(name)
-    except PackageNotFoundError:  # built from source and put on the path; such a torch still says its own version
+    except PackageNotFoundError as error:
+        # A directory on the path, such as one called datasets beside the script, is imported as an empty package.
+        if library.__spec__ is not None and library.__spec__.origin is None:
+            raise MissingExtra(name) from error
+        # Built from source and put on the path; such a torch still says its own version.
         found = vars(library).get("__version__")
     least = MINIMUM_VERSIONS[name]
     if found is None or _numbers(found) < _numbers(least):

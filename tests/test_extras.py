@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -69,3 +70,13 @@ def test_a_library_without_metadata(found: str | None, error: str | None, monkey
         return
     with pytest.raises(UsageError, match=rf"{error}.*; this needs 2.2 or newer: pip install --upgrade"):
         extras.check_library("torch")
+
+
+def test_a_directory_of_the_same_name_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python imports a directory beside the script, such as one called datasets, as a package without contents."""
+    (tmp_path / "datasets").mkdir()
+    monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
+    del sys.modules["datasets"]
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(MissingExtra, match="this needs datasets, which is not installed"):
+        extras.check_library("datasets")

@@ -15,7 +15,7 @@ import niels_gpt as ng
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cli.main import app
-from niels_gpt.cli.paths import existing_tokenizer, in_home
+from niels_gpt.cli.paths import EXISTING, EXISTING_TOKENIZER, existing_tokenizer, in_home
 from niels_gpt.cli.terminal import run
 from niels_gpt.errors import NielsError, TokenizerError, UsageError
 from niels_gpt.samples import chats_file
@@ -224,3 +224,21 @@ def test_a_tilde_that_the_shell_has_left(tmp_path: Path, tokenizer_dir: Path, mo
     assert not (tmp_path / "~").exists()
     for each in (Path("~/notes.md"), Path("~nobody-of-this-name/x")):
         assert in_home(each) == (tmp_path / "notes.md" if each.name == "notes.md" else each)
+
+
+def test_a_tilde_before_data_that_may_also_be_on_the_hub(
+    ask: Ask, tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These options are text, which may be a name; such a file was found, and then read in a directory called ~."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("chats.jsonl", "other.jsonl"):
+        (tmp_path / name).write_text("".join(chats_file().read_text().splitlines(keepends=True)[:3]))
+    place = str(tokenizer_dir)
+    code, said = ask("doctor", str(tmp_path / "chats.jsonl"), "--tokenizer", place, "--validation=~/other.jsonl")
+    assert code == 1  # the same rows
+    code, said = ask("doctor", place, place, "--chats=~/chats.jsonl")
+    assert (code, "no such file" in said) == (0, False), said
+    assert ask("doctor", "--script=~/none.py")[1].startswith(f"error: {tmp_path}/none.py: no such file")
+    other = f"{tmp_path}/other.jsonl"
+    assert in_home(["~/other.jsonl", "owner/name", Path("~/x")]) == [other, "owner/name", tmp_path / "x"]
+    assert EXISTING["callback"](["~/other.jsonl"]) == EXISTING_TOKENIZER["callback"](["~/other.jsonl"]) == [other]

@@ -28,7 +28,7 @@ from niels_gpt.cli.options import (
     renderer_options,
     sequence_length,
 )
-from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, must_be_writable
+from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, in_home, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.storage.files import write_atomic
@@ -139,7 +139,9 @@ class RowFlags:
     ] = None
     validation: Annotated[
         str | None,
-        typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are in it, too, or nearly."),
+        typer.Option(
+            metavar="INPUT", help="Validation data: find rows of the input that are in it, too, or nearly.", **IN_HOME
+        ),
     ] = None
     length: Annotated[
         int | None,
@@ -183,7 +185,9 @@ class InputFlags:
     ] = None
     chats: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Conversations on which the two are compared, besides the built-in probes."),
+        typer.Option(
+            metavar="FILE", help="Conversations on which the two are compared, besides the built-in probes.", **IN_HOME
+        ),
     ] = None
     tokenizer: Annotated[
         str | None,
@@ -330,6 +334,7 @@ def _words(script: str | None) -> list[str]:
         words = shlex.split(script or "")
     except ValueError as error:
         raise UsageError(f"--script {script!r}: {error}; expected a command such as 'train.py --lr 1e-5'") from error
+    words[:1] = in_home(words[:1])
     if script is not None and not (words and Path(words[0]).is_file()):
         raise InputError(f"{words[0] if words else '--script'}: no such file; expected a Python script")
     return words

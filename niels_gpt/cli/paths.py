@@ -5,7 +5,7 @@
     existing(...)            an option or argument that names files: the settings that typer needs to check it
     EXISTING, EXISTING_TOKENIZER   the same, without a description of what is expected, and for tokenizers
     must_exist, existing_tokenizer, existing_or_hub, must_be_writable    the checks as calls
-    IN_HOME                  the settings of an option that names a directory or file to write
+    IN_HOME                  the settings of an option that names what to write, or data that may be on the hub
 
 What is only a name (on the hub, in a store) and patterns are left to the readers.
 """
@@ -64,12 +64,17 @@ def _check_libraries_of(text: str) -> None:
 
 
 def in_home(value: Any) -> Any:
-    """A path with the home directory in place of `~`; any other value unchanged.
+    """A path, text or list of them with the home directory in place of a `~` in front; any other value unchanged.
 
     A shell leaves the ~ of `--out=~/cache` to the program, which would write into a directory of that name.
     """
+    if isinstance(value, list):
+        return [in_home(each) for each in value]
     try:
-        return value.expanduser() if isinstance(value, Path) else value
+        if isinstance(value, Path):
+            return value.expanduser()
+        # Other texts may be names or URLs, whose slashes a `Path` would change.
+        return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~") else value
     except RuntimeError:  # "~name" of an unknown user
         return value
 
@@ -130,7 +135,7 @@ def must_exist(text: str) -> None:
 def _tokenizers_there(value: Any) -> Any:
     for text in value if isinstance(value, list) else [] if value is None else [value]:
         existing_tokenizer(text)
-    return value
+    return in_home(value)
 
 
 EXISTING_TOKENIZER: Final[dict[str, Any]] = {"callback": _tokenizers_there}  # for options that stay text

@@ -33,7 +33,7 @@ def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     for split, paths in found.items():
         tokens = 0
         for file in paths:
-            # Whatever can be refused is refused now: files are hashed before they are read, which may take hours.
+            # Refused now, as far as headers show it: files are hashed before they are read, which may take hours.
             ids = array_of(file)
             tokens += ids.size
             if ids.ndim == 1:

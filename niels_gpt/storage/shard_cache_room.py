@@ -5,8 +5,8 @@ A cache of 10 GB has the shards a b c of 4, 3 and 2 GB, last used in this order.
     _evict          a is deleted, 5 GB remain. If a is held: b and c are deleted, 4 GB remain
     _allocated      d's files get their full sizes, so that the next process that makes room counts them
 
-It all happens under the lock of the directory. Shards that are held stay; their holders are asked to release them, and
-are waited for.
+Both happen under the lock of the directory. Shards that are held stay; their holders are asked to release them, and are
+waited for, without this lock.
 """
 
 from __future__ import annotations
