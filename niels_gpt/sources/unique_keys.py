@@ -21,7 +21,7 @@ def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     found = dict(pairs)
     if len(found) < len(pairs):
-        # Which key it is is looked for only for the message.
+        # The message names the key; rows without a fault need no counting.
         repeated, times = next((name, n) for name, n in Counter(name for name, _ in pairs).items() if n > 1)
         raise MessageError(
             "repeated_key",

@@ -184,7 +184,7 @@ def _gemini_answer(parts: list[Any], index: int, calls: int) -> tuple[Turn, int]
         if call is not None:
             calls += 1
             function = {"name": call.get("name"), "arguments": call.get("args") or {}}
-            # Gemini's calls often have no id: then their number is one, by which a call gets its result.
+            # Gemini's calls often have no id: then they get one of their number, and their results name it.
             tool_calls.append({"type": "function", "id": call.get("id") or f"call_{calls}", "function": function})
             continue
         text = _gemini_texts([part], f"message {index}: parts.{number}")
