@@ -537,6 +537,40 @@ def test_instructions_behind_a_later_message_have_no_proven_markup() -> None:
     assert ("be brief", 0, False, True) in runs(made(in_the_question), chat)
 
 
+IN_THE_FIRST_QUESTION = (  # as Llama-2 does it
+    "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.index0 == 1 and messages[0].role == 'system' %}"
+    "{{ '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' }}{% endif %}{{ m.content }}<|im_end|>\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(IN_THE_FIRST_QUESTION, id="in the first question, with tags"),
+        pytest.param(
+            IN_THE_FIRST_QUESTION.replace("loop.index0 == 1", "m.role == 'user' and loop.last"),
+            id="in the last question, with tags",
+        ),
+        pytest.param(
+            IN_THE_FIRST_QUESTION.replace("m.role != 'system'", "true"), id="in its own turn and in the first question"
+        ),
+        pytest.param(
+            IN_THE_FIRST_QUESTION.replace(" and messages[0].role == 'system'", "").replace(
+                "messages[0].content", "(messages[0].content if messages[0].role == 'system' else 'Be kind.')"
+            ),
+            id="in the first question, with a default",
+        ),
+    ],
+)
+def test_instructions_in_the_turn_of_a_question_are_proven(source: str) -> None:
+    chat = [system("be brief"), user("Hi"), assistant("Yo there."), user("More")]
+    for length in (2, 3, 4):
+        assert made(source).render(chat[:length]).attribution == "full"
+    assert ("be brief", 0, False, True) in runs(made(source), chat)
+
+
 def test_a_first_header_with_a_number_of_its_own_is_the_first_messages() -> None:
     """Only its end is as in a later header, but it is no text that the template adds before all messages."""
     source = CHATML.replace("m.role + '\n'", "m.role + ' (' ~ m.content.split() | length ~ ' words)\n'")

@@ -56,7 +56,7 @@ def added_end(renderings: Renderings, owner: Ints) -> int:
 
 
 def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]:
-    """A problem for each system message that the template writes in the turn of another message, with markup.
+    """A problem for each system message that is not in the order of the messages, and has markup of its own.
 
     Nothing shows which part of the markup there is the system message's::
 
@@ -68,8 +68,8 @@ def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]
         letters = np.flatnonzero(renderings.substitute_message == index)
         if not is_instruction(message) or not len(letters):
             continue
-        is_early, is_late = index > 0 and letters[0] < ends[index - 1], letters[-1] >= ends[index]
-        if not is_early and not is_late:
+        is_early = index > 0 and letters[0] < ends[index - 1]
+        if not is_early and not _is_behind(renderings, index):
             continue
         without = renderings.text([*messages[:index], *messages[index + 1 :]], renderings.gen) or ""
         removed = len("".join(output.split())) - len("".join(without.split()))
@@ -81,6 +81,35 @@ def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]
             where = "before an earlier" if is_early else "after a later"
             problems.append(f"message {index} is written {where} one, with markup of its own")
     return problems
+
+
+def _is_behind(renderings: Renderings, index: int) -> bool:
+    """Whether a copy of a system message is behind a text of a later message, and no part of that or another turn.
+
+    It is a part of the turn of the text after it, or before it, if no control token is between the two. At the end of
+    a turn its markup may be `SYSTEM: `, so there a control token must follow::
+
+        <u>Hi<e><a>Yo<e><u>Be brief.\n\nMore<e>    a part of the last turn, in which markup is of one of the two
+        <u>Hi\n\nBe brief.<e><a>Yo<e>             a part of the first
+        <u>Hi<e><s>Be brief.<e><a>Yo<e>           of none: <s> and the <e> after it are its own
+        USER: Hi SYSTEM: Be brief.                not certain
+    """
+    content, text, first_control = renderings.content, renderings.full.text, renderings.controls.first
+    is_own = content == index
+    others = np.flatnonzero((content >= 0) & ~is_own)
+    # Own content at 2 3 7 begins at 2 and 7, and ends at 4 and 8.
+    edges = np.flatnonzero(np.diff(is_own, prepend=False, append=False)).tolist()
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        number = int(np.searchsorted(others, start))
+        if not (content[others[:number]] > index).any():
+            continue
+        has_control_before = bool(first_control(text[int(others[number - 1]) + 1 : start]))
+        has_text_after = number < len(others)
+        has_control_after = bool(first_control(text[stop : int(others[number])] if has_text_after else text[stop:]))
+        is_part = not has_control_before if has_control_after else has_text_after
+        if not is_part:
+            return True
+    return False
 
 
 def _turn_owners(renderings: Renderings, ends: list[int]) -> Ints:
