@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 from collections import Counter
@@ -18,6 +19,7 @@ from niels_gpt.renderers.template.proofs.certificate import Certificate
 from niels_gpt.renderers.template.proofs.certificate import judge as judge_probe
 from niels_gpt.renderers.template.proofs.probes import features, probes
 from niels_gpt.renderers.template.proofs.proof import HEADER, PREFIX, USUAL, WITHOUT
+from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.chats import Wanted, conversation
@@ -569,6 +571,18 @@ def test_instructions_in_the_turn_of_a_question_are_proven(source: str) -> None:
     for length in (2, 3, 4):
         assert made(source).render(chat[:length]).attribution == "full"
     assert ("be brief", 0, False, True) in runs(made(source), chat)
+
+
+def test_the_renderings_of_a_conversation_are_freed_when_it_is_proven() -> None:
+    """Those of 40 messages of 1,700 characters take 60 MB, which would wait for a garbage collection."""
+    renderer = made(CHATML)
+    gc.collect()
+    gc.disable()
+    try:
+        assert not renderer.proof(normalise(CHAT), None, False).problems
+        assert not any(isinstance(value, Renderings) for value in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def test_a_first_header_with_a_number_of_its_own_is_the_first_messages() -> None:

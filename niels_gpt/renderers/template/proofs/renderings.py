@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -77,8 +78,10 @@ class Renderings:
         gen: bool,
     ) -> None:
         self.controls, self.messages, self.output, self.gen = controls, messages, output, gen
-        self.substituted, self._render = substituted, render
-        self.usual = Usual(self.text, controls)
+        self.substituted = substituted
+        # No method of `self`: in a cycle, all renderings of a long conversation would stay until a garbage collection.
+        self._text = partial(_text_or_none, render, substituted)
+        self.usual = Usual(self._text, controls)
         self.full = full = Rendering(substituted_output, substituted.find(substituted_output))
         self._renderings: dict[tuple[int, bool], Rendering | None] = {(len(messages), gen): full}
         self.substitute_message = substituted.message_of(full.substitutes)
@@ -106,10 +109,7 @@ class Renderings:
 
     def text(self, messages: Sequence[Any], gen: bool = False) -> str | None:
         """The output on any messages, such as probes after a beginning; `None` if the template refuses them."""
-        try:
-            return self.substituted.unescaped(self._render(messages, gen))
-        except MessageError:
-            return None
+        return self._text(messages, gen)
 
     def followed(self, index: int, *probes: Any) -> str | None:
         """The output on the substituted messages up to `index` and these after them; `None` if it is refused."""
@@ -244,6 +244,13 @@ class Renderings:
         at = int(copies[-1]) - last + position
         is_same = other.text[at - (position - last) : at] == self.full.text[last:position]
         return other.text[at:] if is_same else None
+
+
+def _text_or_none(render: Render, substituted: Substituted, messages: Sequence[Any], gen: bool) -> str | None:
+    try:
+        return substituted.unescaped(render(messages, gen))
+    except MessageError:
+        return None
 
 
 def _texts(message: Message, key: str) -> list[str]:
