@@ -137,9 +137,9 @@ def rows_of_batch(batch: Mapping[str, Any]) -> list[dict[str, np.ndarray[Any, An
     Raises:
         UsageError: as `batch_rows`.
     """
-    # Weights of masks may be fractions; any above 0 trains the token.
+    # Weights of masks may be fractions; any above 0 trains the token. Lists cannot be compared with a number.
     known = {
-        name: batch[name] > 0 if name in MASK_COLUMNS else batch[name]
+        name: batch[name] > 0 if name in MASK_COLUMNS and hasattr(batch[name], "ndim") else batch[name]
         for name in (*IDS, *ALIGNED)
         if batch.get(name) is not None
     }

@@ -226,6 +226,11 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
 
 
+def _is_row_of_ids(value: Any) -> bool:
+    """Whether this is a row of ids; a message is none, though it may say how many `tokens` it has."""
+    return isinstance(value, Mapping) and is_tokenised(value) and "role" not in value
+
+
 def _listed(source: Any) -> list[Any]:
     """The rows of an iterable or of its batches; a list of messages becomes a row with the field `messages`.
 
@@ -251,7 +256,7 @@ def _listed(source: Any) -> list[Any]:
     for row in source:
         if is_batch(row):
             rows += rows_of_batch(row)
-        elif isinstance(row, list) and row and isinstance(row[0], Mapping) and is_tokenised(row[0]):
+        elif isinstance(row, list) and row and _is_row_of_ids(row[0]):
             rows += row  # a batch that was not collated
         else:
             rows.append({"messages": row} if isinstance(row, list) else row)

@@ -11,8 +11,8 @@ pytest.importorskip("tokenizers")
 
 from niels_gpt.doctor import check_batch, diagnose, watch
 from niels_gpt.errors import UsageError
-from tests.doctor.made import model, padded, rows, samples, template_of
-from tests.renderers.tiny_families import folder_of
+from tests.doctor.made import chats, model, padded, rows, samples, template_of
+from tests.renderers.tiny_families import folder_of, renderer_of
 
 
 def batch() -> dict[str, np.ndarray[Any, Any]]:
@@ -85,6 +85,22 @@ def test_batches_of_a_loader_are_judged() -> None:
         assert (report.rules("error"), report.rows) == (["padding-trained"], 8)
     masked = {"input_ids": given["input_ids"], "loss_mask": (given["labels"] != -100) * 0.5}
     assert "padding-trained" in diagnose([masked], **options).rules("error")
+
+
+def test_masks_of_a_batch_may_be_lists() -> None:
+    given = batch()
+    mask = (given["labels"] != -100).astype(np.int64).tolist()
+    rows = [{"input_ids": given["input_ids"], "loss_mask": mask, "attention_mask": given["attention_mask"]}]
+    report = diagnose(rows, tokenizer=folder_of("qwen2.5"), renderer="qwen2.5")
+    assert (report.rules("error"), report.rows) == ([], 8)
+    with pytest.raises(UsageError, match="loss_mask is no array"):
+        diagnose([rows[0] | {"loss_mask": [mask[0][:3], *mask[1:]]}], tokenizer=folder_of("qwen2.5"))
+
+
+def test_messages_that_say_how_many_tokens_they_have_are_no_batch() -> None:
+    made = [[{**message, "tokens": 5} for message in messages] for messages in chats()]
+    report = diagnose(made, renderer=renderer_of("qwen2.5"))
+    assert (report.rules("warning"), report.rows) == ([], 8)
 
 
 def test_a_loader_is_not_watched() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import Report, diagnose
-from niels_gpt.doctor.rules.contents import damage_in
+from niels_gpt.doctor.rules.contents import LONG, damage_in
 from niels_gpt.doctor.rules.secrets import redacted, secret_in, without_keys
 from niels_gpt.doctor.rules.shares import REFUSAL
 from tests.doctor.made import Row, assistant, chats, report_on, tool_chats, user
@@ -45,6 +45,31 @@ def test_a_block_that_the_format_does_not_read_is_reported_where_it_writes_reaso
     # Qwen3's template takes its own tag for the reasoning. Llama's format has none, so blocks are how it is taught.
     assert report_on("qwen3", rows).rules("warning") == ([] if tag == "think" else ["think-tags-in-content"])
     assert report_on("llama-3", rows).rules("warning") == []
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Think in <scratchpad></scratchpad> tags first, then answer.",
+        "Put your reasoning into <thoughts>...</thoughts> and the rest after it.",
+        "The process is enclosed in <think> </think>, i.e., <think> reasoning process here </think>.",
+        "Read this: <diary><Reflection>What did we learn this week, and what do we do next?</Reflection></diary>",
+    ],
+)
+def test_prompts_may_explain_tags(prompt: str) -> None:
+    sum_of_two = [user("Two and two?"), assistant("It is four, as before.")]
+    assert rules([{"messages": [{"role": "system", "content": prompt}, *sum_of_two]}]) == []
+    assert rules([{"messages": [user(prompt), sum_of_two[1]]}]) == []
+    left = "<think>They ask for a sum of two numbers, and I know both of them.</think> Two and two?"
+    assert rules([{"messages": [user(left), assistant("It is four, as before.")]}]) == ["think-tags-in-content"]
+
+
+@pytest.mark.parametrize(
+    "code", ["<Reflection>\n  <Tree />\n</Reflection>", "<entry><thoughts>I was tired.</thoughts></entry>"]
+)
+def test_elements_of_code_may_have_the_names_of_tags(code: str) -> None:
+    assert rules(with_answer(f"\n\n```xml\n{code}\n```\nThat is all.")) == []
+    assert rules(with_answer(f" {code}")) == ["think-tags-in-content"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +111,8 @@ def test_reasoning_of_other_formats_is_reported(text: str) -> None:
         ("an OpenRouter key", "sk-or-v1-" + "0a1b2c3d" * 8),
         ("a DeepSeek key", "sk-" + "0a1b2c3d" * 4),
         ("a Databricks token", "dapi" + "0a1b2c3d" * 4),
+        ("a Mailgun key", 'MAILGUN_API_KEY="key-' + "0a1b2c3d" * 4 + '"'),
+        ("a Mailgun key", "curl --user 'api:key-" + "0a1b2c3d" * 4 + "'"),
         ("a Replicate token", "r8_" + "aB3dE5gH7j" * 3 + "kLmNoPq"),
         ("an NVIDIA key", "nvapi-" + "aB3dE5gH7j" * 6 + "kLmN"),
         ("a Perplexity key", "pplx-" + "aB3dE5gH" * 6),
@@ -121,6 +148,26 @@ def test_keys_are_found_and_shown_with_four_characters(kind: str, text: str) -> 
 def test_examples_of_documentation_are_no_secrets(text: str) -> None:
     assert secret_in(text) is None
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is cached under cache-key-d41d8cd98f00b204e9800998ecf8427e, or key-d41d8cd98f00b204e9800998ecf8427e.",
+        "A key looks like sk-0123456789abcdef0123456789abcdef.",
+        "DATABRICKS_TOKEN=dapi1234567890abcdef1234567890abcdef",
+        "VAULT_TOKEN=hvs.your-vault-token-goes-here-1",
+        *(
+            f"KEY={start}{'x' * n}"
+            for start, n in (("lin_api_", 40), ("ntn_", 43), ("nvapi-", 64), ("pplx-", 48), ("gsk_", 52))
+        ),
+        *(f"KEY={start}{'0' * n}" for start, n in (("dop_v1_", 64), ("sk-or-v1-", 64), ("shpat_", 32))),
+        r'"private_key": "-----BEGIN PRIVATE KEY-----\nxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n-----END PRIVATE KEY-----"',
+    ],
+)
+def test_placeholders_and_hashes_are_no_keys(text: str) -> None:
+    assert secret_in(text) is None
+    assert str(secret_in(f"{text} and gsk_{'aB3dE5gH7jKlM' * 4}")).startswith("a Groq key")
 
 
 def test_no_note_of_another_rule_shows_a_secret() -> None:
@@ -169,6 +216,42 @@ def test_names_of_tools_are_no_keys() -> None:
 
 
 # ---- loops and damage
+
+
+CARD = """  <div class="card">
+    <img src="placeholder.jpg" alt="Product">
+    <h3>Product name</h3><p>A short description of the product.</p>
+    <button>Add to cart</button>
+  </div>
+"""
+OBJECT = """    {
+      "id": "string", "name": "string", "description": "string", "price": 0,
+      "tags": ["string"], "dimensions": {}, "remarks": ""
+    },
+"""
+EMPTY = (
+    "| item | description of the item in a few words | price of the item "
+    "| remarks on delivery, storage and so on, in one line |\n"
+)
+UNROLLED = """    mov rax, [rsi]
+    add rax, [rsi + 8]
+    imul rax, rbx
+    mov [rdi], rax
+    add rsi, 16
+    add rdi, 8
+    dec rcx
+"""
+
+
+@pytest.mark.parametrize("piece", [CARD, OBJECT, EMPTY, UNROLLED])
+def test_code_and_forms_may_say_the_same_a_few_times(piece: str) -> None:
+    assert len(piece) >= LONG
+    assert rules(with_answer("\n\n```\n" + piece * 6 + "```\nThese are six.")) == []
+    assert rules(with_answer("\n\n```\n" + piece * 22)) == ["endless-repetition"]
+
+
+def test_boards_of_squares_are_no_loop() -> None:
+    assert rules(with_answer("\n" + "||🟦||||🟩||\n" * 40 + "\nChoose one.")) == []
 
 
 SENTENCES = (
@@ -265,6 +348,8 @@ def test_utf_8_that_was_read_in_another_code_page_is_damaged(page: str) -> None:
         "ÀÁÂÃ ÄÅÆÇ ÈÉÊË ÌÍÎÏ ÐÑÒÓ ÔÕÖØ ÙÚÛÜ are the letters of Latin-1.",
         "┌──────────────┐\n│ Имя   │ Дата │\n├───────┼──────┤\n│ Ольга │ 1991 │\n└───────┴──────┘",
         "Öööö, das wäre schön: äöü, ÄÖÜ, ß, åäö und éèê.",
+        "声调写作“ā”“á”“ǎ”“à”，字母有“é”“è”“ê”。",
+        "Les lettres «é»«è»«à»«ê» portent un accent.",
     ],
 )
 def test_letters_and_tables_are_not_damaged(text: str) -> None:

@@ -52,7 +52,8 @@ DAMAGED: Final = re.compile(
     f"|â€[{_ANY}]|ðŸ[{_ANY}]"  # quotation marks and dashes; emoji
     f"|(?:[ÐÑ][{_ANY}]){{2}}"  # Cyrillic
     f"|(?:[РС][{_ANY_1251}]){{3}}|вЂ[{_ANY_1251}]"  # Cyrillic, quotation marks and dashes as Windows-1251
-    f"|(?:[à-í][{_ANY}]{{2}}){{2}}"  # Chinese, Japanese, Korean, the scripts of India, Thai
+    # Chinese, Japanese, Korean, the scripts of India, Thai; but no letters in quotation marks (“é”“è”)
+    f"|(?:[à-í](?!”“|“„|»«|«»)[{_ANY}]{{2}}){{2}}"
     "|ï»¿|ï¿½"  # a byte order mark; U+FFFD itself
 )
 
@@ -164,7 +165,7 @@ def _template_text(message: Message, text: str, controls: Collection[str] = ()) 
 # ---- repetition
 
 REPEATS: Final = 10
-# Of pieces as long as a paragraph: no text says one four times in a row by intent, as it may repeat a line.
+# Of pieces as long as a paragraph: no prose says one four times in a row by intent, as it may repeat a line.
 LONG: Final = 120
 REPEATS_OF_LONG: Final = 4
 REPEATED_CHARACTERS: Final = 240
@@ -174,6 +175,11 @@ NUMBERED: Final = 2_000  # characters at the end of an answer in which numbered 
 LETTERS: Final = 20  # of a piece that is repeated with other numbers
 DIGITS: Final = re.compile(r"\d+")
 EMOJI: Final = "\U0001f300"  # the first of the blocks of pictographs
+_SQUARES: Final = re.compile(
+    "[\U0001f7e0-\U0001f7eb]"
+)  # coloured circles and squares, of which boards of games are made
+# Cards of a page, objects of an example, rows of an empty form and unrolled loops are the same several times.
+_CODE_OR_TABLE: Final = re.compile(r"[{}\[\]\\=<>|`_]")
 
 
 def repeated(text: str, repeats_of_long: int = REPEATS_OF_LONG) -> str | None:
@@ -195,7 +201,8 @@ def repeated(text: str, repeats_of_long: int = REPEATS_OF_LONG) -> str | None:
                 break
             period, piece = start - before, text[before:start]
             # The place may be anywhere in a piece, so of four repeats only three are whole pieces from there on.
-            times = repeats_of_long - 1 if period >= LONG else max(REPEATS, -(-REPEATED_CHARACTERS // period))
+            is_long = period >= LONG and not _CODE_OR_TABLE.search(piece)
+            times = repeats_of_long - 1 if is_long else max(REPEATS, -(-REPEATED_CHARACTERS // period))
             if _is_said(piece) and piece * times in text[max(0, start - times * period) : start + times * period]:
                 return piece
     return None
@@ -204,9 +211,9 @@ def repeated(text: str, repeats_of_long: int = REPEATS_OF_LONG) -> str | None:
 def _is_said(piece: str) -> bool:
     """Whether a piece is no rule of a table and no number, which are repeated on purpose."""
     # Exclamation marks come from models whose numbers overflow, emoji and empty lines from others in a loop.
-    return any(character.isalpha() or character == "!" or character >= EMOJI for character in piece) or (
-        piece.isspace() and "\n" in piece
-    )
+    if piece.isspace():
+        return "\n" in piece
+    return any(character.isalpha() or character == "!" or character >= EMOJI for character in _SQUARES.sub("", piece))
 
 
 def _loops(message: Message, text: str) -> str | None:
@@ -218,7 +225,7 @@ def _loops(message: Message, text: str) -> str | None:
         # A plan of four days may have four long lines that differ in their numbers.
         piece = repeated(DIGITS.sub("0", text[-NUMBERED:]), REPEATS)
         piece = piece if piece and sum(map(str.isalpha, piece)) >= LETTERS else None
-    times = REPEATS if piece is None or len(piece) < LONG else REPEATS_OF_LONG
+    times = REPEATS if piece is None or len(piece) < LONG or _CODE_OR_TABLE.search(piece) else REPEATS_OF_LONG
     return f"{piece[: 2 * SHOWN]!r} is repeated {times} times or more" if piece else None
 
 
@@ -233,13 +240,21 @@ THINK: Final = re.compile(
     r"|<\|channel\|>analysis|◁/?think▷|<\|(?:START|END)_THINKING\|>"
 )
 QUOTES: Final = ("`", "'", '"')
+# Of these, names that elements of XML and pages have, too. No template looks for them.
+WORDS: Final = ("thoughts", "reflection", "scratchpad")
+# Characters between two tags that a prompt may have: `<think> reasoning process here </think>` explains the form.
+EXPLAINED: Final = 40
 
 
 def _tag(text: str) -> re.Match[str] | None:
-    """The first tag of reasoning; one in quotation marks is only mentioned."""
-    return next(
-        (found for found in THINK.finditer(text) if text[found.start() - 1 : found.start()] not in QUOTES), None
-    )
+    """The first tag of reasoning; one in quotation marks is only mentioned, and `WORDS` in code are other elements."""
+    prose = _CODE.sub(lambda code: " " * len(code.group()), text)
+    for found in THINK.finditer(text):
+        place = found.start()
+        in_code = prose[place] == " " and found.group().strip("</>").lower() in WORDS
+        if not in_code and text[place - 1 : place] not in QUOTES:
+            return found
+    return None
 
 
 def unread_tags(renderer: AnyRenderer | None) -> frozenset[str]:
@@ -271,7 +286,8 @@ def _tag_fault(message: Message, text: str, unread: Collection[str] = ()) -> str
         return None
     if message["role"] != "assistant":
         # A question about such tags is in order; a pair of them around a text is reasoning that was left in.
-        block = LEADING.search(text)
+        blocks = (found for found in LEADING.finditer(text) if found[1].lower() not in WORDS)
+        block = next((found for found in blocks if len(found.group()) - 2 * len(found[1]) >= EXPLAINED), None)
         return f"the {message['role']} message holds reasoning: {_around(text, *block.span())[:80]}" if block else None
     block = LEADING.match(text)
     rest = text[block.end() :] if block else text

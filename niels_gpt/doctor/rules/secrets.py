@@ -14,6 +14,9 @@ _NO_SECRET: Final = (
 _MIXED: Final = r"(?=[^\s\"']*[0-9])(?=[^\s\"']*[A-Z])(?=[^\s\"']*[a-z])"
 _HEX: Final = r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{32,64}(?![\w-])"
 
+# Placeholders of documentation: `gsk_xxxxxxxxxxxx`, `shpat_000000000000`.
+_FILLED: Final = re.compile(r"([0-9A-Za-z*])\1{7}")
+
 # Before the key itself may come lines such as `Proc-Type: 4,ENCRYPTED`. In JSON (service accounts) a line end is `\\n`.
 _PRIVATE_KEY: Final = (
     r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]|[A-Za-z-]+: [^\n]{0,80}\n){0,12}[A-Za-z0-9+/=]{16}"
@@ -44,19 +47,24 @@ SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
             ("sk-",),
             r"\bsk-(?:proj-|svcacct-)?(?=[A-Za-z_-]*\d)(?=[a-z0-9_-]*[A-Z])[A-Za-z0-9_-]{32,}",
         ),
-        ("an OpenRouter key", ("sk-or-",), r"\bsk-or-(?:v1-)?[0-9a-f]{64}\b"),
-        ("a DeepSeek key", ("sk-",), r"\bsk-(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{32}\b"),
-        ("a Databricks token", ("dapi",), r"\bdapi(?=[a-f]*\d)[0-9a-f]{32}\b"),
+        ("an OpenRouter key", ("sk-or-",), rf"\bsk-or-(?:v1-)?{_NO_SECRET}[0-9a-f]{{64}}\b"),
+        ("a DeepSeek key", ("sk-",), rf"\bsk-{_NO_SECRET}(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{{32}}\b"),
+        ("a Databricks token", ("dapi",), rf"\bdapi{_NO_SECRET}(?=[a-f]*\d)[0-9a-f]{{32}}\b"),
         ("a DigitalOcean token", ("_v1_",), r"\bdo[opr]_v1_[0-9a-f]{64}\b"),
         ("a Linear key", ("lin_api_",), r"\blin_api_[A-Za-z0-9]{40}\b"),
-        ("a Mailgun key", ("key-",), r"\bkey-(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{32}\b"),
+        (
+            # Only where it is used or assigned: names of files and caches are written as `key-` and a hash, too.
+            "a Mailgun key",
+            ("key-",),
+            rf"(?:\bapi:|(?i:mailgun)\w*[\"']?\s*[:=]\s*[\"']?)key-{_NO_SECRET}(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{{32}}\b",
+        ),
         ("a Notion token", ("ntn_",), r"\bntn_[A-Za-z0-9]{43,50}\b"),
         ("an NVIDIA key", ("nvapi-",), r"\bnvapi-[A-Za-z0-9_-]{60,}"),
         ("a Perplexity key", ("pplx-",), r"\bpplx-[A-Za-z0-9]{48}\b"),
         ("a Replicate token", ("r8_",), r"\br8_(?=[A-Za-z]*\d)[A-Za-z0-9]{37}\b"),
         ("a Shopify token", ("shp",), r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b"),
         ("a Tavily key", ("tvly-",), r"\btvly-(?:dev-|prod-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{32}\b"),
-        ("a Vault token", ("hvs.",), r"\bhvs\.(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{24,}"),
+        ("a Vault token", ("hvs.",), rf"\bhvs\.{_NO_SECRET}(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{{24,}}"),
         ("a Hugging Face token", ("hf_",), r"\bhf_(?=[a-z0-9]*[A-Z])[A-Za-z0-9]{34}\b"),
         ("a Google key", ("AIza",), r"\bAIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
         ("a Groq key", ("gsk_",), r"\bgsk_[A-Za-z0-9]{52}\b"),
@@ -115,7 +123,9 @@ def may_hold_secret(text: str) -> bool:
 def secret_in(text: str) -> str | None:
     """The kind of the first secret in a text, with no more than four characters of it; `None` without one."""
     for kind, (hints, pattern) in SECRETS.items():
-        if any(hint in text for hint in hints) and (found := pattern.search(text)):
+        for found in pattern.finditer(text) if any(hint in text for hint in hints) else ():
+            if _FILLED.search(found.group()):
+                continue
             size = found.end() - found.start()
             return f"{kind}: {found.group()[:SHOWN]}… ({size} characters, from character {found.start()} on)"
     return None
