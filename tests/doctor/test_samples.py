@@ -266,6 +266,23 @@ def test_headers_that_gpt_oss_writes_are_its_own(header: str) -> None:
     assert diagnose(with_headers(renderer, header), renderer=renderer).rules("error") == []
 
 
+@pytest.mark.parametrize("shift", [0, -3, 3])
+def test_packed_texts_begin_with_the_message_that_the_template_inserts(shift: int) -> None:
+    """gpt-oss's template writes a system message of its own before the conversation's, which is for developers."""
+    renderer = renderer_of("gpt-oss")
+    told = {"role": "system", "content": "Be brief"}
+    made = [renderer.render([told, *messages] if n % 2 else messages) for n, messages in enumerate(made_chats())]
+    rows = []
+    for first, second in zip(made[::2], made[1::2], strict=True):
+        n, m = len(first.token_ids), len(second.token_ids)
+        row = {"input_ids": [*first.token_ids, *second.token_ids], "labels": [*first.labels(), *second.labels()]}
+        rows.append(row | {"seq_lengths": [n + shift, m - shift]})
+    assert ("packing-lengths" in diagnose(rows, renderer=renderer).rules()) == bool(shift)
+    for row in rows:
+        del row["seq_lengths"]
+    assert "attention-crosses" in diagnose(rows, renderer=renderer).rules()
+
+
 PARTS = (
     "{% for m in messages %}{% if m.reasoning_content %}"
     "{{ START + 'assistant<|vision_start|>' + m.reasoning_content + STOP }}{% endif %}"

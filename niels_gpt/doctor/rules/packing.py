@@ -92,7 +92,12 @@ def _visible_beginnings(view: View) -> Int64s:
     turns = view.turns
     if turns is not None and len(turns) > 1 and not run:
         after = (turns.role[1:] == SYSTEM) & (turns.role[:-1] == ASSISTANT) & (turns.row[1:] == turns.row[:-1])
-        found.append(turns.start[1:][after])
+        first, before = turns.start[1:][after], turns.start[:-1][after]
+        # gpt-oss's template begins each text with a system message of its own, which is no turn, so the message for
+        # developers after it is the first turn. Where the text is recorded, its beginning is between the two turns.
+        texts = np.flatnonzero(rows.first_of_document & np.isin(rows.ids, list(layout.first_ids)))
+        is_recorded = np.searchsorted(texts, first, side="right") > np.searchsorted(texts, before, side="right")
+        found.append(first[~is_recorded])
     places = np.unique(np.concatenate(found))
     # The first text of a row is not inside it, also where it follows padding on the left.
     inside: Int64s = places[(places != rows.starts[rows.row_of[places]]) & ~view.padding[np.maximum(places - 1, 0)]]
