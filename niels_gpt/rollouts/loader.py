@@ -136,7 +136,7 @@ class RolloutLoader(CompletionLoader[RolloutBatch]):
         needed = parts.per_batch * self.world_size
         if not parts.n:
             raise CacheError(f"{folders}: no rollouts are left of {len(self.dataset):,}; left out: {self.left_out}")
-        # Else no epoch would have a batch, and a training would wait for the first one without end.
+        # Otherwise an epoch would have no whole batch, and `take` would fill each batch up with empty rows.
         if order.drop_last and parts.n < needed:
             unit = "rows" if parts.begins is None else "batches of whole groups"
             raise UsageError(

@@ -74,7 +74,7 @@ def verify_rollouts(dataset: Path, *, vocab_size: int | None = None, progress: P
     except CacheError as error:
         yield str(error)
         return
-    # A placeholder on a token of the prompt, or none on a sampled one, would enter the loss as if it were measured.
+    # NaN on a sampled token would make the loss NaN; a number on another token would be taken for a measured one.
     for shard, logprobs in zip(opened.episodes.shards, opened.logprobs or (), strict=False):
         for at in range(0, len(logprobs), CHUNK):
             # In parts, so that memory does not grow with the dataset.

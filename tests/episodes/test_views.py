@@ -439,6 +439,31 @@ def test_workers_in_the_usual_training_loop(dataset: Path, workers: int) -> None
     assert_all_equal(list(door), epochs[0][1:])
 
 
+@pytest.mark.parametrize("epoch", [2**62 + 1, 2**63, 2**70])
+def test_a_state_of_an_epoch_beyond_int64_is_refused_without_epochs_too(dataset: Path, epoch: int) -> None:
+    """It was accepted, and the view that was opened next raised an error of the memory that it shares with workers."""
+    loader = open_loader(dataset, batch_sampling_mode="random")
+    view, state = loader.as_iterable(), loader.state_dict()
+    for one in (loader, view):
+        one.load_state_dict(state | {"epoch": 2**62})
+        with pytest.raises(UsageError, match=r"expected an epoch of 0 to 2\*\*62"):
+            one.load_state_dict(state | {"epoch": epoch})
+    assert next(iter(loader.as_iterable())).state["epoch"] == 2**62
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 1}, {"pin_memory": False}])
+def test_a_pass_draws_one_random_number_whatever_makes_its_batches(dataset: Path, options: dict[str, Any]) -> None:
+    """Otherwise dropout would be another one with worker processes than without, although the batches are the same."""
+    loader = open_loader(dataset, batch_size=5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        next(iter(torch.utils.data.DataLoader([0])))
+        expected = torch.rand(3)
+        torch.manual_seed(7)
+        list(loader.as_dataloader(**options))
+        assert torch.equal(torch.rand(3), expected)
+
+
 def test_all_doors_log_the_epochs(dataset: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "niels_gpt.episodes")
     loader = open_loader(dataset, batch_size=5)

@@ -63,6 +63,10 @@ class EpisodeWorkers(Generic[Batch]):
         # With no worker process and no other option, a DataLoader would pass on the same batches, and take longer for
         # each than it takes to make a small one.
         plain = self._options in ({}, {"num_workers": 0})
+        if plain:
+            # A DataLoader draws a seed at each pass. Without this, the numbers that a model draws after it, such as
+            # those of dropout, would depend on the number of workers.
+            torch.empty((), dtype=torch.int64).random_()
         for batch in dataset if plain else torch.utils.data.DataLoader(dataset, batch_size=None, **self._options):
             self._state = batch.state
             self._on_batch(batch.state)

@@ -85,9 +85,11 @@ def place_in(
     epoch, position = state["epoch"], state["position"]
     most = MAX_LENGTH if rows is None else rows
     # A state comes from a file, so nothing of it is trusted. `position == rows` is valid: the end of an epoch.
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (epoch, position)) or position > most:
+    integers = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (epoch, position))
+    # An epoch is limited where there are none, too: `EpisodeIterable` shares it with workers as an int64.
+    if not integers or epoch > MAX_LENGTH or position > most:
         raise UsageError(
-            f"the state has epoch {epoch!r}, position {position!r}; expected an epoch of 0 or more and a position of "
+            f"the state has epoch {epoch!r}, position {position!r}; expected an epoch of 0 to 2**62 and a position of "
             f"0 to {most}"
         )
     # Rows are numbered through all epochs, and numpy's int64 must hold their numbers and what is added to them.
