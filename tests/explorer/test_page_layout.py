@@ -213,6 +213,25 @@ def test_back_keeps_the_search(address: str, visit: Visit) -> None:
     page.locator(".detail h2", has_text="Row 26").wait_for()
 
 
+def test_back_from_a_row_that_is_still_loading(address: str, visit: Visit) -> None:
+    """The list stays without a row, and is not drawn as if one were loading."""
+    page = visit(f"{address}/#dataset").page
+    open_row(page, 3)
+    held: list[Any] = []
+    detail = page.locator(".detail").first
+    page.route("**/api/row", lambda route: held.append(route))
+    page.get_by_role("button", name="row 7", exact=True).click()
+    until(lambda: detail.get_attribute("aria-busy") == "true" and held)
+    page.go_back()
+    detail.locator(".note", has_text="Choose a row.").wait_for()
+    assert detail.get_attribute("aria-busy") == "false"
+    with page.expect_response("**/api/row"):
+        held[0].continue_()
+    page.wait_for_timeout(200)
+    assert detail.inner_text() == "Choose a row."
+    page.unroute_all(behavior="wait")
+
+
 def test_a_list_is_one_stop_of_tab(address: str, visit: Visit) -> None:
     """Each of its 50 rows was one, before the row that is shown could be reached."""
     page = visit(f"{address}/#dataset?row=3").page

@@ -86,6 +86,7 @@ export class DatasetView {
   leaveRow() {
     if (this.row === null) return;
     this.opened(); // an answer that is still on its way is not shown
+    this.detail.setAttribute("aria-busy", "false");
     this.line(this.row)?.removeAttribute("aria-current");
     this.row = null;
     this.panel?.tokens.drop();
