@@ -597,6 +597,7 @@ def test_an_answer_that_shows_nothing_is_empty(text: str) -> None:
         "I'm designed to be safe, so I cannot provide that.",
         "It is not ethical to provide such instructions.",
         "Ich kann Ihnen dabei leider nicht helfen.",
+        "Ich kann Ihnen diese Frage nicht beantworten.",
         "No puedo ayudarte con eso.",
         "Je ne peux pas vous aider avec cela.",
         "Het spijt me, maar daar kan ik niet bij helpen.",
@@ -628,6 +629,9 @@ def test_refusals_after_markup_and_reasoning(before: str) -> None:
         "К сожалению, этот метод устарел.",
         "抱歉让您久等了，答案是四。",
         "Ich kann nicht sagen, ob Tee helfen wird.",
+        "Ich kann dir zeigen, warum das nicht immer helfen würde, und was stattdessen geht.",
+        "I can't help but notice the bridge in the second picture.",
+        "Sadly, I cannot help but think of the old house.",
         "No puedo esperar a leerlo.",
         "I'm just happy that we can help.",
         "죄송합니다, 다시 설명하겠습니다.",
@@ -639,7 +643,7 @@ def test_apologies_are_no_refusals(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "short"), [("Да", True), ("是", True), ("天气很好", False), ("Größe", True), ("👍", True), ("...", True)]
+    ("text", "short"), [("Да", True), ("是", True), ("天气很好", False), ("Größe", True), ("👍", False), ("...", True)]
 )
 def test_one_word_in_other_scripts(text: str, short: bool) -> None:
     rows = conversations(20)

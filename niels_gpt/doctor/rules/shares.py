@@ -8,6 +8,7 @@ Every place is counted while rows are read. Single ones belong to ordinary data,
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -59,7 +60,9 @@ def _faults(text: str, ending: str | None) -> Iterator[tuple[str, str]]:
         longest = 2 if UNSPACED.search(words[0]) else SHOWN // 2
         # A block of code or a formula is an answer.
         is_code = words[0].startswith(("`", "$", "http"))
-        if len(words[0]) <= longest and not is_code:
+        # An emoji is the answer to a question for one, or a reaction; So is Unicode's category of such signs.
+        is_emoji = unicodedata.category(words[0][0]) == "So"
+        if len(words[0]) <= longest and not is_code and not is_emoji:
             yield "one-word-answers", f"the answer is {words[0]!r}"
 
 
@@ -71,9 +74,10 @@ _NOT: Final = (
 )
 # The same in other languages: an apology, and that something is not possible, before the end of the first sentence.
 _ELSEWHERE: Final = (
-    r"(?:Es tut mir (?:sehr )?leid|Tut mir leid|Leider|Entschuldigung|Ich kann (?:Ihnen|dir|euch))\b[^.!?\n]{0,60}"
-    r"\bnicht\b[^.!?\n]{0,40}"
+    r"(?:Es tut mir (?:sehr )?leid|Tut mir leid|Leider|Entschuldigung)\b[^.!?\n]{0,60}\bnicht\b[^.!?\n]{0,40}"
     r"\b(?:helfen|weiterhelfen|beantworten|unterstützen|bereitstellen|erfüllen)\b"
+    r"|Ich kann (?:Ihnen|dir|euch)\b[^,.!?\n]{0,60}\bnicht (?:\w+ )?"
+    r"(?:helfen|weiterhelfen|(?:be)?antworten|bereitstellen)\b"
     r"|(?:Lo siento|Lo lamento|Desculpe|Sinto muito|Lamento)\b[^.!?\n]{0,40}\b(?:no puedo|não posso)\b"
     r"|No puedo (?:ayudar|cumplir|proporcionar|responder)|Não posso (?:ajudar|responder|fornecer)"
     r"|(?:Je suis (?:vraiment )?désolée?|Désolée?)\b[^.!?\n]{0,40}\bje ne (?:peux|suis)\b"
@@ -90,8 +94,8 @@ _ELSEWHERE: Final = (
     r"|(?:عذر[اً]+|آسف|أعتذر|للأسف)[^.\n]{0,40}(?:لا يمكنني|لا أستطيع)"
 )
 _VERBS: Final = (
-    r"(?:assist|help|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage|do (?:that|this)"
-    r"|share)\b"
+    r"(?:assist|help(?! but\b)|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage"
+    r"|do (?:that|this)|share)\b"
 )
 REFUSAL: Final = re.compile(
     rf"\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I(?:{_NOT}) (?:\w+ )?{_VERBS}"
