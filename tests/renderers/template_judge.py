@@ -140,6 +140,9 @@ def _wrong_spans(
             continue
         served = plainly(renderer, messages[:index], tools, True)
         before = served is not None and text.startswith(served)
+        # An answer that comes first, where a loop over no messages writes no prompt: no server starts a turn there, and
+        # its header is not the model's.
+        before &= index > 0 or served != plainly(renderer, [], tools, False)
         if not sampled:
             if before and index in owners[len(served or "") :]:
                 yield f"nothing of message {index} is sampled"
