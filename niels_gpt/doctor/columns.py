@@ -153,7 +153,7 @@ def batch_rows(batch: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
     """The rows of a batch of arrays or tensors, each as a dict of arrays of shape (length,).
 
     Raises:
-        UsageError: as `check_batch`.
+        UsageError: a column that is no array of integers, has more than two dimensions, or another shape than the ids.
     """
     expected = "expected integers of shape (rows, length)"
     # One array at a time, so that the message names the one that is wrong; then their shapes together.

@@ -22,7 +22,7 @@ from niels_gpt.tokenizer.pieces import PieceEncoder
 # Of the tokens; a run that was cut may end in another one. Ids of other tokenizers were seen to reach 0.4 to 0.94.
 SAME: Final = 0.96
 # Tokens of a text's beginning and end that may change: tools encode headers and messages separately, and rows are cut.
-SEAM: Final = 4
+BORDER: Final = 4
 
 
 def are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
@@ -55,7 +55,7 @@ def changes_inside(ids: list[int], encoder: PieceEncoder) -> bool:
     """
     again = _again(ids, encoder)
     left, right = _common(ids, again), _common(ids[::-1], again[::-1])
-    return again != ids and len(ids) - right > SEAM and left < len(ids) - SEAM
+    return again != ids and len(ids) - right > BORDER and left < len(ids) - BORDER
 
 
 def between_controls(ids: list[int], layout: Layout) -> Iterator[list[int]]:

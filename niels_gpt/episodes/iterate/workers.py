@@ -1,4 +1,4 @@
-"""`EpisodeWorkers`: batches from the worker processes of torch's `DataLoader`, pass after pass.
+"""`EpisodeWorkers`: batches from worker processes of torch's `DataLoader`, or without any, pass after pass.
 
 `EpisodeIterable` alone cannot know which of the batches that its workers made were used. This class sees each batch
 that is handed out and starts new workers for every pass, after the last one. With batches 0 to 4 an epoch::
@@ -21,7 +21,7 @@ from niels_gpt.required_torch import torch
 
 
 class EpisodeWorkers(Generic[Batch]):
-    """Batches from the worker processes of torch's `DataLoader`; each pass continues after the last batch used.
+    """Batches from worker processes of torch's `DataLoader`, or without any; each pass goes on after the last one used.
 
     ::
 

@@ -204,18 +204,18 @@ class Renderings:
         rest = self.output[full_at : self.after_content(full_at)]  # signs without a substitute, which both have
         return (at + len(rest), full_at + len(rest)) if beginning.text.startswith(rest, at) else (at, full_at)
 
-    def next_data(self, position: int, *, behind: int | None = None) -> int:
+    def next_data(self, position: int, *, after_message: int | None = None) -> int:
         """The start of the next content at or after `position`, also if it begins with signs that have no substitute.
 
         The end of the output if there is none.
 
         Args:
-            behind: contents of messages after this one count also if they have no substitute at all (white space).
+            after_message: contents of messages after this one count also if they have no substitute (white space).
         """
         number = int(np.searchsorted(self.full.known, position))
         start = int(self.full.known[number]) if number < len(self.full.known) else len(self.output)
-        if behind is not None:
-            start = min([start, *(at for at, message in self._located if at >= position and message > behind)])
+        if after_message is not None:
+            start = min([start, *(at for at, message in self._located if at >= position and message > after_message)])
         if start == len(self.output):
             return start
         while start > position and self.content[start - 1] == self.content[start] >= 0:

@@ -72,7 +72,7 @@ def _turn_end(renderings: Renderings, index: int, least: int) -> int:
         return _end_after_content(renderings, index, least)
     aligned = renderings.aligned(beginning)
     if aligned is None:  # the template drops all of this message later on, such as a turn of only reasoning
-        return least + _turn_length(renderings, output[least : renderings.next_data(least, behind=index)])
+        return least + _turn_length(renderings, output[least : renderings.next_data(least, after_message=index)])
     at, start = aligned  # where the two are compared from: in the beginning, in the full rendering
     before = output[start:least]  # what the messages before wrote: this message may have no data
     if beginning.text.startswith(before, at):
@@ -90,7 +90,7 @@ def _turn_end(renderings: Renderings, index: int, least: int) -> int:
 def _end_after_content(renderings: Renderings, index: int, least: int) -> int:
     """The end of a turn where the template refuses the shorter conversation: after its stop, or else its content."""
     controls, end = renderings.controls, max(least, renderings.data_end(index))
-    gap = renderings.output[end : renderings.next_data(end, behind=index)]
+    gap = renderings.output[end : renderings.next_data(end, after_message=index)]
     after = controls.after_first_stop(gap)
     is_last = index + 1 == len(renderings.messages)
     if not after and controls.words(gap) != gap.strip() and not is_last:
@@ -141,7 +141,7 @@ def _tail_length(renderings: Renderings, index: int, start: int, tail: str) -> i
         tail: the end of the rendering of the messages up to this one.
     """
     controls, output = renderings.controls, renderings.output
-    text = output[start : renderings.next_data(start, behind=index)]
+    text = output[start : renderings.next_data(start, after_message=index)]
     is_last, is_answer = index + 1 == len(renderings.messages), renderings.messages[index]["role"] == "assistant"
     spaced = end_of_same(tail, text) if tail else 0
     if spaced is not None:
