@@ -1,7 +1,7 @@
-"""Policies that make a row of ids fit into a window. Most return which slices of the row stay.
+"""What becomes of a row of ids that does not fit into a window.
 
-No policy depends on the loss mask. The caller cuts ids and mask with the same slices, so a mask is never derived again
-from ids that were cut.
+Ids and mask are cut alike, so a mask is never derived again from ids that were cut. The sentinel format has a rule of
+its own, which drops whole turns: `sft.pack_sft_ids_and_mask`.
 """
 
 from __future__ import annotations
@@ -12,70 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError, did_you_mean
-
-Slices = list[slice]
-
-
-def head(n: int, room: int) -> Slices:
-    """The first `room` of `n` tokens."""
-    return [slice(0, min(n, room))]
-
-
-def drop_oldest_turns(
-    ids: npt.NDArray[Any], room: int, *, sys_id: int, usr_id: int, asst_id: int, eot_id: int
-) -> Slices:
-    """Drop the oldest turns after the system turn until the row fits; cut inside a turn only if that is not enough.
-
-    A question and its answer are dropped together, and the last answer stays. If even the last question and answer are
-    too long, the last `room` tokens stay, except that the last answer's end-of-turn always stays: if a longer user turn
-    follows it, the window ends at that end-of-turn.
-
-    ::
-
-        turns        sys  usr asst  usr asst          room for 4 turns
-        cut before         |         |                never between a question and its answer
-        stay         sys            usr asst
-
-    Args:
-        ids: integers, shape (n,).
-        room: how many tokens may stay, at least 1.
-
-    Returns:
-        Slices of `ids`, in order, together at most `room` long.
-    """
-    n = len(ids)
-    if n <= room:
-        return [slice(0, n)]
-    starts = np.flatnonzero((ids == sys_id) | (ids == usr_id) | (ids == asst_id))
-    roles = ids[starts]
-    answers = np.flatnonzero(roles == asst_id)
-    if answers.size == 0:  # nothing would be trained, whatever stays
-        return [slice(n - room, n)]
-    first = 1 if starts[0] == 0 and roles[0] == sys_id else 0  # the first turn that may be dropped
-    system_end = int(starts[first]) if first else 0
-    # The remaining turns may begin with any turn but an answer to the turn before it.
-    may_start = np.ones(len(starts), dtype=np.bool_)
-    may_start[1:] = (roles[1:] != asst_id) | (roles[:-1] == asst_id)
-    # Of answer, question, answer, answer those are # # . #. An answer that follows the system turn may begin, too: what
-    # it answers is not there.
-    may_start[first] = True
-    last = int(answers[-1])
-    last_start = last if may_start[last] else last - 1
-    cuts = starts[first : last_start + 1][may_start[first : last_start + 1]]
-    # n = 100, the system turn ends at 10, cuts 10 40 70: 100, 70 or 40 tokens stay. The first that fits is taken.
-    fitting = np.flatnonzero(system_end + (n - cuts) <= room)
-    cut = int(cuts[fitting[0]] if fitting.size else cuts[-1])
-    remaining = np.concatenate([ids[:system_end], ids[cut:]])
-    gap = cut - system_end
-    # If the last question and answer are too long, the last `room` tokens stay; or where the answer's end-of-turn is
-    # before these, those up to it. Of 10 tokens with room for 4 and an end-of-turn at 4: 1 to 5.
-    size, answer_start = len(remaining), int(starts[last]) - gap
-    ends = np.flatnonzero(remaining[answer_start:] == eot_id)
-    last_eot = answer_start + int(ends[0]) if ends.size else size - 1
-    stop = size if last_eot >= size - room else last_eot + 1
-    start = max(0, stop - room)
-    # Back to places in `ids`: what is before the system turn's end is where it was, the rest is `gap` further.
-    return [slice(start, min(stop, system_end)), slice(max(start, system_end) + gap, stop + gap)]
 
 
 def beside_runs(window: slice, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> slice:

@@ -192,7 +192,7 @@ def test_our_own_sft_cache_needs_no_tokenizer(tmp_path: Path, tokenizer: Sentenc
     assert report.rows == 100
     finding = report.finding("over-long")
     assert finding is not None
-    assert set(finding.details["policies"]) == {"head", "tail", "drop_partial_turn", "skip", "drop_oldest_turns"}
+    assert set(finding.details["policies"]) == {"head", "tail", "drop_partial_turn", "skip"}
 
 
 def test_episodes_of_ours_by_their_renderer(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
-from niels_gpt.format.fitting import drop_oldest_turns
 from niels_gpt.format.masks import IGNORE_INDEX
 
 RULES: Final = (
@@ -174,7 +173,7 @@ def _check_lengths(view: View) -> None:
         _count_losses(view, long, limit)
 
 
-POLICIES: Final = ("head", "tail", "drop_partial_turn", "skip", "drop_oldest_turns")
+POLICIES: Final = ("head", "tail", "drop_partial_turn", "skip")
 
 
 def _count_losses(view: View, long: np.ndarray[Any, np.dtype[np.int64]], limit: int) -> None:
@@ -199,12 +198,6 @@ def _count_losses(view: View, long: np.ndarray[Any, np.dtype[np.int64]], limit: 
         "drop_partial_turn": np.where(through, sums[np.maximum(run, start)], sums[cut]) - sums[start],
         "skip": np.zeros(len(long), dtype=np.int64),
     }
-    # This policy is implemented for the sentinel format only.
-    special = view.scope.sentinels
-    if special:
-        remaining["drop_oldest_turns"] = np.array(
-            [_without_oldest_turns(view, row, limit) for row in long.tolist()], dtype=np.int64
-        )
     for policy, left in remaining.items():
         counters.sums[f"{policy}: trained tokens lost"] += int((total - left).sum())
         counters.sums[f"{policy}: rows without a trained token"] += int(((left == 0) & (total > 0)).sum())
@@ -222,14 +215,6 @@ def _run_start(trained: np.ndarray[Any, Any], cut: np.ndarray[Any, Any]) -> np.n
     untrained = np.concatenate(([-1], np.flatnonzero(~trained)))
     begin: np.ndarray[Any, np.dtype[np.int64]] = untrained[np.searchsorted(untrained, cut) - 1] + 1
     return begin
-
-
-def _without_oldest_turns(view: View, row: int, limit: int) -> int:
-    """Trained tokens of a row after `drop_oldest_turns`, which needs the sentinels and goes row by row."""
-    start, stop = (int(view.rows.starts[at]) for at in (row, row + 1))
-    special = {f"{name}_id": token for name, token in view.scope.sentinels.items()}
-    slices = drop_oldest_turns(view.rows.ids[start:stop], limit, **special)
-    return sum(int(view.trained[start:stop][part].sum()) for part in slices)
 
 
 def policy_losses(counters: Counters) -> dict[str, dict[str, int]]:
