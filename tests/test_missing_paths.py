@@ -78,7 +78,6 @@ COMMANDS = (
     "doctor CHATS --tokenizer . --validation NOTHING",
     "doctor . ./NOTHING",
     "doctor . . --chats NOTHING",
-    "doctor --script NOTHING",
     "doctor template ./NOTHING",
     "doctor template NOTHING/",
     "doctor template . --template NOTHING",

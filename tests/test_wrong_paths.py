@@ -238,7 +238,6 @@ def test_a_tilde_before_data_that_may_also_be_on_the_hub(
     assert code == 1  # the same rows
     code, said = ask("doctor", place, place, "--chats=~/chats.jsonl")
     assert (code, "no such file" in said) == (0, False), said
-    assert ask("doctor", "--script=~/none.py")[1].startswith(f"error: {tmp_path}/none.py: no such file")
     other = f"{tmp_path}/other.jsonl"
     assert in_home(["~/other.jsonl", "owner/name", Path("~/x")]) == [other, "owner/name", tmp_path / "x"]
     assert EXISTING["callback"](["~/other.jsonl"]) == EXISTING_TOKENIZER["callback"](["~/other.jsonl"]) == [other]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +26,9 @@ from niels_gpt.cli.options import (
     renderer_options,
     sequence_length,
 )
-from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, in_home, must_be_writable
+from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import UsageError
 from niels_gpt.storage.files import write_atomic
 from niels_gpt.values import name_and_value
 
@@ -198,20 +196,17 @@ class InputFlags:
     renderer_option: RendererOption = None
     date: Date = None
 
-    def check(self, script: str | None, validation: str | None) -> None:
+    def check(self, validation: str | None) -> None:
         """Refuse mistakes that show before a library is loaded, so that a wrong path fails at once.
 
         Args:
-            script: a training script, which is examined in place of a source.
             validation: the validation data, whose path is checked like the source's.
 
         Raises:
-            UsageError: neither or both of source and script are given. InputError: a path does not exist.
+            UsageError: no source is given. InputError: a path does not exist.
         """
-        if self.source is None and script is None:
+        if self.source is None:
             raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
-        if self.source is not None and script is not None:
-            raise UsageError(f"{self.source} and --script: one thing at a time; leave out one of them")
         # --chats without a second tokenizer is a mistake that `diagnose` explains, so its path is not checked here.
         for place in (self.source, None if self.other is None else self.chats, validation):  # data, also of the hub
             if place is not None:
@@ -221,7 +216,7 @@ class InputFlags:
                 existing_tokenizer(place)
 
     def keywords(self) -> dict[str, Any]:
-        """The tokenizer, template, renderer and date as keyword arguments of `diagnose` and `judge_script`."""
+        """The tokenizer, template, renderer and date as keyword arguments of `diagnose`."""
         options = self.options()
         # Without either option `diagnose` takes the template, so that findings are about the file that is served.
         renderer = options if self.renderer is not None or options.options else None
@@ -238,13 +233,6 @@ def doctor(
     rows: RowFlags,
     loss: LossFlags,
     inputs: InputFlags,
-    script: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Run a training script ('train.py --lr 1') until its first batch reaches a model; judge that batch.",
-        ),
-    ] = None,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -270,15 +258,13 @@ def doctor(
     niels-gpt doctor tokenised.parquet --tokenizer ~/models/Llama-3.1-8B-Instruct
 
     niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl
-
-    niels-gpt doctor --script 'train.py --lr 1e-5' --tokenizer ~/models/Qwen3-8B
     """
     if rules or explain is not None:
         print_rules(explain, report.as_json)
         return
     # Read first: these properties refuse options that exclude each other.
     report_form, loss_on, silence = report.form, loss.loss_on, report.silenced
-    inputs.check(script, rows.validation)
+    inputs.check(rows.validation)
     for file in (rows.fix, report.file):
         must_be_writable(file)
     # The report is written last, so it would replace the repaired rows.
@@ -286,58 +272,21 @@ def doctor(
         raise UsageError(
             f"--fix and --out both write {report.file}; name two files, one for the rows, one for the report"
         )
-    command, renderer = _words(script), inputs.keywords()
-    judged: dict[str, Any] = {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
-    if script is not None:
-        from niels_gpt.doctor.scripts import judge_script
+    renderer = inputs.keywords()
+    from niels_gpt.doctor.run import diagnose
 
-        found = judge_script(command, options=rows.options(**judged), **renderer)
-    else:
-        from niels_gpt.doctor.run import diagnose
-
-        # Lines of progress would be between those of a report that a program reads from a terminal.
-        with ShownProgress(quiet=report_form != "text" and report.file is None) as progress:
-            options = rows.options(**judged, progress=progress)
-            found = diagnose(inputs.source, inputs.other, chats=inputs.chats, options=options, **renderer)
-        # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
-        rendered = inputs.other is None and found.source.get("kind") == "chats"
-        if report_form == "text" and inputs.tokenizer is not None and rendered:
-            note_automatic(inputs.options(), inputs.tokenizer)
+    # Lines of progress would be between those of a report that a program reads from a terminal.
+    with ShownProgress(quiet=report_form != "text" and report.file is None) as progress:
+        options = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence, progress=progress)
+        found = diagnose(inputs.source, inputs.other, chats=inputs.chats, options=options, **renderer)
+    # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
+    rendered = inputs.other is None and found.source.get("kind") == "chats"
+    if report_form == "text" and inputs.tokenizer is not None and rendered:
+        note_automatic(inputs.options(), inputs.tokenizer)
     _write(found, report_form, report.file)
-    if script is None and found.repaired is not None and report_form != "json":  # JSON has it in the report
+    if found.repaired is not None and report_form != "json":  # JSON has it in the report
         note(repairs(found.repaired))
-    code = _exit_code(found, report.fail_on, strict=report.strict)
-    if script is not None:
-        _end_with_threads(code)
-    raise typer.Exit(code)
-
-
-def _end_with_threads(code: int) -> None:
-    """End this process at once if the script has left threads: Python would wait for them for ever."""
-    from niels_gpt.doctor.scripts import threads_left
-
-    if left := threads_left():
-        note(f"the script's threads {', '.join(left)} still run; they end with this command")
-        # `os._exit` skips what Python does at its end, the flushing of streams included.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _words(script: str | None) -> list[str]:
-    """The words of --script.
-
-    Raises:
-        UsageError: quotes do not match. InputError: the first word is not a file.
-    """
-    try:
-        words = shlex.split(script or "")
-    except ValueError as error:
-        raise UsageError(f"--script {script!r}: {error}; expected a command such as 'train.py --lr 1e-5'") from error
-    words[:1] = in_home(words[:1])
-    if script is not None and not (words and Path(words[0]).is_file()):
-        raise InputError(f"{words[0] if words else '--script'}: no such file; expected a Python script")
-    return words
+    raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
 
 
 def repairs(done: Mapping[str, Any]) -> str:

@@ -16,8 +16,8 @@ How a diagnosis runs::
       Report                                             report.py       (show.py, sarif.py; template.py of a template)
 
 `diagnose(source, other)` compares two tokenizers or templates instead (comparing.py, rules/drift.py). `watch(trainer)`
-(live.py) and `judge_script` (scripts.py) judge the first batches of a training; `fix=` writes repaired rows
-(repair.py). How to add a rule is described in `rules/__init__.py`.
+(live.py) judges the first batches of a training; `fix=` writes repaired rows (repair.py). How to add a rule is
+described in `rules/__init__.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from niels_gpt.doctor.report import Finding, Report
     from niels_gpt.doctor.rules import RULES
     from niels_gpt.doctor.run import check_batch, diagnose
-    from niels_gpt.doctor.scripts import judge_script
 
 # Public names, imported when they are used: `niels-gpt` imports this package, and most commands need no renderers.
 _MODULES = {
@@ -45,7 +44,6 @@ _MODULES = {
     "WindowToken": "evidence",
     "check_batch": "run",
     "diagnose": "run",
-    "judge_script": "scripts",
     "watch": "live",
 }
 
@@ -58,7 +56,6 @@ __all__ = [
     "WindowToken",
     "check_batch",
     "diagnose",
-    "judge_script",
     "watch",
 ]
 

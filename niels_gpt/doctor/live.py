@@ -1,10 +1,10 @@
-"""Judging batches as they really reach a model: `watch` for a trainer or a model; `scripts.py` for a whole script.
+"""Judging batches as they really reach a model: `watch` for a trainer or a model.
 
 What a collator, a packing option or a trainer makes of the data is only seen there. The first batches are copied and
 judged like any rows of ids (`diagnose`), and the trainer runs on as before::
 
     trainer.train() -> compute_loss(model, inputs)   the inputs, with labels        `watch(trainer)`
-                    -> model(input_ids=..., ...)     the arguments of the call      `watch(model)`, `judge_script`
+                    -> model(input_ids=..., ...)     the arguments of the call      `watch(model)`
 """
 
 from __future__ import annotations
@@ -122,15 +122,6 @@ class Watch:
             raise UsageError(f"the batch has {', '.join(map(str, batch)) or 'nothing'}; expected input_ids and labels")
         self._rows += rows_of_batch({name: batch[name] for name in COLUMNS if name in batch})
         self._seen += 1
-
-    @property
-    def collected(self) -> tuple[list[dict[str, npt.NDArray[Any]]], int]:
-        """The rows so far, and of how many batches; what another process has collected can be set."""
-        return self._rows, self._seen
-
-    @collected.setter
-    def collected(self, rows_and_batches: tuple[list[dict[str, npt.NDArray[Any]]], int]) -> None:
-        self._rows, self._seen = rows_and_batches
 
     def judge(self) -> Report:
         """Judge what was seen so far, show the report, and stop watching.

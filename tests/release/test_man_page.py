@@ -36,7 +36,7 @@ def test_every_command_and_every_option_is_on_it(shown: str) -> None:
 def test_texts_are_shown_as_they_are(shown: str) -> None:
     """Hyphens can be searched and copied, quotes and backslashes are no commands of roff."""
     assert "Example: niels-gpt demo --out /tmp/demo" in shown
-    assert "niels-gpt doctor --script 'train.py --lr 1e-5' --tokenizer ~/models/Qwen3-8B" in shown
+    assert "niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl" in shown
     assert "\\[" not in shown
 
 
