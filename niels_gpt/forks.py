@@ -8,9 +8,6 @@ long as the longest of these locks is held: for one batch of texts.
 Modules have locks as well: a child that imports what another thread was importing at the fork waits for ever. First
 uses import (codecs, extensions, parts of pydantic), so a fork also waits until no other thread imports, `PATIENCE` at
 most.
-
-Also here: a `cached_property` without the lock that `functools.cached_property` has in Python 3.11, for which no fork
-waits.
 """
 
 from __future__ import annotations
@@ -21,9 +18,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 _log: Final = logging.getLogger(__name__)
 PATIENCE: Final = 10.0  # seconds; another thread's import may itself wait for the thread that forks
@@ -111,24 +107,3 @@ def reset_after_fork(fork_aware: ForkAware) -> None:
     forks = _forks()
     with forks.gate:
         forks.fork_aware.add(fork_aware)
-
-
-if TYPE_CHECKING:
-    from functools import cached_property as cached_property
-else:
-
-    class cached_property:  # noqa: N801 - named like the one of functools that it replaces
-        """`functools.cached_property` without a lock, as it is from Python 3.12 on."""
-
-        def __init__(self, make: Callable[[Any], Any]) -> None:
-            self._make, self.__doc__ = make, make.__doc__
-
-        def __set_name__(self, owner: type, name: str) -> None:
-            self._name = name
-
-        def __get__(self, instance: object | None, owner: type) -> Any:
-            if instance is None:
-                return self
-            # An entry of the instance's dict hides this descriptor, so the next access does not come here.
-            value = instance.__dict__[self._name] = self._make(instance)
-            return value

@@ -160,29 +160,6 @@ def test_forks_of_several_threads_at_once() -> None:
     assert found.split() == ["True"] * 40
 
 
-def test_a_cached_property_that_another_thread_computes() -> None:
-    """Python 3.11 holds a lock meanwhile, for all objects of the class."""
-    found = script(
-        """
-        from niels_gpt.forks import cached_property
-        class Held:
-            computed = 0
-            def __init__(self, wait): self.wait = wait
-            @cached_property
-            def value(self):
-                "What it is."
-                self.wait()
-                self.computed += 1
-                return 7
-        def work(began): Held(lambda: (began(), time.sleep(300))).value
-        in_thread(work)
-        mine = Held(lambda: None)
-        in_child(lambda: (mine.value, mine.value, mine.computed, Held.value.__doc__))
-        """
-    )
-    assert found == "(7, 7, 1, 'What it is.')"
-
-
 def test_a_pool_whose_renderers_others_had_taken() -> None:
     found = script(
         """
@@ -277,10 +254,7 @@ def test_a_template_that_another_thread_compiles() -> None:
 
 def test_rendering_takes_no_other_locks() -> None:
     """Whatever renders or reads batches has its locks from `forks.py`: others would bring the hangs back."""
-    locks = re.compile(
-        r"threading(\.| import .*)(Lock|RLock|Condition|Semaphore|BoundedSemaphore)\b"
-        r"|functools import .*cached_property"
-    )
+    locks = re.compile(r"threading(\.| import .*)(Lock|RLock|Condition|Semaphore|BoundedSemaphore)\b")
     files = [*PACKAGE.glob("*.py")]
     for folder in ("tokenizer", "renderers", "episodes", "format", "cache", "sources", "trainers"):
         files += (PACKAGE / folder).rglob("*.py")

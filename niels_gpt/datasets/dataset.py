@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from niels_gpt.datasets.rows import Split, TokenText
 from niels_gpt.datasets.stream import DocumentSplit
 from niels_gpt.episodes.format import INDEX_NAME, TOKENS_NAME, is_episode_indexed_dataset, open_manifest
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.forks import cached_property
 from niels_gpt.storage.manifests import no_such_directory, tokenizer_sha256
 from niels_gpt.storage.regular import is_regular
 from niels_gpt.token_display import (

@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy.typing as npt
 from niels_gpt.cache.meta import Meta
 from niels_gpt.cache.mmap import Tokens
 from niels_gpt.errors import UsageError
-from niels_gpt.forks import cached_property
 from niels_gpt.token_display import (
     PREVIEW_TOKENS,
     TokenRow,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from niels_gpt.datasets.rows import (
     gather_from,
     row_starts,
 )
-from niels_gpt.forks import cached_property
 
 NO_ID = -1  # in no vocabulary: documents that nothing separates are one
 

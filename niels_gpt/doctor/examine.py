@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from multiprocessing import get_context
 from time import monotonic
 from typing import Final, Protocol
@@ -45,7 +46,6 @@ from niels_gpt.doctor.slices import Slice, Stored, decoded
 from niels_gpt.doctor.stored import rows_of
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
-from niels_gpt.forks import cached_property
 from niels_gpt.interrupts import sigint_blocked
 from niels_gpt.messages import is_untrained, weight_of
 from niels_gpt.ranges import WORKERS

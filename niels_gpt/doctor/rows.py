@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,6 @@ import numpy.typing as npt
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, ToolSpec
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.files.inputs import Record, Rejected

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from niels_gpt.doctor.layouts.headers import WrongHeaders, wrong_headers
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.turns import turns_of
 from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts_in, covered
-from niels_gpt.forks import cached_property
 
 WINDOW = 6  # tokens shown on either side of a hit
 # If the tokenizer names no padding token, a control token repeated this often at a row's end is padding.

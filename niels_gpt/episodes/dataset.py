@@ -14,6 +14,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,6 @@ from niels_gpt.episodes.shards import (
     with_items,
 )
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.forks import cached_property
 from niels_gpt.storage.manifests import Manifest
 
 

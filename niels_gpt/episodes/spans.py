@@ -9,6 +9,7 @@ A row is made of spans, one after the other. Most rows have one span, packed row
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.order.schedule import EMPTY
-from niels_gpt.forks import cached_property
 from niels_gpt.format.gather import Spans
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.kernel import native

@@ -6,12 +6,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from niels_gpt.errors import UsageError, shown
 from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, TokenTable
-from niels_gpt.forks import cached_property
 
 MATCH_SECONDS = 1.0  # for a regular expression on one text
 SCAN_SECONDS = 0.5  # a filter scans so long in one request; the page then asks again from where it ended

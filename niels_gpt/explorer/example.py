@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.loss import LossOn

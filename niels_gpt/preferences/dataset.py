@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -25,7 +26,6 @@ from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
 from niels_gpt.episodes.order.metadata import checked_begins, open_completions
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
-from niels_gpt.forks import cached_property
 
 TOO_LONG: Final = ("error", "skip", "head", "tail")
 NO_COMPLETION: Final = ("error", "skip")

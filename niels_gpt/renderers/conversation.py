@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
-from niels_gpt.forks import cached_property
 from niels_gpt.kernel import native
 from niels_gpt.messages import Message, Messages, check_text, normalise, reasoning_of, with_reasoning_field
 

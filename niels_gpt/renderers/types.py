@@ -17,13 +17,13 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, terminal_text

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,6 @@ from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import Column, EpisodeReader
 from niels_gpt.episodes.spans import RowSpans, SpanLocator
-from niels_gpt.forks import cached_property
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.gather import targets_of
 from niels_gpt.format.masks import IGNORE_INDEX

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import require_episodes
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import CacheError, Mismatch, UsageError, did_you_mean, storage_errors
-from niels_gpt.forks import cached_property
 from niels_gpt.rollouts.advantages import ADVANTAGES, group_advantages
 from niels_gpt.rollouts.format import (
     KIND,

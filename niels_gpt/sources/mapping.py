@@ -30,12 +30,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message
 from niels_gpt.sources.files.inputs import Record, Rejected
 

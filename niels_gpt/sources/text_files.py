@@ -13,12 +13,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 from niels_gpt.errors import DataError, InputError
-from niels_gpt.forks import cached_property
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import TextSource
 from niels_gpt.sources.files.hashed_files import HashedFiles

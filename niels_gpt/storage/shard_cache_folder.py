@@ -30,11 +30,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.forks import cached_property
 from niels_gpt.storage import locks
 
 PART = ".part"  # also while a shard is deleted, so that only whole ones have names without it

@@ -11,11 +11,11 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
-from niels_gpt.forks import cached_property
 from niels_gpt.storage.files import json_bytes
 from niels_gpt.storage.regular import open_regular
 

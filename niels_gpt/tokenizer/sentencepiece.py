@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ import numpy as np
 import sentencepiece
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
-from niels_gpt.forks import cached_property
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.regular import is_regular, open_regular
 from niels_gpt.tokenizer.description import from_spaced

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s
-from niels_gpt.forks import cached_property
 
 Ids = tuple[int, ...]
 

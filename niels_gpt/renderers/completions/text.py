@@ -8,11 +8,11 @@ from __future__ import annotations
 import codecs
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 
-from niels_gpt.forks import cached_property
 from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
 
 _UNKNOWN = "\ufffd".encode()

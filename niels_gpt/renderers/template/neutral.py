@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, shown
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import CONTENT_FIELDS, UNKNOWN_ROLE, ControlTokens, Span

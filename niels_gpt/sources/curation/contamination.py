@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from niels_gpt.errors import InputError
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import NGRAM_WORDS
 from niels_gpt.sources.curation.filters import texts_of

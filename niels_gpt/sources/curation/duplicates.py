@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError, MessageError, UsageError, storage_errors
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS

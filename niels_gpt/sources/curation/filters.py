@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from niels_gpt.errors import MissingExtra, UsageError, did_you_mean
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import FILTER_COUNT

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
-from niels_gpt.forks import cached_property
 from niels_gpt.sources.files.inputs import ReadProgress
 from niels_gpt.storage.remote import RemoteFile
 from niels_gpt.storage.retries import repeated

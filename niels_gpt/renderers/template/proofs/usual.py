@@ -13,9 +13,9 @@ because the template refuses it or writes it otherwise. Of a template <s> <u>...
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
-from niels_gpt.forks import cached_property
 from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.sampled_span import added_prompt
 
