@@ -76,15 +76,6 @@ def drift(page: Any) -> None:
     page.locator(".verdict", has_text="First difference").wait_for()
 
 
-def inversion(page: Any) -> None:
-    """The ids of a conversation with a tool, read back."""
-    page.get_by_role("tab", name="Mask").click()
-    mask(page)
-    page.get_by_role("tab", name="From ids").click()
-    page.get_by_role("button", name="Ids of the editor's conversation").click()
-    page.locator(".verdict", has_text="exactly these ids").wait_for()
-
-
 def findings(page: Any) -> None:
     """What the doctor found in the bundled conversations."""
     page.wait_for_selector(".finding")
@@ -97,7 +88,6 @@ VIEWS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "explorer-dataset": ("dataset", "light", dataset),
     "explorer-training": ("dataset", "light", training),
     "explorer-drift": ("drift", "light", drift),
-    "explorer-inversion": ("inversion", "light", inversion),
     "explorer-findings": ("findings", "light", findings),
 }
 

@@ -14,8 +14,6 @@
                       row_columns.py, byte_search.py, byte_pattern.py
                                                             filters and searches that need not parse every row
       comparing       drift.py                              where two renderings differ
-      reading back    inversion.py, inversion_view.py       from ids or text to the conversation
-                      boundaries.py                         what a format writes between contents
       doctor          findings.py                           its report
       static/         the page itself: HTML, CSS and JavaScript without a build step
 """

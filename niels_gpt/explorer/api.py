@@ -15,10 +15,9 @@ from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
 from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.findings import Findings
 from niels_gpt.explorer.html import exported
-from niels_gpt.explorer.inversion_view import inverted
 from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.rendering import RAW
-from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Invert, Open, Render, Sample, Train
+from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES
 from niels_gpt.renderers.template.probe_results import report_on
@@ -109,10 +108,6 @@ class Explorer:
             "right": right.to_json(),
             "drift": dataclasses.asdict(compare(left, right)),
         }
-
-    def invert(self, request: Invert) -> dict[str, Any]:
-        """The conversation of ids or of rendered text, and what of it cannot be recovered."""
-        return inverted(self.renderers, request.choice, request.given)
 
     def certificate(self, request: Certify) -> dict[str, Any]:
         """The proof of a chat template, without the probes themselves; takes seconds.

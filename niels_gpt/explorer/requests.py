@@ -76,16 +76,6 @@ class Certify:
 
 
 @dataclass(frozen=True)
-class Invert:
-    """Ids, or rendered text, of which the conversation is wanted."""
-
-    __pydantic_config__ = _FORBID
-
-    given: str
-    choice: RendererChoice
-
-
-@dataclass(frozen=True)
 class Browse:
     """Rows to show."""
 

@@ -162,7 +162,7 @@ def test_keyboard_alone_reaches_every_view(address: str, visit: Visit) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the view"
     page.keyboard.press("Tab")
-    titles = ["Mask", "Dataset", "Drift", "From ids", "Findings (1)", "Formats"]
+    titles = ["Mask", "Dataset", "Drift", "Findings (1)", "Formats"]
     for title in titles:
         page.keyboard.press("ArrowRight")
         page.wait_for_function("title => document.activeElement.textContent === title", arg=title)
@@ -284,22 +284,6 @@ def test_a_list_that_comes_during_a_click_loses_no_click(address: str, visit: Vi
     page.get_by_text("rows 50 to 99 of 100").wait_for()
     page.mouse.up()
     page.locator(".browse .problem", has_text="there is no row 5,000").wait_for()
-
-
-def test_ids_that_come_late_replace_nothing_that_was_typed(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#inversion").page
-    late: list[Any] = []
-    page.route("**/api/render", lambda route: late.append(route))
-    page.get_by_role("button", name="Ids of the editor's conversation").click()
-    while not late:
-        page.wait_for_timeout(20)
-    given = page.get_by_label("Ids or rendered text")
-    given.fill("1, 2")
-    with page.expect_response("**/api/render"):
-        late[0].continue_()
-    page.get_by_role("button", name="Read").click()
-    page.locator(".inversion .verdict, .inversion .problem").first.wait_for()
-    assert given.input_value() == "1, 2"
 
 
 def test_a_button_whose_request_fails_says_so(address: str, visit: Visit) -> None:

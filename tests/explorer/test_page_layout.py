@@ -463,24 +463,6 @@ def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Pa
         page.close()
 
 
-def test_ids_become_a_conversation_again(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#inversion").page
-    page.get_by_role("button", name="Ids of the editor's conversation").click()
-    page.locator(".verdict.same", has_text="exactly these ids").wait_for()
-    ids = page.get_by_label("Ids or rendered text").input_value()
-    assert page.locator(".recovered .message").count() > 1
-    page.locator(".lost li", has_text="Loss weights").wait_for()
-    assert page.locator(".tokens .t").count() == ids.count(",") + 1
-    page.get_by_label("Ids or rendered text").fill(f"{ids}, {ids}, 5")
-    page.get_by_role("button", name="Read", exact=True).click()
-    page.locator(".verdict.differ").or_(page.locator(".verdict.same", has_text="more")).wait_for()
-    page.get_by_label("Ids or rendered text").fill("1, -100")
-    page.get_by_role("button", name="Read", exact=True).click()
-    page.locator(".problem", has_text="not labels").wait_for()
-    page.set_viewport_size(NARROW)
-    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
-
-
 def test_the_row_that_was_chosen_last_stays(address: str, visit: Visit) -> None:
     """The first row is opened by itself; its answer may come after that of a row that was chosen meanwhile."""
     page = visit(f"{address}/#dataset").page
@@ -507,9 +489,9 @@ def test_the_row_that_was_chosen_last_stays(address: str, visit: Visit) -> None:
 
 # Where a view is shown; of the rows those of a finding only, because a rule is tried on every element.
 PLACES = {"formats": "formats", "mask": "mask", "rows": "dataset?finding=0&row=3", "training": "dataset"}
-PLACES |= {view: view for view in ("drift", "inversion", "findings")}
+PLACES |= {view: view for view in ("drift", "findings")}
 READY = {"formats": ".overhead td", "mask": ".t.trained", "rows": ".detail .t", "training": ".training .t.padding"}
-READY |= {"drift": ".verdict", "inversion": ".lost li", "findings": ".finding"}
+READY |= {"drift": ".verdict", "findings": ".finding"}
 COLOUR_RULES = ["color-contrast", "link-in-text-block"]
 
 
@@ -541,8 +523,6 @@ def test_axe_finds_nothing(address: str, visit: Visit, view: str) -> None:
             later.click()
             until(lambda before=before: pager.inner_text() != before)
         page.locator(".bar-row").last.click()  # the last row has several episodes, and room
-    if view == "inversion":
-        page.get_by_role("button", name="Ids of the editor's conversation").click()
     page.locator(READY[view]).first.wait_for(state="attached")
     page.evaluate(rules)
     run = "(options) => axe.run(options).then((all) => all.violations.map((one) => [one.id, one.nodes[0].html]))"

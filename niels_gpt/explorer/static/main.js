@@ -8,11 +8,10 @@ import { helpDialog } from "./help.js";
 import { HINT, inspectInto } from "./tokens.js";
 import { redraw } from "./summary.js";
 import { FormatsView } from "./formats.js";
-import { InversionView } from "./inversion.js";
 
-// One page, six views. The address names the one that is shown, and the row, so the browser's Back button works.
+// One page, five views. The address names the one that is shown, and the row, so the browser's Back button works.
 
-const TABS = [["formats", "Formats"], ["mask", "Mask"], ["dataset", "Dataset"], ["drift", "Drift"], ["inversion", "From ids"], ["findings", "Findings"]];
+const TABS = [["formats", "Formats"], ["mask", "Mask"], ["dataset", "Dataset"], ["drift", "Drift"], ["findings", "Findings"]];
 
 async function begin() {
   const place = document.getElementById("view");
@@ -36,7 +35,7 @@ async function begin() {
   let shown = null;
   const editor = new Editor(() => shown?.refresh?.());
   const context = { session, editor, state, inspect: inspectInto(bar), forget: () => bar.replaceChildren(hint), goto };
-  const views = { formats: new FormatsView(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context), inversion: new InversionView(context) };
+  const views = { formats: new FormatsView(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context) };
   views.findings = new FindingsView({ session, open: (evidence) => { if (session.dataset) { views.dataset.next = evidence; location.hash = address("dataset", { split: session.dataset.splits.length > 1 ? evidence.split : null, row: evidence.row }); } else goto("dataset"); } });
   const opened = document.getElementById("opened");
   opened.textContent = session.dataset ? session.dataset.name.split("/").at(-1) : "no dataset";
