@@ -22,7 +22,6 @@ pytest.importorskip("torch", reason="the extra 'torch' is not installed")
 
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.doctor import diagnose
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import InputError, NielsError, StorageError
 from niels_gpt.export import export
@@ -131,15 +130,6 @@ def test_a_directory_of_inputs_leaves_nothing_out_without_a_word(tmp_path: Path,
             expand([tmp_path], (".jsonl",))
 
 
-@pytest.mark.parametrize("kind", ["directory", "dead link"])
-def test_a_split_of_samples_is_not_left_out_for_its_index(world: Path, tmp_path: Path, kind: str) -> None:
-    """The doctor judged the other split and said that there was nothing to find."""
-    shutil.copytree(world / "litdata", tmp_path / "litdata")
-    put(kind, tmp_path / "litdata/train/index.json")
-    with pytest.raises(NielsError, match=r"train/index\.json: "):
-        diagnose(str(tmp_path / "litdata"))
-
-
 # Commands
 
 
@@ -160,8 +150,10 @@ def world(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceToke
         seed=1,
     )
     build_episodes(chats, folder / "episodes", encoder=SentinelEncoder(tokenizer), val_frac=0.2, seed=1)
-    for form in ("hf", "megatron", "olmo", "litdata", "nanogpt"):
+    for form in ("hf", "megatron"):
         export(folder / "episodes", form, folder / form)
+    (folder / "raw").mkdir()
+    shutil.copy(folder / "episodes" / "train" / "tokens.bin", folder / "raw" / "train.bin")
     publish(folder / "episodes", f"file://{folder}/published")
     shutil.copytree(Path(tokenizer.model_path).parent, folder / "tokenizer")
     return folder
@@ -169,22 +161,20 @@ def world(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceToke
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "sft": ("cache info {}", "cache verify {}", "show {} 0", "doctor {} --workers 1", "export {} --to hf --out out"),
-    "pretrain": ("cache verify {}", "show {} 0", "doctor {} --workers 1", "export {} --to nanogpt --out out"),
+    "pretrain": ("cache verify {}", "show {} 0", "doctor {} --workers 1", "export {} --to megatron --out out"),
     "episodes": (
         "episodes info {}",
         "episodes verify {}",
         "show {} 0",
         "doctor {} --workers 1",
-        "export {} --to olmo --out out",
+        "export {} --to trl --out out",
         "publish {} file://out",
         "episodes pack {} --out out --sequence-length 128 --too-long head",
     ),
     "published": ("fetch file://{} --to out", "LOADER file://{}"),
     "hf": ("import {} --from hf --out out", "doctor {} --workers 1"),
     "megatron": ("import {} --from megatron --out out", "doctor {} --workers 1"),
-    "olmo": ("import {} --from olmo --out out", "doctor {} --workers 1"),
-    "litdata": ("import {} --from litdata --out out", "doctor {} --workers 1"),
-    "nanogpt": ("import {} --from nanogpt --eos-id 4 --out out", "doctor {} --workers 1"),
+    "raw": ("import {} --from tokens --dtype uint32 --eos-id 4 --out out", "doctor {} --workers 1"),
     "tokenizer": ("render chats.jsonl --tokenizer {}", "doctor chats.jsonl --tokenizer {} --workers 1"),
 }
 

@@ -144,7 +144,7 @@ def test_formats_list_inputs_exports_and_imports() -> None:
     inputs = ["messages", "sharegpt", "alpaca", "prompt_completion", "anthropic", "gemini", "harmony"]
     assert [entry["name"] for entry in listed["inputs"]] == inputs
     assert {"hf", "trl", "olmo"} <= {entry["name"] for entry in listed["exports"]}
-    assert {"hf", "nanogpt"} <= {entry["name"] for entry in listed["imports"]}
+    assert {"hf", "tokens"} <= {entry["name"] for entry in listed["imports"]}
     page = run_cli("formats").stdout
     assert "assistant_masks=" in page
 
@@ -182,7 +182,7 @@ def test_rules_are_those_of_the_doctor() -> None:
         ("export nowhere --out o --to trll", "did you mean 'trl'"),
         ("export nowhere --out o --to trl --too-long taill", "did you mean 'tail'"),
         ("episodes pack nowhere --out o --too-long taill", "did you mean 'tail'"),
-        ("import nowhere --out o --from nanogtp", "did you mean 'nanogpt'"),
+        ("import nowhere --out o --from megatorn", "did you mean 'megatron'"),
     ],
 )
 def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(

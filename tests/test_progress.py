@@ -233,11 +233,12 @@ def test_imports_know_how_many_tokens_come(folder: Path, tmp_path: Path) -> None
     (tmp_path / "hf").mkdir()
     pq.write_table(pa.table({"input_ids": [[1, 2, 3]] * 50, "labels": [[1, 2, 3]] * 50}), tmp_path / "hf" / "x.parquet")
     np.save(tmp_path / "x.npy", np.ones((10, 7), dtype=np.int32))
-    cases = (("nanogpt", "train.bin", 1000, 1), ("npy", "x.npy", 70, 1), ("hf", "hf", 150, None))
-    for form, name, tokens, eos_id in cases:
+    cases = (("tokens", "train.bin", 1000), ("tokens", "x.npy", 70), ("hf", "hf", 150))
+    for form, name, tokens in cases:
         heard = Heard()
-        import_episodes(tmp_path / name, form, tmp_path / f"o-{form}", eos_id=eos_id, progress=heard)
-        assert heard.phases[-1][1:] == ["tokens", tokens, tokens], form  # after the files are hashed, in bytes
+        options = {"eos_id": 1, "dtype": "uint16"} if name == "train.bin" else {}
+        import_episodes(tmp_path / name, form, tmp_path / f"o-{name}", **options, progress=heard)
+        assert heard.phases[-1][1:] == ["tokens", tokens, tokens], name  # after the files are hashed, in bytes
 
 
 def test_rollouts_and_tokenizers_expect_what_their_files_hold(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -30,6 +30,7 @@ from niels_gpt.errors import CacheError, without_passwords
 from niels_gpt.export.formats import SHARD_TOKENS, Format
 from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 from niels_gpt.export.registry import FORMATS
+from niels_gpt.imports.formats import DTYPES
 from niels_gpt.imports.run import FORMATS as IMPORTS
 from niels_gpt.scale.fetch import MAX_BYTES, ReadCache
 from niels_gpt.scale.publish import MANIFEST_NAMES
@@ -219,10 +220,11 @@ def import_command(
     directory: OutDirectory,
     eos_id: Annotated[
         int | None,
-        typer.Option(help="The id that ends documents (nanogpt, llmc, npy).", **ranges.TOKEN_ID.option("--eos-id")),
+        typer.Option(help="tokens: the id that ends documents.", **ranges.TOKEN_ID.option("--eos-id")),
     ] = None,
-    token_dtype: Annotated[
-        Literal["uint16", "uint32"] | None, typer.Option(help="How ids are stored.  \\[default: as the files say]")
+    dtype: Annotated[
+        str | None,
+        typer.Option(help=f"tokens: {', '.join(DTYPES)}.  \\[default: as the files say]", **one_of("--dtype", DTYPES)),
     ] = None,
     vocab_size: Annotated[
         int | None, typer.Option(help="Ids must be below it; recorded.", **ranges.VOCAB_SIZE.option())
@@ -234,7 +236,7 @@ def import_command(
 ) -> None:
     """Read a token dataset of another program and write it as episodes, with its mask where it has one.
 
-    Example: niels-gpt import data/owt --from nanogpt --eos-id 50256 --out owt
+    Example: niels-gpt import data/owt --from tokens --dtype uint16 --eos-id 50256 --out owt
     """
     from niels_gpt.imports.run import import_episodes
 
@@ -244,7 +246,7 @@ def import_command(
             form,
             directory,
             eos_id=eos_id,
-            token_dtype=token_dtype,
+            dtype=dtype,
             vocab_size=vocab_size,
             shard_bytes=shard_bytes(shard_size, shard_size_bytes),
             overwrite=overwrite,

@@ -1,11 +1,11 @@
-"""Token files of other programs as an input: Megatron, nanoGPT, llm.c, OLMo, numpy, MosaicML Streaming, litData.
+"""Token files of other programs as an input: Megatron's, arrays of numpy, token files of llm.c, and raw ids.
 
 `imports` reads them. Which program wrote a file is seen from its name and its first bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,16 @@ import numpy.typing as npt
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import SLICE_BYTES, SLICE_ROWS, Slice
 from niels_gpt.errors import UsageError
-from niels_gpt.imports.arrays import HEADER_BYTES, NO_ID, array_of, has_array_header, is_token_file, token_dtype_of
+from niels_gpt.imports.arrays import NO_ID, NUMPY_HEADER, SNIFFED, UPPER, ids_of, token_dtype_of
 from niels_gpt.imports.formats import ImportOptions, SplitFiles
 from niels_gpt.imports.run import FORMATS
-from niels_gpt.imports.samples import read_index
 from niels_gpt.storage.regular import is_regular, open_regular
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
 WINDOW = 4096
-STREAMS = ("nanogpt", "llmc", "npy")
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>")
-# Of so many halves of the first ids, nearly all upper ones are below 16 in uint32: vocabularies end before 2**20. In
-# uint16 every second id would have to be below 16, where control tokens and bytes are.
-SNIFFED, UPPER, MOST = 1 << 16, 16, 0.9
+MOST = 0.9  # of the upper halves of ids are below `UPPER`, or the ids are no uint32
 
 
 @dataclass(frozen=True)
@@ -52,22 +48,13 @@ def format_of(path: Path) -> str | None:
     """The name of the import format of a file or directory; `None` if it is none of these."""
     if path.is_file():
         return _format_of_file(path)
-    # The order matters: Megatron's and OLMo's directories hold .bin and .npy files, too.
     if _is_megatron_prefix(path):
         return "megatron"
     if not path.is_dir():  # a pipe or device, which others refuse
         return None
-    if any(path.glob("*.idx")):
+    if any(path.glob("*.idx")):  # beside .bin files, which are no raw ids
         return "megatron"
-    if next(path.rglob("token_ids_part_*.npy"), None) is not None:
-        return "olmo"
-    index = next(
-        (file for folder in (path, *sorted(path.iterdir())) for file in [folder / "index.json"] if file.is_file()), None
-    )
-    if index is not None:
-        content = read_index(index)
-        return "mds" if isinstance(content, Mapping) and "shards" in content else "litdata"
-    file = next((file for pattern in ("*.npy", "*/*.npy", "*.bin") for file in sorted(path.glob(pattern))), None)
+    file = next((file for pattern in ("*.npy", "*/*.npy", "*.bin") for file in path.glob(pattern)), None)
     return None if file is None else _format_of_file(file)
 
 
@@ -81,13 +68,10 @@ def _is_megatron_prefix(path: Path) -> bool:
 
 
 def _format_of_file(path: Path) -> str | None:
-    """The import format of a file, by its suffix, its neighbour or its header."""
-    if path.suffix == ".npy":
-        # Dolma's tokenizer gives this suffix to files that hold nothing but ids, as nanoGPT's do.
-        return "npy" if not path.stat().st_size or has_array_header(path) else "nanogpt"
+    """The import format of a file, by its suffix or its neighbour."""
     if path.suffix == ".idx" or (path.suffix == ".bin" and path.with_suffix(".idx").is_file()):
         return "megatron"
-    return None if path.suffix != ".bin" else "llmc" if is_token_file(path) else "nanogpt"
+    return "tokens" if path.suffix in (".bin", ".npy") else None
 
 
 def ends_of(encoder: PieceEncoder) -> tuple[int, ...]:
@@ -121,19 +105,14 @@ class TokenFiles:
         Raises:
             InputError: files that are missing, damaged or of another kind. UsageError: no such split.
         """
-        has_bare_ids = self.form in ("nanogpt", "olmo")
-        has_several_ends = len(self.ends) > 1 and self.form in STREAMS
-        file = _first_file(self.path) if has_bare_ids or has_several_ends else None
-        dtype = _dtype_of(file) if has_bare_ids else None
-        eos_id = self.ends[0] if self.ends else NO_ID
-        if has_several_ends and file is not None:
-            # Several ids of the tokenizer may end texts: it is the first one that occurs among the first ids.
-            if self.form == "npy":
-                ids = array_of(file).reshape(-1)[:SNIFFED]
-            else:
-                header = HEADER_BYTES if self.form == "llmc" else 0
-                ids = np.fromfile(file, dtype or token_dtype_of(file), SNIFFED, offset=header)
-            eos_id = next((end for end in self.ends if (ids == end).any()), eos_id)
+        dtype, eos_id = None, self.ends[0] if self.ends else NO_ID
+        file = _first_file(self.path) if self.form == "tokens" else None
+        if file is not None:
+            dtype = _dtype_of(file)
+            if len(self.ends) > 1:
+                # Several ids of the tokenizer may end texts: it is the first one that occurs among the first ids.
+                ids = ids_of(file, dtype).reshape(-1)[:SNIFFED]
+                eos_id = next((end for end in self.ends if (ids == end).any()), eos_id)
         found = FORMATS[self.form].open(self.path, ImportOptions(eos_id, dtype))
         if self.split is not None and self.split not in found:
             raise UsageError(f"{self.path}: no split {self.split!r}; it has {', '.join(found)}")
@@ -157,7 +136,7 @@ class TokenFiles:
             base = number
             for rows in files.read():
                 lengths = rows.lengths
-                if not self.ends and self.form in STREAMS:
+                if not self.ends and self.form == "tokens":
                     # Without separators a stream has no known documents, so it is examined in windows of `WINDOW`
                     # tokens: 10,000 are 4096, 4096 and 1808.
                     cut = [np.diff(np.append(np.arange(0, n, WINDOW), n)) for n in lengths.tolist()]
@@ -181,24 +160,30 @@ class TokenFiles:
 
 def _first_file(path: Path) -> Path | None:
     """The file, or the first file of ids in a directory that is not empty."""
-    ids = sorted(path.rglob("token_ids_part_*.npy"))  # OLMo's, which has masks beside them
-    others = () if ids or path.is_file() else (file for pattern in ("*.bin", "*.npy") for file in path.rglob(pattern))
-    files = [path] if path.is_file() else ids or sorted(others)
+    files = [path] if path.is_file() else sorted(file for kind in ("*.bin", "*.npy") for file in path.rglob(kind))
     return next((file for file in files if is_regular(file) and file.stat().st_size), None)
 
 
-def _dtype_of(file: Path | None) -> str:
+def _dtype_of(file: Path) -> str | None:
     """The dtype of ids without a header, by the upper halves of the first ones, which are small in uint32.
 
     ::
 
         uint32  151644 872 198     as uint16  20572 2  872 0  198 0      upper halves 2 0 0
+
+    In uint16 every second id would have to be below `UPPER`, where control tokens and bytes are.
+
+    Returns:
+        `None` if there is a header, which says it.
     """
-    if file is None or file.stat().st_size % 4:
-        return "uint16"
     with open_regular(file) as opened:
+        has_header = opened.read(len(NUMPY_HEADER)) == NUMPY_HEADER or token_dtype_of(file) is not None
+        opened.seek(0)
         upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]
-    return "uint32" if float((upper < UPPER).mean()) > MOST else "uint16"
+    if has_header:
+        return None
+    is_wide = not file.stat().st_size % 4 and float((upper < UPPER).mean()) > MOST
+    return "uint32" if is_wide else "uint16"
 
 
 def _slices_of_rows(lengths: Int64s) -> Iterator[tuple[int, int]]:

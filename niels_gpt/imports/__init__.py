@@ -4,7 +4,7 @@ How an import runs::
 
     import_episodes(path, "hf", out)              run.py
       an export's own checksums                   exported.py
-      ImportFormat.open -> SplitFiles by split    hf.py, megatron.py, olmo.py, arrays.py, samples.py
+      ImportFormat.open -> SplitFiles by split    hf.py, megatron.py, arrays.py
       SplitFiles.read -> Rows                     (niels_gpt.export.rows)
       EpisodeWriter, manifest written last        run.py
 

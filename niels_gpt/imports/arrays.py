@@ -1,64 +1,123 @@
-"""`npy`, `llmc` and `nanogpt`: arrays of ids, as numpy saves them, token files of llm.c, and those of nanoGPT.
+"""`tokens`: ids without masks, as numpy saves arrays, as llm.c writes token files, or as raw values.
 
-An array of two dimensions is rows; one of one dimension, and a token file, is a stream that is cut into documents after
-every end-of-text token. nanoGPT's train.bin and val.bin are uint16 tokens without a header.
+An array of two dimensions is rows. One of one dimension, and a file of tokens, is a stream that is cut into documents
+after every end-of-text token. What a file is shows in its first bytes::
+
+    .npy of numpy.save              its header names the dtype
+    .bin of llm.c, modded-nanogpt   256 int32 of header, from which the dtype follows; then the ids
+    nanoGPT's train.bin, Dolma's    ids and nothing else: the user names the dtype (--dtype)
+    .npy without numpy's header
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.export.llmc import HEADER, MAGIC_AND_VERSION
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, as_ids, by_split, map_file, require
 from niels_gpt.storage.regular import map_npy, map_regular, open_regular
 
 PORTION_TOKENS = 1 << 20
 NO_ID = 1 << 32  # in no file, since ids have at most 32 bits: nothing ends documents
-HEADER_BYTES = 4 * HEADER
-DTYPES = {magic: dtype for dtype, (magic, _) in MAGIC_AND_VERSION.items()}
+
+# Token files of llm.c begin with 256 int32: a number that also tells the dtype, a version, how many ids follow.
+HEADER_BYTES: Final = 1024
+HEADER_DTYPES: Final = {20240520: "<u2", 20240801: "<u4"}
+NUMPY_HEADER: Final = b"\x93NUMPY"
+# How files begin that hold no bare ids, and what to do with them.
+OTHER_HEADERS: Final = {
+    b"PAR1": "a parquet file; pass --from hf",
+    b"MMIDIDX": "an index of Megatron; pass --from megatron",
+    b"PK\x03\x04": "an archive, as numpy.savez and torch.save write; write its ids with numpy.save",
+    b"\x1f\x8b\x08": "packed by gzip; unpack it",
+    b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it",
+}
+# The first ids of a raw file show a wrong dtype: of so many, see `_check_dtype`.
+SNIFFED, UPPER, LARGE = 1 << 16, 16, 1 << 20
 
 
-def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
-    files = [path] if path.is_file() else sorted(path.rglob("*.npy"))
-    found = require(path, by_split(path.parent if path.is_file() else path, files), ".npy file")
+def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     splits = {}
-    for split, paths in found.items():
-        tokens = 0
-        for file in paths:
-            # Refused now, as far as headers show it: files are hashed before they are read, which may take hours.
-            ids = array_of(file)
-            tokens += ids.size
-            if ids.ndim == 1:
-                required(options.eos_id, file)
-        splits[split] = SplitFiles(paths, False, partial(_read_arrays, paths, options.eos_id), tokens)
+    for split, files in _files(path).items():
+        # Refused now, as far as headers and sizes show it: files are hashed before they are read, which may take hours.
+        arrays = [ids_of(file, options.dtype) for file in files]
+        streams = [file for file, ids in zip(files, arrays, strict=True) if ids.ndim == 1]
+        if streams and options.eos_id is None:
+            raise UsageError(f"{streams[0]}: records not where documents end; pass the id that ends them (--eos-id)")
+        read = partial(_read, files, options)
+        tokens = sum(ids.size for ids in arrays)
+        splits[split] = SplitFiles(files, False, read, tokens, options.eos_id if streams else None)
     return splits
 
 
-def _read_arrays(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
-    """Rows of arrays of two dimensions, documents of those of one."""
+def _files(path: Path) -> dict[str, list[Path]]:
+    """The files of each split."""
+    if path.is_file():
+        files = [path]
+    else:
+        files = [file for kind in ("*.bin", "*.npy") for file in path.rglob(kind)]
+        if len({file.suffix for file in files}) > 1:
+            raise InputError(f"{path}: holds .bin and .npy files; pass a directory with those of one kind, or a file")
+    found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin or .npy file")
     for file in files:
-        # Mapped: files may be larger than memory.
+        if (file.parent / "index.json").is_file():
+            raise InputError(
+                f"{file}: an index.json lies beside it, as beside the shards of litData; read them with their own "
+                "library, and write the ids with numpy.save or EpisodeWriter"
+            )
+        if file is not path and "mask" in re.split(r"[^a-z]+", file.name.lower()):
+            raise InputError(
+                f"{file}: a mask by its name. This reads ids alone, and all of them would be trained: write ids and "
+                "masks with EpisodeWriter, or pass one file of ids after the other"
+            )
+    return found
+
+
+def ids_of(file: Path, dtype: str | None) -> npt.NDArray[Any]:
+    """The ids of a file, mapped: files may be larger than memory.
+
+    Args:
+        dtype: of ids without a header.
+
+    Raises:
+        InputError: no ids, fewer than the header announces, or ids of another dtype. UsageError: a dtype is missing, or
+            contradicts the header.
+    """
+    with open_regular(file) as opened:
+        head = opened.read(16)
+    if not head:
+        return np.empty(0, "<u2")
+    other = next((what for magic, what in OTHER_HEADERS.items() if head.startswith(magic)), None)
+    if other is not None:
+        raise InputError(f"{file}: begins as {other}")
+    if head.startswith(NUMPY_HEADER):
         ids = array_of(file)
-        if ids.ndim == 1:
-            yield from documents_of(ids, required(eos_id, file), file)
-            continue
-        # So many rows at a time; rows without columns have no ids, and are left out.
-        n = max(1, PORTION_TOKENS // max(1, ids.shape[1]))
-        for start in range(0, len(ids) if ids.shape[1] else 0, n):
-            part = ids[start : start + n]
-            yield rows_of(as_ids(part.reshape(-1), file), np.full(len(part), ids.shape[1]), None)
+    elif (header_dtype := token_dtype_of(file)) is not None:
+        count, size = int.from_bytes(head[8:12], "little"), file.stat().st_size
+        # More bytes than announced are no tokens of this format, either.
+        if HEADER_BYTES + count * np.dtype(header_dtype).itemsize != size:
+            raise InputError(f"{file}: {size:,} bytes, but its header announces {count:,} tokens; it is cut")
+        ids = map_regular(file, header_dtype, offset=HEADER_BYTES)
+    else:
+        if dtype is None:
+            raise UsageError(f"{file}: begins as no known format, so it holds ids alone; pass their dtype (--dtype)")
+        ids = map_file(file, np.dtype(dtype).newbyteorder("<").str)
+        _check_dtype(ids, file)
+    if dtype is not None and ids.dtype.name != dtype:
+        raise UsageError(f"{file}: its header says {ids.dtype.name}, and dtype {dtype} was passed; leave it out")
+    return ids
 
 
 def array_of(file: Path) -> npt.NDArray[Any]:
-    """The array of a file, mapped.
+    """The array of a file that `numpy.save` wrote, mapped.
 
     Raises:
         InputError: not an array of integers of one or two dimensions.
@@ -69,92 +128,51 @@ def array_of(file: Path) -> npt.NDArray[Any]:
     return ids
 
 
-def required(eos_id: int | None, file: Path) -> int:
-    """The id that ends documents.
+def token_dtype_of(file: Path) -> str | None:
+    """The dtype of the ids of a token file of llm.c; `None` for other files."""
+    with open_regular(file) as opened:
+        return HEADER_DTYPES.get(int.from_bytes(opened.read(4), "little"))
+
+
+def _check_dtype(ids: npt.NDArray[Any], file: Path) -> None:
+    """Refuse ids that look like those of twice or half the width.
+
+    ::
+
+        uint32  151644 872 198    as uint16  20572 2  872 0  198 0       every second one is small, and the others not
+        uint16  872 198 21 1140   as uint32  12976984  74711061          above a million, where no vocabulary is
 
     Raises:
-        UsageError: none was passed.
+        InputError: they do.
     """
-    if eos_id is None:
-        raise UsageError(f"{file} does not record where documents end; pass the id that ends them (--eos-id)")
-    return eos_id
+    first, width = ids[:SNIFFED], ids.dtype.itemsize
+    if len(first) < 64:  # too few to tell
+        return
+    if not len(ids) % 2 and int(first[1::2].max()) < UPPER <= np.median(first[::2]):
+        likely = 2 * width
+    elif width > 2 and np.median(first) > LARGE:
+        likely = width // 2
+    else:
+        return
+    raise InputError(
+        f"{file}: as {ids.dtype.name} its first ids are {', '.join(map(str, first[:4].tolist()))}; they look like "
+        f"uint{8 * likely}. Pass the dtype in which they were written (--dtype)"
+    )
 
 
-def has_array_header(file: Path) -> bool:
-    """Whether the file begins as `numpy.save` writes arrays."""
-    with open_regular(file) as opened:
-        return opened.read(6) == b"\x93NUMPY"
-
-
-def is_token_file(file: Path) -> bool:
-    """Whether the file begins as llm.c's token files do."""
-    with open_regular(file) as opened:
-        return int.from_bytes(opened.read(4), "little") in DTYPES
-
-
-def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
-    files = [path] if path.is_file() else sorted(path.glob("*.bin"))
-    found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
-    eos_id = required(options.eos_id, files[0])
-    splits = {}
-    for split, paths in found.items():
-        # By their sizes; a file whose header announces another number is refused when it is read.
-        widths = [np.dtype(token_dtype_of(file)).itemsize for file in paths]
-        sizes = [max(0, file.stat().st_size - HEADER_BYTES) for file in paths]
-        tokens = sum(size // width for size, width in zip(sizes, widths, strict=True))
-        splits[split] = SplitFiles(paths, False, partial(_read_token_files, paths, eos_id), tokens)
-    return splits
-
-
-def token_dtype_of(file: Path) -> str:
-    """The dtype of the ids of a token file of llm.c; uint16 for other files."""
-    with open_regular(file) as opened:
-        magic = np.fromfile(opened, dtype="<i4", count=1)
-    return DTYPES.get(int(magic[0]) if len(magic) else 0, "<u2")
-
-
-def _read_token_files(files: list[Path], eos_id: int) -> Iterator[Rows]:
-    """The documents of token files, whose headers must announce as many tokens as there are."""
+def _read(files: list[Path], options: ImportOptions) -> Iterator[Rows]:
+    """Rows of arrays of two dimensions, documents of those of one."""
     for file in files:
-        with open_regular(file) as opened:
-            header = np.fromfile(opened, dtype="<i4", count=HEADER)
-        if len(header) < HEADER or int(header[0]) not in DTYPES:
-            raise InputError(f"{file}: does not begin as a token file of llm.c; check the format")
-        dtype, count = DTYPES[int(header[0])], int(header[2])
-        size = file.stat().st_size
-        # More bytes than announced are no tokens of this format, either.
-        if HEADER_BYTES + count * np.dtype(dtype).itemsize != size:
-            raise InputError(f"{file}: {size:,} bytes, but its header announces {count:,} tokens; it is cut")
-        tokens = map_regular(file, dtype, offset=HEADER_BYTES)
-        yield from documents_of(tokens, eos_id, file)
-
-
-NPY = ImportFormat("npy", ".npy arrays of ids", _open_arrays)
-LLMC = ImportFormat("llmc", "token files (.bin) of llm.c and speed-run repositories", _open_token_files)
-
-
-def _open_nanogpt(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
-    files = [path] if path.is_file() else [*path.glob("*.bin")]
-    # Dolma's tokenizer writes the same under another name; files with numpy's header are of the format npy.
-    if not files:
-        files = [file for file in path.rglob("*.npy") if not has_array_header(file)]
-    found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
-    if options.eos_id is None:
-        raise UsageError(
-            "nanogpt files do not record where documents end; pass the id that ends them (--eos-id, 50256 for GPT-2)"
-        )
-    eos_id = options.eos_id
-    dtype = {None: "<u2", "uint16": "<u2", "uint32": "<u4"}[options.token_dtype]
-
-    def read(files: list[Path]) -> Iterator[Rows]:
-        for file in files:
-            yield from documents_of(map_file(file, dtype), eos_id, file)
-
-    width = np.dtype(dtype).itemsize
-    return {
-        split: SplitFiles(files, False, partial(read, files), sum(file.stat().st_size for file in files) // width)
-        for split, files in found.items()
-    }
+        ids = ids_of(file, options.dtype)
+        if ids.ndim == 1:
+            assert options.eos_id is not None
+            yield from documents_of(ids, options.eos_id, file)
+            continue
+        # So many rows at a time; rows without columns have no ids, and are left out.
+        n = max(1, PORTION_TOKENS // max(1, ids.shape[1]))
+        for start in range(0, len(ids) if ids.shape[1] else 0, n):
+            part = ids[start : start + n]
+            yield rows_of(as_ids(part.reshape(-1), file), np.full(len(part), ids.shape[1]), None)
 
 
 def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[Rows]:
@@ -184,4 +202,4 @@ def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[
         yield rows_of(as_ids(tokens[begun:], file), np.array([len(tokens) - begun]), None)
 
 
-NANOGPT = ImportFormat("nanogpt", "train.bin and val.bin of nanoGPT", _open_nanogpt)
+TOKENS = ImportFormat("tokens", "ids without masks: .npy arrays, token files of llm.c, or raw ids (--dtype)", _open)

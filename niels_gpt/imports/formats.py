@@ -18,6 +18,7 @@ from niels_gpt.export.source import portions_of
 from niels_gpt.storage.regular import map_regular
 
 MOST_ID = 2**32 - 1  # episodes store ids as uint32
+DTYPES = ("uint8", "uint16", "uint32", "uint64", "int16", "int32", "int64")  # in which ids may be stored
 
 # Names of splits in other tools, in file and folder names. Files of a test split are not imported.
 SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": None}
@@ -29,15 +30,15 @@ class ImportOptions:
 
     Attributes:
         eos_id: the id that ends documents, where the files do not record where documents end.
-        token_dtype: "uint16" or "uint32", where the files do not record it.
+        dtype: one of `DTYPES`, where the files do not record it.
     """
 
     eos_id: int | None = None
-    token_dtype: str | None = None
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.token_dtype not in (None, "uint16", "uint32"):
-            raise UsageError(f"token_dtype is {self.token_dtype!r}; expected 'uint16' or 'uint32'")
+        if self.dtype not in (None, *DTYPES):
+            raise UsageError(f"dtype is {self.dtype!r}; expected one of {', '.join(DTYPES)}")
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,14 @@ class SplitFiles:
         has_mask: they record which tokens are trained.
         read: reads the rows, about a million tokens at a time.
         tokens: how many there are, by the sizes of files and by headers; `None` if these do not show it.
+        eos_id: the id that ends documents, where streams are cut after it.
     """
 
     files: list[Path]
     has_mask: bool
     read: Callable[[], Iterator[Rows]]
     tokens: int | None = None
+    eos_id: int | None = None
 
 
 @dataclass(frozen=True)

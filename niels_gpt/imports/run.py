@@ -17,24 +17,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from niels_gpt import ranges
 from niels_gpt.builds.build import Build
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
-from niels_gpt.imports.arrays import LLMC, NANOGPT, NPY
+from niels_gpt.imports.arrays import TOKENS
 from niels_gpt.imports.exported import exported
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
 from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
-from niels_gpt.imports.olmo import OLMO
-from niels_gpt.imports.samples import LITDATA, MDS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.storage.manifests import read_manifest
 from niels_gpt.storage.staging import check_target_free, real_path
 
-FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, NANOGPT, OLMO, LLMC, NPY, MDS, LITDATA)}
+FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, TOKENS)}
 
 
 def format_named(name: str) -> ImportFormat:
@@ -54,7 +54,7 @@ def import_episodes(
     out: str | Path,
     *,
     eos_id: int | None = None,
-    token_dtype: str | None = None,
+    dtype: str | None = None,
     vocab_size: int | None = None,
     shard_bytes: int | None = None,
     overwrite: bool = False,
@@ -69,8 +69,8 @@ def import_episodes(
         path: a directory or file (for megatron also a path without its suffix).
         form: a name of `FORMATS`.
         out: the episodes dataset to create.
-        eos_id: the id that ends documents; required by `nanogpt` and `llmc`, and by `npy` for arrays of one dimension.
-        token_dtype: "uint16" or "uint32", where the files do not record it.
+        eos_id: the id that ends documents; required by `tokens`, but for arrays of two dimensions.
+        dtype: of the ids in files without a header ("uint16", "uint32", ...); required by `tokens` for these.
         vocab_size: recorded in the manifest; ids must be below it.
         shard_bytes: as for `build_episodes`.
 
@@ -89,7 +89,7 @@ def import_episodes(
     if export is not None:
         export.check(source, progress)
     recorded = {} if export is None else export.source
-    splits = source_format.open(source, ImportOptions(eos_id, token_dtype))
+    splits = source_format.open(source, ImportOptions(eos_id, dtype))
     mask_dtype = _mask_dtype(source, splits)
     # Before the input is hashed, which may take hours; the build looks again.
     check_target_free(real_path(Path(out)), replaceable=MANIFEST_NAME if overwrite else None)
@@ -152,7 +152,12 @@ def _write_splits(
 def _write_rows(
     writer: EpisodeWriter, files: SplitFiles, vocab_size: int | None, source: Path, progress: Progress
 ) -> None:
-    """Write each text of a split as an episode; raise `UsageError` if an id is not in the vocabulary."""
+    """Write each text of a split as an episode.
+
+    Raises:
+        UsageError: an id is not in the vocabulary, or the one that ends documents occurs nowhere.
+    """
+    n_tokens = n_ends = 0
     for rows in files.read():
         if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
             raise UsageError(
@@ -161,3 +166,10 @@ def _write_rows(
             )
         writer.write(rows.ids, rows.lengths, rows.weights if files.has_mask else None)
         progress.advance(len(rows.ids))
+        n_tokens += len(rows.ids)
+        n_ends += 0 if files.eos_id is None else int(np.count_nonzero(rows.ids == files.eos_id))
+    if files.eos_id is not None and n_tokens and not n_ends:
+        raise UsageError(
+            f"{files.files[0]}: {files.eos_id} is none of its {n_tokens:,} ids, so no document would end; pass the id "
+            "that ends documents (--eos-id), and the dtype in which ids were written (--dtype)"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from tests.export.sources import Row, episodes
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 FAMILY = "qwen2.5"
-WITH_MASKS = ("megatron", "olmo", "mds", "litdata", "hf", "trl")
-STREAMS = ("nanogpt", "llmc")
+WITH_MASKS = ("megatron", "hf", "trl")
 
 
 @pytest.fixture(autouse=True)
@@ -59,26 +57,32 @@ def test_masks_are_judged(form: str, tmp_path: Path) -> None:
     assert judged(tmp_path / "bad-out", sample=3).rows == 3
 
 
-@pytest.mark.parametrize("form", STREAMS)
-def test_streams_are_cut_at_the_end_of_text(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["train.bin", "llmc.bin", "train.npy"])
+def test_streams_are_cut_at_the_end_of_text(name: str, tmp_path: Path) -> None:
     eos = renderer_of(FAMILY).encoder.added_ids["<|im_end|>"]
-    export(made(tmp_path / "in"), form, tmp_path / "out")
-    report = judged(tmp_path / "out" if form == "llmc" else tmp_path / "out" / "train.bin")
+    ids = np.array([token for sample in samples(FAMILY) for token in sample.ids], dtype="<u2")
+    if name == "train.npy":
+        np.save(tmp_path / name, ids)
+    else:
+        header = [20240520, 1, len(ids)] + [0] * 253 if name == "llmc.bin" else []
+        (tmp_path / name).write_bytes(np.array(header, dtype="<i4").tobytes() + ids.tobytes())
+    report = judged(tmp_path / name)
     ends = sum(sample.ids.count(eos) for sample in samples(FAMILY))
     # The tiny tokenizer's eos is the end-of-turn, so each turn is a document.
     assert report.rows >= ends
-    assert report.source["form"] == form
+    assert report.tokens == len(ids)
+    assert report.source["form"] == "tokens"
     assert "mask-missing" in report.rules()
-    assert diagnose(tmp_path / "out").rows == 2
+    assert diagnose(tmp_path).rows == 1
 
 
 def test_masks_beside_ids_are_not_taken_for_ids(tmp_path: Path) -> None:
-    """Their bytes look like other ids than those of `token_ids_part`, and they come first by name."""
     ids = np.arange(70_000, 70_040, dtype="<u4")
     ids.tofile(tmp_path / "token_ids_part_0000.npy")
     np.ones(len(ids), dtype=np.bool_).tofile(tmp_path / "labels_mask_part_0000.npy")
-    (tmp_path / "token_ids_part_0000.csv.gz").write_bytes(gzip.compress(b"0,40,0,a,0\n"))
-    files = TokenFiles(tmp_path, "olmo")
+    with pytest.raises(InputError, match=r"labels_mask_part_0000\.npy: a mask by its name"):
+        judged(tmp_path)
+    files = TokenFiles(tmp_path / "token_ids_part_0000.npy", "tokens")
     (read,) = (part for split in files.splits().values() for part in split.read())
     assert read.ids.tolist() == ids.tolist()
 
@@ -87,7 +91,7 @@ def test_arrays_of_rows(tmp_path: Path) -> None:
     width = min(len(sample.ids) for sample in samples(FAMILY))
     np.save(tmp_path / "rows.npy", np.array([sample.ids[:width] for sample in samples(FAMILY)], dtype=np.uint16))
     report = judged(tmp_path / "rows.npy")
-    assert (report.rows, report.source["form"]) == (8, "npy")
+    assert (report.rows, report.source["form"]) == (8, "tokens")
     np.save(tmp_path / "rows.npy", np.full((2, 5), 60_000, dtype=np.uint16))
     assert "id-out-of-range" in judged(tmp_path / "rows.npy").rules("error")
 
@@ -106,7 +110,7 @@ def test_splits_and_faults(tmp_path: Path) -> None:
 
 
 def test_the_command_reads_them(tmp_path: Path) -> None:
-    export(made(tmp_path / "in", wrong=True), "litdata", tmp_path / "out")
+    export(made(tmp_path / "in", wrong=True), "megatron", tmp_path / "out")
     done = run_cli("doctor", tmp_path / "out", "--tokenizer", folder_of(FAMILY), "--renderer", FAMILY)
     assert (done.returncode, done.stderr) == (1, "")
     assert f"{tmp_path / 'out'} train row 0" in done.stdout
@@ -126,7 +130,7 @@ def test_ids_without_a_header_are_read_by_their_first_ids(name: str, dtype: str,
     ids.tofile(tmp_path / name)
     for path in (tmp_path, tmp_path / name):
         report = judged(path)
-        assert (report.rows, report.tokens, report.source["form"]) == (8, len(ids), "nanogpt")
+        assert (report.rows, report.tokens, report.source["form"]) == (8, len(ids), "tokens")
         assert "id-out-of-range" not in report.rules()
 
 
@@ -201,7 +205,7 @@ def test_a_stream_without_ends_is_read_in_portions(tmp_path: Path, monkeypatch: 
     np.arange(20_000).astype("uint16").tofile(tmp_path / "train.bin")
     whole = diagnose(tmp_path).to_json()
     monkeypatch.setattr("niels_gpt.imports.arrays.PORTION_TOKENS", 8192)
-    files = TokenFiles(tmp_path / "train.bin", "nanogpt").splits()["train"]
+    files = TokenFiles(tmp_path / "train.bin", "tokens").splits()["train"]
     assert max(len(rows.ids) for rows in files.read()) == 8192
     assert diagnose(tmp_path).to_json() == whole
     assert whole["rows"] == 5

@@ -32,7 +32,7 @@ from tests.conftest import EOT
 from tests.export.sources import Row, episodes, pretrain_cache, random_rows
 from tests.renderers.tiny_families import folder_of
 
-FORMS = ("megatron", "olmo", "mds", "litdata", "hf", "trl", "nanogpt", "llmc")
+FORMS = ("megatron", "hf", "trl")
 
 
 def opened(path: Path | str, *tokenizers: str) -> tuple[Explorer, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import random
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ from niels_gpt.episodes.format import open_manifest
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
-from tests.export.sources import EOT, Row, episodes, pretrain_cache, random_rows
+from tests.export.sources import EOT, Row, episodes, random_rows
 from tests.export.test_others import as_written
 
 
@@ -32,7 +31,7 @@ def read(dataset: Path, split: str = "train") -> list[tuple[list[int], list[floa
     return found
 
 
-@pytest.mark.parametrize("form", ["hf", "megatron", "olmo", "mds", "litdata"])
+@pytest.mark.parametrize("form", ["hf", "megatron"])
 def test_ids_and_mask_come_back(tmp_path: Path, form: str) -> None:
     rows, val = random_rows(80), random_rows(9, seed=4)
     export(episodes(tmp_path / "in", rows, val), form, tmp_path / "out")
@@ -50,16 +49,6 @@ def test_packed_rows_come_back_as_episodes(tmp_path: Path) -> None:
     export(episodes(tmp_path / "in", rows), "trl", tmp_path / "out", packing=True, max_length=50)
     import_episodes(tmp_path / "out", "hf", tmp_path / "back")
     assert sorted(read(tmp_path / "back")) == sorted(as_written(rows))
-
-
-def test_a_stream_comes_back_by_its_end_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("niels_gpt.imports.arrays.PORTION_TOKENS", 7)
-    source, rows = pretrain_cache(tmp_path / "cache")
-    export(source, "nanogpt", tmp_path / "out")
-    import_episodes(tmp_path / "out", "nanogpt", tmp_path / "back", eos_id=EOT)
-    assert [ids for ids, _ in read(tmp_path / "back")] == [row.ids for row in rows]
-    with pytest.raises(UsageError, match="--eos-id"):
-        import_episodes(tmp_path / "out", "nanogpt", tmp_path / "no")
 
 
 def write_parquet(path: Path, **columns: Any) -> Path:
@@ -120,35 +109,31 @@ def test_foreign_rows_that_are_wrong(tmp_path: Path, columns: dict[str, Any], me
 
 
 def test_files_that_are_cut(tmp_path: Path) -> None:
-    source = episodes(tmp_path / "in", random_rows(20))
-    for form in ("megatron", "olmo"):
-        export(source, form, tmp_path / form)
-        (tmp_path / form / "export.json").unlink()  # as from another program, whose files have no checksums
-    for form, name, message in (
-        ("megatron", "train.idx", r"train.idx: .* it is cut"),
-        ("megatron", "train.bin", r"the files do not belong together"),
-        ("olmo", "train/labels_mask_part_0000.npy", r"labels_mask_part_0000.npy: \S+ entries for \S+ bytes of tokens"),
+    export(episodes(tmp_path / "in", random_rows(20)), "megatron", tmp_path / "out")
+    (tmp_path / "out" / "export.json").unlink()  # as from another program, whose files have no checksums
+    for name, message in (
+        ("train.idx", r"train.idx: .* it is cut"),
+        ("train.bin", r"the files do not belong together"),
     ):
-        path = tmp_path / form / name
+        path = tmp_path / "out" / name
         whole = path.read_bytes()
         path.write_bytes(whole[:-2])
         with pytest.raises((InputError, UsageError), match=message):
-            import_episodes(tmp_path / form, form, tmp_path / "back")
+            import_episodes(tmp_path / "out", "megatron", tmp_path / "back")
         path.write_bytes(whole)
         assert not (tmp_path / "back").exists()
     with pytest.raises(InputError, match="holds no parquet file"):
-        import_episodes(tmp_path / "olmo", "hf", tmp_path / "back")
+        import_episodes(tmp_path / "out", "hf", tmp_path / "back")
     with pytest.raises(InputError, match="no such file or directory"):
         import_episodes(tmp_path / "nowhere", "hf", tmp_path / "back")
     with pytest.raises(UsageError, match=r"did you mean 'megatron'"):
-        import_episodes(tmp_path / "olmo", "megatorn", tmp_path / "back")
+        import_episodes(tmp_path / "out", "megatorn", tmp_path / "back")
 
 
-@pytest.mark.parametrize("form", ["megatron", "olmo", "nanogpt", "llmc", "litdata", "mds", "hf"])
+@pytest.mark.parametrize("form", ["megatron", "hf"])
 def test_damage_of_an_export_is_found_before_it_is_imported(tmp_path: Path, form: str) -> None:
     """Without checksums a changed id, or a mask that was lost, would be imported without a word."""
     export(episodes(tmp_path / "in", random_rows(20)), form, tmp_path / "out")
-    options: dict[str, Any] = {"eos_id": 0} if form in ("nanogpt", "llmc") else {}
     data = sorted(path for path in (tmp_path / "out").rglob("*") if path.suffix not in (".json", ".md", ""))
     file = data[0]
     whole, at = file.read_bytes(), file.stat().st_size // 2
@@ -161,16 +146,16 @@ def test_damage_of_an_export_is_found_before_it_is_imported(tmp_path: Path, form
         if damaged is not None:
             file.write_bytes(damaged)
         with pytest.raises(InputError, match=f"^{re.escape(str(file))}: .*{said}.*remove export.json"):
-            import_episodes(tmp_path / "out", form, tmp_path / "back", **options)
+            import_episodes(tmp_path / "out", form, tmp_path / "back")
         assert not (tmp_path / "back").exists()
     file.write_bytes(whole)
-    import_episodes(tmp_path / "out", form, tmp_path / "back", **options)
+    import_episodes(tmp_path / "out", form, tmp_path / "back")
 
 
 def test_a_part_of_an_export_is_compared_alone(tmp_path: Path) -> None:
     """A prefix of Megatron's, or one folder: what is not imported may be missing."""
     source = episodes(tmp_path / "in", random_rows(20))
-    for form, part in (("megatron", "train"), ("olmo", "train"), ("hf", "data")):
+    for form, part in (("megatron", "train"), ("hf", "data")):
         out = tmp_path / form
         export(source, form, out)
         (out / "README.md").unlink()
@@ -256,25 +241,3 @@ def test_columns_of_another_kind(tmp_path: Path, columns: dict[str, Any], messag
     write_parquet(tmp_path / "in" / "train.parquet", **columns)
     with pytest.raises(InputError, match=message):
         import_episodes(tmp_path / "in", "hf", tmp_path / "back")
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "letters", "not gzip", "empty line"])
-def test_damaged_documents_of_olmo_name_the_file(tmp_path: Path, damage: str) -> None:
-    export(episodes(tmp_path / "in", random_rows(80)), "olmo", tmp_path / "out")
-    (tmp_path / "out" / "export.json").unlink()  # as from another program, whose files have no checksums
-    path = next((tmp_path / "out").rglob("*.csv.gz"))
-    packed, lines = path.read_bytes(), gzip.decompress(path.read_bytes())
-    first = lines.index(b"\n") + 1
-    data = {
-        "cut": packed[: len(packed) // 2],
-        "flipped": packed[: len(packed) // 2] + bytes([packed[len(packed) // 2] ^ 4]) + packed[len(packed) // 2 + 1 :],
-        "letters": gzip.compress(lines[:first] + b"x,y\n" + lines[first:]),
-        "not gzip": lines,
-        "empty line": gzip.compress(lines[:first] + b"\n" + lines[first:]),
-    }[damage]
-    path.write_bytes(data)
-    with pytest.raises(InputError) as found:
-        import_episodes(tmp_path / "out", "olmo", tmp_path / "back")
-    assert str(path) in str(found.value)
-    if damage in ("letters", "empty line"):
-        assert f"{path}:2: expected the start and end of a document" in str(found.value)
