@@ -30,7 +30,7 @@ from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.inputs import expand
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.storage.checksums import file_record, find_damage
+from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.regular import is_regular, map_regular, open_regular, read_regular
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import cli_here
@@ -73,17 +73,12 @@ def no_waiting() -> Iterator[None]:
 # The functions that open files
 
 
-def _consume(lines: Iterator[Any]) -> object:
-    return list(lines)
-
-
 READERS: dict[str, Callable[[Path], object]] = {
     "is_regular": is_regular,
     "open_regular": open_regular,
     "read_regular": read_regular,
     "map_regular": lambda path: map_regular(path, "u1"),
     "file_record": file_record,
-    "find_damage": lambda path: _consume(find_damage(path, "00000000")),
 }
 
 

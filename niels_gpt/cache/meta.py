@@ -241,7 +241,7 @@ def _sampled(path: Path) -> dict[str, Any]:
             file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
             seen.update(file.read(SAMPLE_BYTES))
     # The prefix keeps it from being taken for the hash of all bytes.
-    return {"bytes": size, "sha256": f"samples:{seen.hexdigest()}", "crc32_blocks": ""}
+    return {"bytes": size, "sha256": f"samples:{seen.hexdigest()}"}
 
 
 def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:

@@ -5,7 +5,7 @@
     files.py          one file: written aside, flushed, renamed;  staging.py: a directory likewise
     regular.py        reading what should be a file: never waits for a pipe
     locks.py          locks between processes, released however a process ends
-    checksums.py      sha256 of a file, and CRCs of its blocks, which locate damage
+    checksums.py      size and sha256 of a file
     manifests.py      the JSON file that is written last: its fields, its own hash, and the files that it lists
 
     remote.py         files at URLs, and downloads that continue where they broke off;  remote_manifests.py: which

@@ -3,7 +3,7 @@
 `meta.json` of a cache and `episodes.json` of an episodes dataset are manifests. A directory that has one is complete::
 
     {"kind": "sft", "seed": 42, "tokenizer_sha256": "9f86...", ...
-     "files": {"train_tokens.bin": {"bytes": 5120, "sha256": "...", "crc32_blocks": "..."}, ...},
+     "files": {"train_tokens.bin": {"bytes": 5120, "sha256": "..."}, ...},
      "manifest_sha256": "60303a..."}
 
 `manifest_sha256` is the hash of all other contents, as canonical JSON, so a change of any field is found while white
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -30,7 +29,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import CacheError, UsageError, shown, without_passwords
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.checksums import BLOCK_BYTES, file_record, find_damage
+from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.regular import is_regular, read_regular
 
 HASH_KEY: Final = "manifest_sha256"
@@ -87,14 +86,7 @@ OBJECT: Final = Field("an object", lambda value: isinstance(value, dict))
 COUNTS: Final = objects_of(COUNT)
 IDS: Final = objects_of(integer(0, MOST_IDS - 1))
 VOCAB_SIZE: Final = integer(1, MOST_IDS)
-FILE: Final = {
-    "bytes": COUNT,
-    "sha256": TEXT,
-    "crc32_blocks": Field(
-        "a run of eight hex digits for each block",
-        lambda value: isinstance(value, str) and re.fullmatch("([0-9a-f]{8})*", value) is not None,
-    ),
-}
+FILE: Final = {"bytes": COUNT, "sha256": TEXT}
 
 
 def check_fields(path: Path, values: Mapping[str, Any], fields: Mapping[str, Field], within: str = "") -> None:
@@ -231,13 +223,6 @@ def check_file_records(path: Path, manifest: Manifest) -> None:
     """Raise `CacheError` unless the manifest lists only files below its directory, each with a complete record."""
     check_objects(path, manifest, "files", FILE)
     check_file_names(path, manifest["files"])
-    for name, record in manifest["files"].items():
-        blocks = -(-record["bytes"] // BLOCK_BYTES)  # rounded up
-        if len(record["crc32_blocks"]) != 8 * blocks:
-            raise CacheError(
-                f"{path}: files.{name}.crc32_blocks has {len(record['crc32_blocks']):,} digits for "
-                f"{record['bytes']:,} bytes; expected {8 * blocks:,}. {REPAIR}"
-            )
 
 
 def check_file_names(path: Path, names: Iterable[str]) -> None:
@@ -294,28 +279,13 @@ def bytes_of(files: FileRecords) -> int:
 
 
 def verify_files(folder: Path, files: FileRecords, progress: Progress = SILENT) -> Iterator[str]:
-    """Read every listed file and yield a line for each damaged block, with its offset."""
+    """Read every listed file and yield a line for each whose sha256 is another than recorded."""
     progress.begin(f"reading {folder.name}", total=bytes_of(files), unit="bytes")
     for name, record in files.items():
         path = folder / name
-        # The sha256 decides; the CRCs of the blocks are compared only to say where the damage is.
-        if file_record(path, progress).sha256 != record["sha256"]:
-            damaged = list(_damage_lines(path, record["crc32_blocks"]))
-            yield from damaged
-            if not damaged:
-                yield f"{path}: another sha256 than recorded, but its blocks agree: the record was edited. {REPAIR}"
-
-
-def _damage_lines(path: Path, crc32_blocks: str) -> Iterator[str]:
-    for damage in find_damage(path, crc32_blocks):
-        last = damage.offset + damage.length - 1
-        line = f"{path}: damaged between bytes {damage.offset:,} and {last:,}"
-        if damage.single_bytes:
-            line += "; explained by one changed byte: " + " or ".join(
-                f"offset {offset} is 0x{found:02x}, was 0x{expected:02x}"
-                for offset, found, expected in damage.single_bytes
-            )
-        yield f"{line}. {REPAIR}"
+        found = file_record(path, progress).sha256
+        if found != record["sha256"]:
+            yield f"{path}: damaged: its sha256 is {found}; expected {record['sha256']}. {REPAIR}"
 
 
 # Digits, spaces, code and four scripts: two different tokenizers hardly agree on all of them.

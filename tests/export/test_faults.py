@@ -101,7 +101,7 @@ def test_a_changed_byte_of_the_source_is_found(tmp_path: Path) -> None:
     data = bytearray(tokens.read_bytes())
     data[-2] ^= 1
     tokens.write_bytes(data)
-    with pytest.raises(CacheError, match=rf"train_tokens\.bin: damaged between .*offset {len(data) - 2} is"):
+    with pytest.raises(CacheError, match=r"train_tokens\.bin: damaged: its sha256 is"):
         export(source, "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     export(source, "hf", tmp_path / "out", limit=1)  # reads the beginning alone, so the bytes are not compared
