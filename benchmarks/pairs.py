@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 TURN_SECONDS = 0.004  # short turns follow the machine's drift; a call that takes longer is a turn of its own
-PROBED = 16  # calls that are timed together: loaders make up to 8 batches in one call and none in those after it
+PROBED = 16  # calls that are timed together to find how many make a turn
 ROUNDS = 60
 
 

@@ -72,15 +72,6 @@ class EpisodeBatch(TensorFields):
     prefixes: torch.Tensor | None = None
     media: dict[str, torch.Tensor] | None = None
 
-    @classmethod
-    def of(cls, **fields: Any) -> Self:
-        """As the constructor, but fields are not checked; those left out have their defaults."""
-        # 0.2 µs in place of 1.6 for each batch: the constructor of a frozen class sets each of the 17 fields by a call.
-        # The defaults are attributes of the class, where an instance without the field finds them.
-        batch = object.__new__(cls)
-        batch.__dict__.update(fields)
-        return batch
-
     def __repr__(self) -> str:
         """One line of shapes and counts; the tensors are attributes."""
         return f"<{type(self).__name__}: {self._summary()}>"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.batch import EpisodeBatch, WindowBatch
-from niels_gpt.episodes.batches import TOKEN_BYTES, Batches, BatchOptions, hash_of
+from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import joined
 from niels_gpt.episodes.order.sampling import Sampling, episode_groups, schedule_of
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule, ShardWindows
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
-from niels_gpt.episodes.rows import BatchSums, EpisodeReader, TrainingRows
+from niels_gpt.episodes.rows import EpisodeReader, Layout, TrainingRows
 from niels_gpt.episodes.settings import flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
@@ -38,8 +37,6 @@ from niels_gpt.format.gather import Buffers
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.required_torch import torch
-
-PLAIN_TOKEN_BYTES = 20  # x, y and mask
 
 
 def open_batch_source(
@@ -119,7 +116,6 @@ class BatchSource(Batches[EpisodeBatch]):
         self.uses_mask = (split.has_windows or split.has_mask) and options.use_mask
         self._batch_class = WindowBatch if split.has_windows else EpisodeBatch
         self._has_layout = plan is not None or split.has_segments  # rows may hold several texts
-        self.token_bytes = TOKEN_BYTES if self._has_layout else PLAIN_TOKEN_BYTES
         # Not a method: with a cycle of references, a loader that is dropped would keep its shards from being evicted.
         open_reader = partial(
             EpisodeReader,
@@ -141,74 +137,48 @@ class BatchSource(Batches[EpisodeBatch]):
         assert self._stream is not None
         return self._stream.reader(spans, None if place is None else self.starting_place(place))
 
-    def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
-        """At most `n` batches from a place on, each with the place after it; none follows a batch with empty rows.
-
-        Where shards come from a store, they end with the batch that ends a window: more shards might not fit.
-
-        Making them together takes less time: for small batches, numpy's calls cost more than the work they do.
+    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
+        """See `Batches`.
 
         Raises:
-            CacheError: as `batch`, for any of them.
+            CacheError: an id is outside the vocabulary, or a mask value is not a weight (file, record and token named).
         """
         o = self.options
         # Arithmetic up to here: which rows, and where they are in the files. Nothing is read before `training_rows`.
-        drawn = self.draw(place, n)
-        # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
-        rank_rows = [rows[self.own_rows] for rows, _ in drawn]
-        spans = self._locator.of_rows(rank_rows[0] if len(drawn) == 1 else np.concatenate(rank_rows))
+        rows, after = self.draw(place)
+        spans = self._locator.of_rows(rows[self.own_rows])
         reader = self._reader_of(spans, place)
-        gathered = reader.training_rows(spans, o.pad_id, batches=len(drawn), with_layout=self._has_layout)
-        layouts = self._layouts(gathered)
-        episodes, first = spans.of_episodes(spans.episode), 0
-        batches = []
-        for i, ((rows, after), sums) in enumerate(zip(drawn, gathered.sums, strict=True)):
-            of_rank = slice(i * o.batch_size, (i + 1) * o.batch_size)
-            global_trained, global_sum = self._global_sums(rows, sums, place)
-            # Two batches of 3 and 2 episodes: of the episodes 7 2 9 4 1 the first has 7 2 9, the second 4 1.
-            of_batch = episodes[first : first + sums.episodes]
-            first += sums.episodes
-            media: dict[str, torch.Tensor] | None = None
-            if o.images is not None:
-                arrays = joined(self.split.images_of(of_batch), o.images)
-                media = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            batch = self._batch_class.of(
-                x=torch.from_numpy(gathered.x[of_rank]),
-                y=torch.from_numpy(gathered.y[of_rank]),
-                mask=torch.from_numpy(gathered.mask[of_rank]),
-                episodes=of_batch,
-                num_trained_tokens=sums.trained,
-                mask_sum=sums.weight,
-                global_num_trained_tokens=global_trained,
-                global_mask_sum=global_sum,
-                num_tokens=sums.tokens,
-                lengths=spans.used[of_rank],
-                media=media,
-                state=self.state(after),
-                **layouts[i],
-            )
-            batches.append((batch, after))
-        return batches
+        gathered = reader.training_rows(spans, o.pad_id, with_layout=self._has_layout)
+        global_trained, global_sum = self._global_sums(rows, gathered, place)
+        episodes = spans.of_episodes(spans.episode)
+        media: dict[str, torch.Tensor] | None = None
+        if o.images is not None:
+            arrays = joined(self.split.images_of(episodes), o.images)
+            media = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        batch = self._batch_class(
+            x=torch.from_numpy(gathered.x),
+            y=torch.from_numpy(gathered.y),
+            mask=torch.from_numpy(gathered.mask),
+            episodes=episodes,
+            num_trained_tokens=gathered.trained,
+            mask_sum=gathered.weight,
+            global_num_trained_tokens=global_trained,
+            global_mask_sum=global_sum,
+            num_tokens=int(spans.used.sum()),
+            lengths=spans.used,
+            media=media,
+            state=self.state(after),
+            **_layout_fields(gathered.layout),
+        )
+        return batch, after
 
-    def draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
-        """See `Batches`. Where shards come from a store, the batch that ends a window is the last: more may not fit."""
-        drawn = super().draw(place, n)
-        if self._stream is None:
-            return drawn
-        schedule, begun = self.schedule, self.starting_place(place)
-        assert isinstance(schedule, ShardWindows)  # see `stream_of`
-        end = schedule.window_end(begun)
-        # A window that ends at row 10, batches that end at 4 8 12 16: the third is the last that is drawn.
-        in_window = (after.epoch == begun.epoch and after.position < end for _, after in drawn)
-        return drawn[: sum(takewhile(bool, in_window)) + 1]
-
-    def _global_sums(self, rows: Int64s, rank_sums: BatchSums, place: Place) -> tuple[int | None, float | None]:
-        """Trained tokens and mask sum over the rows of all ranks; `rank_sums` are this rank's."""
+    def _global_sums(self, rows: Int64s, own: TrainingRows, place: Place) -> tuple[int | None, float | None]:
+        """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""
         # Computed from the files, not summed over processes: with collective calls in a loader, ranks would wait for
         # each other, and for ever where one of them stops earlier.
         o = self.options
         if o.world_size == 1:
-            return rank_sums.trained, rank_sums.weight
+            return own.trained, own.weight
         if not o.global_counts:
             return None, None
         if self.counts:
@@ -216,30 +186,6 @@ class BatchSource(Batches[EpisodeBatch]):
         spans = self._locator.of_rows(rows)
         trained, sums = self._reader_of(spans, place).trained_targets(spans)
         return int(trained.sum()), float(sums.sum())
-
-    def _layouts(self, gathered: TrainingRows) -> list[dict[str, Any]]:
-        """For each batch the fields that separate the texts of a row; empty if each row has one text."""
-        layout, B = gathered.layout, self.options.batch_size
-        if layout is None:
-            return [{}] * len(gathered.sums)
-        layouts: list[dict[str, Any]] = []
-        first = 0
-        for i, sums in enumerate(gathered.sums):
-            batch_rows = slice(i * B, (i + 1) * B)
-            fields: dict[str, npt.NDArray[Any]] = {
-                "segment_ids": layout.segment_ids[batch_rows],
-                "position_ids": layout.position_ids[batch_rows],
-            }
-            if layout.prefixes is not None:  # attention by sequences cannot express them
-                fields["prefixes"] = layout.prefixes[batch_rows]
-            elif layout.cu_seqlens is not None:
-                # A copy: what was gathered has room for many more texts.
-                fields["cu_seqlens"] = layout.cu_seqlens[first : first + sums.sequences + 1].copy()
-                first += sums.sequences + 1
-            tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in fields.items()}
-            longest = {} if layout.cu_seqlens is None else {"max_seqlen": sums.longest}
-            layouts.append(tensors | longest)
-        return layouts
 
     def flat_rows(self, rows: Int64s) -> tuple[npt.NDArray[np.uint32], Int64s, npt.NDArray[Any], Int64s]:
         """Rows without padding, one after another: ids, lengths of the rows, weights, and each token's text number.
@@ -314,3 +260,17 @@ class BatchSource(Batches[EpisodeBatch]):
         # run may resume with others.
         cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
         return hash_of(parts | cutting), hash_of(parts)
+
+
+def _layout_fields(layout: Layout | None) -> dict[str, Any]:
+    """The fields that separate the texts of a row; empty if each row has one text."""
+    if layout is None:
+        return {}
+    fields: dict[str, Any] = {
+        "segment_ids": torch.from_numpy(layout.segment_ids),
+        "position_ids": torch.from_numpy(layout.position_ids),
+    }
+    if layout.prefixes is not None:  # attention by sequences cannot express them
+        return fields | {"prefixes": torch.from_numpy(layout.prefixes)}
+    assert layout.cu_seqlens is not None
+    return fields | {"cu_seqlens": torch.from_numpy(layout.cu_seqlens), "max_seqlen": layout.max_seqlen}

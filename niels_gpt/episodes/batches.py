@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.index_sets import Int64s
-from niels_gpt.episodes.order.schedule import EMPTY, Schedule, batches_left, skip, starting_place, take
+from niels_gpt.episodes.order.schedule import Schedule, batches_left, skip, starting_place, take
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.settings import ensure_log_output
 from niels_gpt.errors import UsageError
@@ -24,7 +24,6 @@ from niels_gpt.required_torch import torch
 from niels_gpt.seeds import MAX_LENGTH
 
 NO_EPOCHS = "batch_sampling_mode is 'random', which has no epochs"
-TOKEN_BYTES = 32  # of a batch with layout: x, y, positions of 8 each, mask and segments of 4
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,6 @@ class Batches(ABC, Generic[Batch]):
         options: sizes, ranks and the seed.
         schedule: which row is at which position.
         fingerprint: a hash of everything that decides which row is at a place; set by the subclass.
-        token_bytes: how many bytes of a batch a token takes, at most.
 
     Class attributes:
         logger: takes the line of each epoch.
@@ -91,15 +89,14 @@ class Batches(ABC, Generic[Batch]):
 
     logger: ClassVar[logging.Logger]
     fingerprint: str
-    token_bytes: int = TOKEN_BYTES
     _earlier_fingerprint: str = ""  # as states of version 1 have it
 
     def __init__(self, split: EpisodeSplit, options: BatchOptions, schedule: Schedule) -> None:
         self.split, self.options, self.schedule = split, options, schedule
 
     @abstractmethod
-    def batches(self, place: Place, n: int) -> list[tuple[Batch, Place]]:
-        """At most `n` batches from a place on, each with the place after it; none follows a batch with empty rows."""
+    def batch(self, place: Place) -> tuple[Batch, Place]:
+        """The batch at a place, on the CPU, and the place after it."""
 
     @abstractmethod
     def in_order(self) -> Batches[Batch]:
@@ -117,10 +114,6 @@ class Batches(ABC, Generic[Batch]):
         ensure_log_output()  # a worker process that was spawned, not forked, has not done this
         self.logger.info(self.describe_epoch(epoch))
 
-    def batch(self, place: Place) -> tuple[Batch, Place]:
-        """The batch at a place, on the CPU, and the place after it; raises as `batches`."""
-        return self.batches(place, 1)[0]
-
     @property
     def global_rows(self) -> int:
         """Rows in a batch over all ranks."""
@@ -131,21 +124,9 @@ class Batches(ABC, Generic[Batch]):
         """This rank's part of the rows of a global batch: rank 1 of batches of 4 takes rows 4 to 7."""
         return slice(self.options.rank * self.options.batch_size, (self.options.rank + 1) * self.options.batch_size)
 
-    def draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
-        """The rows of at most `n` global batches, each with the place after it."""
-        # Batches of 4 rows from position 4 on end at 8, 12 and 16.
-        size, begun = self.global_rows, self.starting_place(place)
-        ends = range(begun.position + size, begun.position + n * size + 1, size)
-        if self.schedule.n is None or ends[-1] <= self.schedule.n:  # the common case: all in one epoch
-            found = self.schedule.rows(begun.epoch, begun.position, ends[-1]).reshape(n, size)
-            return [(rows, Place(begun.epoch, end)) for rows, end in zip(found, ends, strict=True)]
-        drawn = []
-        for _ in range(n):
-            rows, place = take(self.schedule, place, size, drop_last=self.options.drop_last)
-            drawn.append((rows, place))
-            if rows[-1] == EMPTY:  # `SpanLocator` needs empty rows to come last
-                break
-        return drawn
+    def draw(self, place: Place) -> tuple[Int64s, Place]:
+        """The rows of the global batch at a place, and the place after it."""
+        return take(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
 
     def starting_place(self, place: Place) -> Place:
         """The place of the batch at `place`: at the start of the next epoch, if too few rows are left in this one."""

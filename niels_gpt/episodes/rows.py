@@ -85,53 +85,37 @@ class Column:
         return values.reshape(spans.filled, spans.width)
 
 
-class BatchSums(NamedTuple):
-    """Counts over the rows of one batch.
-
-    Attributes:
-        trained: targets with a weight above 0.
-        weight: the sum of the weights.
-        tokens, episodes: how many the rows hold.
-        sequences, longest: with a layout: how many texts have an input, and rows padding; and the longest of these.
-    """
-
-    trained: int
-    weight: float
-    tokens: int
-    episodes: int
-    sequences: int
-    longest: int
-
-
 class Layout(NamedTuple):
     """The separation of texts within rows, in the forms that attention takes.
 
     Attributes:
         segment_ids, position_ids: int32 and int64, shape (B, T), see `packing.Layout`.
-        cu_seqlens: int32, of each batch one after the other; `None` where texts see others.
+        cu_seqlens, max_seqlen: where sequences begin, int32, and the longest; `None` where texts see others.
         prefixes: int32, shape (B, T, 2), see `RowSpans.prefix_columns`; `None` where texts see no others.
     """
 
     segment_ids: npt.NDArray[np.int32]
     position_ids: Int64s
     cu_seqlens: npt.NDArray[np.int32] | None
+    max_seqlen: int | None
     prefixes: npt.NDArray[np.int32] | None
 
 
 class TrainingRows(NamedTuple):
-    """The rows of one or several batches of one size, batch after batch.
+    """The rows of a batch.
 
     Attributes:
         x, y: int64, shape (B, T).
         mask: the loss weights of the targets, float32, shape (B, T).
-        sums: of each batch.
+        trained, weight: how many targets have a weight above 0, and the sum of the weights.
         layout: `None` if it was not requested.
     """
 
     x: Int64s
     y: Int64s
     mask: npt.NDArray[np.float32]
-    sums: list[BatchSums]
+    trained: int
+    weight: float
     layout: Layout | None
 
 
@@ -183,14 +167,11 @@ class EpisodeReader:
         """Whether episodes may have several texts."""
         return self._segments is not None
 
-    def training_rows(
-        self, spans: RowSpans, pad_id: int, *, batches: int = 1, with_layout: bool = False
-    ) -> TrainingRows:
-        """Inputs, targets, weights and sums of rows, and with `with_layout` what separates their texts.
+    def training_rows(self, spans: RowSpans, pad_id: int, *, with_layout: bool = False) -> TrainingRows:
+        """Inputs, targets and weights of rows, and with `with_layout` what separates their texts.
 
         Args:
             pad_id: fills `x` and `y` on padding.
-            batches: the rows are those of so many batches of one size.
 
         Raises:
             CacheError: an id is outside the vocabulary, or a mask value is not a weight (file, record and token named).
@@ -198,27 +179,17 @@ class EpisodeReader:
         kernel, limit = native(), self._vocab_size
         # The kernel compares the ids of files with the limit, and numpy those of the padding too.
         if kernel is not None and (limit is None or pad_id < limit):
-            found = self._by_kernel(kernel, spans, pad_id, batches, with_layout)
+            found = self._by_kernel(kernel, spans, pad_id, with_layout)
             if found is not None:
                 return found
         # With numpy, where there is no kernel or it does not fit; and after a wrong value, which is named here.
         texts = self.texts(spans)
         weights = targets_of(self.weights(spans, texts))
         x, y = shifted(self.ids(spans, pad_id))
-        # Two batches of rows that hold 3 4 and 5 2 tokens have 7 and 7.
-        tokens = spans.used.reshape(batches, -1).sum(axis=1).tolist()
-        rows = spans.B // batches
-        # Episodes in rows 0 0 1 3, two rows a batch: batches 0 0 0 1, so 3 and 1.
-        episodes = np.bincount(spans.of_episodes(spans.row) // rows, minlength=batches).tolist()
-        sums = [BatchSums(0, 0.0, n_tokens, n, 0, 0) for n_tokens, n in zip(tokens, episodes, strict=True)]
-        sums, layout = _with_weights(sums, weights), None
-        if with_layout:
-            sums, layout = self._layout(spans, texts, sums)
-        return TrainingRows(x, y, weights.astype(np.float32, order="C"), sums, layout)
+        layout = self._layout(spans, texts) if with_layout else None
+        return TrainingRows(x, y, weights.astype(np.float32, order="C"), *_sums(weights), layout)
 
-    def _by_kernel(
-        self, kernel: ModuleType, spans: RowSpans, pad_id: int, batches: int, with_layout: bool
-    ) -> TrainingRows | None:
+    def _by_kernel(self, kernel: ModuleType, spans: RowSpans, pad_id: int, with_layout: bool) -> TrainingRows | None:
         """See `training_rows`; `None` if a value is wrong."""
         with_mask = self._weighs_in_kernel(spans)
         found = gather.training_rows(
@@ -226,7 +197,7 @@ class EpisodeReader:
             self.buffers,
             self._files if with_mask else self._files._replace(masks=None),
             spans.for_kernel,
-            batches=batches,
+            batches=1,
             B=spans.B,
             T=self._width - 1,
             pad_id=pad_id,
@@ -236,36 +207,28 @@ class EpisodeReader:
         )
         if found is None:
             return None
+        trained, _, _, sequences, longest = found.totals[0].tolist()
         # The kernel counts weights of 0 and 1, whose sum is the number of trained targets.
-        sums = [BatchSums(trained, float(trained), *counts) for trained, *counts in found.totals.tolist()]
-        mask = found.mask
+        mask, weight = found.mask, float(trained)
         if mask is None:  # of weights that the kernel does not know, see `_weighs_in_kernel`
             weights = targets_of(self.weights(spans, self.texts(spans)))
-            mask, sums = weights.astype(np.float32, order="C"), _with_weights(sums, weights)
+            mask, (trained, weight) = weights.astype(np.float32, order="C"), _sums(weights)
         layout = None
         if found.numbers is not None and found.positions is not None:
-            layout = Layout(found.numbers, found.positions, found.bounds, found.columns)
-        return TrainingRows(found.x, found.y, mask, sums, layout)
+            # A copy of the bounds: what was gathered has room for many more texts.
+            bounds = None if found.bounds is None else found.bounds[: sequences + 1].copy()
+            layout = Layout(found.numbers, found.positions, bounds, longest, found.columns)
+        return TrainingRows(found.x, found.y, mask, trained, weight, layout)
 
-    def _layout(self, spans: RowSpans, texts: Int64s, sums: list[BatchSums]) -> tuple[list[BatchSums], Layout]:
-        """The layout of the texts of rows, and the sums with those of sequences."""
+    def _layout(self, spans: RowSpans, texts: Int64s) -> Layout:
         T = self._width - 1
         found = layout_of(texts, spans.used, T=T)
-        starts, size = found.cu_seqlens, spans.B // len(sums) * T
-        # Two batches of 8 inputs: sequences that start at 0 3 8 12, and the end 16, become 0 3 8 and 0 4 8. Every row
-        # begins a sequence, so every batch begins exactly at one.
-        at = starts.searchsorted(np.arange(0, size * len(sums) + 1, size)).tolist()
-        bounds = [starts[at[i] : at[i + 1] + 1] - i * size for i in range(len(sums))]
-        counted = [
-            batch_sums._replace(sequences=len(of) - 1, longest=int(np.diff(of).max()))
-            for batch_sums, of in zip(sums, bounds, strict=True)
-        ]
         if spans.sees is None:
-            return counted, Layout(found.segment_ids, found.position_ids, np.concatenate(bounds), None)
+            return Layout(found.segment_ids, found.position_ids, found.cu_seqlens, found.max_seqlen, None)
         # A branch goes on at the position after the tokens that it sees.
         prefixes = spans.prefix_columns()[:, :T]
         position_ids = found.position_ids + prefixes[..., 1] - prefixes[..., 0]
-        return counted, Layout(found.segment_ids, position_ids, None, prefixes)
+        return Layout(found.segment_ids, position_ids, None, None, prefixes)
 
     def _weighs_in_kernel(self, spans: RowSpans) -> bool:
         """Whether the kernel can do this: it knows masks of 0 and 1, and no policy that depends on what was cut."""
@@ -400,15 +363,10 @@ class EpisodeReader:
         return f"{self._split.describe(int(spans.episode[at]))}: token {token:,}"
 
 
-def _with_weights(sums: list[BatchSums], weights: Array) -> list[BatchSums]:
-    """The sums with those of weights, shape (B, T), of the rows of all batches."""
-    shape = (len(sums), -1)
-    trained = np.count_nonzero(weights.reshape(shape), axis=1).tolist()
-    kind = np.int64 if weights.dtype == np.uint8 else np.float64
-    weight = weights.sum(axis=1, dtype=kind).reshape(shape).sum(axis=1).tolist()
-    return [
-        batch_sums._replace(trained=n, weight=float(w)) for batch_sums, n, w in zip(sums, trained, weight, strict=True)
-    ]
+def _sums(weights: Array) -> tuple[int, float]:
+    """How many weights are above 0, and the sum of all."""
+    trained = int(np.count_nonzero(weights))
+    return trained, float(trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64).sum())
 
 
 def check_binary_masks(shards: Sequence[Shard]) -> None:

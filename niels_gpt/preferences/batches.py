@@ -131,15 +131,13 @@ class PreferenceSource(Batches[PreferenceBatch]):
             }
         )
 
-    def batches(self, place: Place, n: int) -> list[tuple[PreferenceBatch, Place]]:
+    def batch(self, place: Place) -> tuple[PreferenceBatch, Place]:
         """See `Batches`.
 
         Raises:
             CacheError: a token outside the vocabulary, or a mask value that is not a weight (file and record named).
         """
-        return [(self._batch(rows, after), after) for rows, after in self.draw(place, n)]
-
-    def _batch(self, drawn: Int64s, after: Place) -> PreferenceBatch:
+        drawn, after = self.draw(place)
         own_rows = drawn[self.own_rows]  # `drawn` has the groups of all ranks, in the order of ranks
         filled = own_rows != EMPTY
         groups = np.full(len(own_rows), -1, dtype=np.int64)
@@ -161,7 +159,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         margin = np.full(len(own_rows), np.nan, np.float32)
         # The margin of a group is in the record of its first completion.
         margin[group[number == 0]] = fields["margin"][number == 0]
-        return PreferenceBatch(
+        batch = PreferenceBatch(
             **tensors,
             group=torch.from_numpy(group),
             number=torch.from_numpy(number),
@@ -178,6 +176,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
             num_trained_tokens=int(arrays["completion_mask"].sum()),
             state=self.state(after),
         )
+        return batch, after
 
     def _records(
         self, groups: Int64s, sizes: Int64s, group: Int64s, number: Int64s

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.index_sets import Int64s, in_chunks
-from niels_gpt.episodes.iterate.lookahead import LOOKAHEAD_TOKENS
 from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import Column, EpisodeReader
@@ -134,29 +133,26 @@ class RolloutSource(Batches[RolloutBatch]):
             }
         )
 
-    def batches(self, place: Place, n: int) -> list[tuple[RolloutBatch, Place]]:
+    def batch(self, place: Place) -> tuple[RolloutBatch, Place]:
         """See `Batches`.
 
         Raises:
             CacheError: a token outside the vocabulary, or a mask value that is not 0 or 1 (file and record named).
         """
-        # A batch may have many more tokens than `options.batch_size` says, which counts parts.
-        most = max(1, LOOKAHEAD_TOKENS // (self.parts.rows * self.options.block_size))
-        return [(self._batch(drawn, after), after) for drawn, after in self.draw(place, min(n, most))]
-
-    def _batch(self, drawn: Int64s, after: Place) -> RolloutBatch:
+        drawn, after = self.draw(place)
         spans = self._locator.of_rows(self.parts.rows_of(drawn[self.own_rows]))
         # As rows of episodes are read; segments and cu_seqlens are needed without packing, too, for padding.
-        x, y, mask, (sums,), layout = self._reader.training_rows(spans, self.options.pad_id, with_layout=True)
+        x, y, mask, trained, _, layout = self._reader.training_rows(spans, self.options.pad_id, with_layout=True)
         assert layout is not None
         assert layout.cu_seqlens is not None
+        assert layout.max_seqlen is not None
         rollouts = spans.episode
-        trained = sums.trained
+        global_trained = trained
         if self.options.world_size > 1:
             # Every rank computes the rows of all ranks from the same plan, so the ranks need not communicate.
             per_rank = drawn.reshape(self.options.world_size, -1)
             rows = np.concatenate([self.parts.rows_of(parts) for parts in per_rank])
-            trained = int(self._trained[self._locator.positions(np.append(rows[rows != EMPTY], EMPTY))].sum())
+            global_trained = int(self._trained[self._locator.positions(np.append(rows[rows != EMPTY], EMPTY))].sum())
         # Groups 7 3 7 of three rows: `groups` 3 7, and `group` 1 0 1 counts them from 0, for sums by group.
         groups, group = np.unique(self.dataset.groups[rollouts], return_inverse=True)
         arrays = {
@@ -167,21 +163,22 @@ class RolloutSource(Batches[RolloutBatch]):
             **self._of_targets(spans, mask > 0),
             "segment_ids": layout.segment_ids,
             "position_ids": layout.position_ids,
-            "cu_seqlens": layout.cu_seqlens[: sums.sequences + 1],
+            "cu_seqlens": layout.cu_seqlens,
             "rewards": self.dataset.rewards[rollouts].astype(np.float32),
             "group": group.astype(np.int64),
         }
         tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return RolloutBatch(
+        batch = RolloutBatch(
             **{"logprobs": None, **tensors},
-            max_seqlen=sums.longest,
+            max_seqlen=layout.max_seqlen,
             rollouts=rollouts,
             groups=groups,
-            num_tokens=sums.tokens,
-            num_trained_tokens=sums.trained,
-            global_num_trained_tokens=trained,
+            num_tokens=int(spans.used.sum()),
+            num_trained_tokens=trained,
+            global_num_trained_tokens=global_trained,
             state=self.state(after),
         )
+        return batch, after
 
     def _of_targets(self, spans: RowSpans, trained: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
         """The values that belong to the targets besides their ids, each of shape (B, T)."""

@@ -20,7 +20,6 @@ from typing import Any
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
-from niels_gpt.episodes.iterate.lookahead import Lookahead
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
@@ -47,8 +46,7 @@ class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
     """
 
     def __init__(self, batch_source: BatchSource) -> None:
-        # Trainers mostly ask for one step after the other, for which small batches are made several at a time.
-        self.batch_source, self._lookahead = batch_source, Lookahead(batch_source)
+        self.batch_source = batch_source
         self._steps = batch_source.steps_per_epoch()
 
     def __len__(self) -> int:
@@ -63,7 +61,7 @@ class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
         if step < 0:
             raise UsageError(f"step {step}; steps are counted from 0")
         # From the beginning of the run: a place is computed from a number of steps, nothing is read for it.
-        return self._lookahead.batch(self.batch_source.skip(Place(), step))[0]
+        return self.batch_source.batch(self.batch_source.skip(Place(), step))[0]
 
 
 class EpochSteps(torch.utils.data.Sampler[list[int]]):

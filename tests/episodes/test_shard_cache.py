@@ -101,7 +101,7 @@ def test_planted_links_are_not_followed(store: FileServer, tmp_path: Path, plant
 
 
 def test_a_cache_of_two_windows_downloads_each_shard_once(store: FileServer, tmp_path: Path) -> None:
-    """Neither batches that are made together, nor fetching ahead, throw out what is about to be read."""
+    """Fetching ahead does not throw out what is about to be read."""
     loader = remote(store, cache_in(tmp_path, room=2 * SHARD_BYTES), shuffle_shards=1)
     wanted = rows_of(local(store, shuffle_shards=1), SHARDS * PER_SHARD // 2)
     found = []

@@ -162,12 +162,11 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch_source, name)
 
-    def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
+    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
         if self._left == 0:
             raise self._error
-        made = self._batch_source.batches(place, min(n, self._left))
-        self._left -= len(made)
-        return made
+        self._left -= 1
+        return self._batch_source.batch(place)
 
 
 ERRORS, GOOD, DEPTHS = [CacheError("bad token"), MemoryError(), SystemExit(3)], [0, 1, 4], [1, 3, 8]
@@ -222,29 +221,21 @@ def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, mon
     assert_all_equal([loader.next_batch()], [second])
 
 
-class Interrupted(list[Any]):
-    """A list of which Ctrl-C meets the first `pop` after its work is done."""
-
-    met = False
-
-    def pop(self, *at: Any) -> Any:
-        found = super().pop(*at)
-        if not self.met:
-            self.met = True
-            raise KeyboardInterrupt
-        return found
-
-
-def test_ctrl_c_skips_no_batch(dataset: Path) -> None:
+def test_ctrl_c_skips_no_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever catches it and asks again, as in a notebook, gets the batch that was not handed out."""
     expected = in_order(dataset, 5)
     loader = open_loader(dataset)
     assert_all_equal([loader.next_batch(), loader.next_batch()], expected[:2])
-    lookahead = loader._iterators["train"]._lookahead
-    waiting = lookahead._waiting
-    lookahead._waiting = Interrupted(waiting)
-    with pytest.raises(KeyboardInterrupt):
-        loader.next_batch()
+    batch = BatchSource.batch
+
+    def interrupted(self: BatchSource, place: Place) -> Any:
+        batch(self, place)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchSource, "batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loader.next_batch()
     assert_all_equal([loader.next_batch() for _ in range(3)], expected[2:])
 
 

@@ -3,7 +3,6 @@
 ::
 
     split_iterator   SplitIterator     what a loader holds for each split: the place of the next batch
-    lookahead        Lookahead         small batches are made several at a time
     prefetch         Prefetch          a background thread makes batches while the last is used
     iterable         EpisodeIterable   for torch's DataLoader: worker w of W makes batches w, w + W, ...
     pass_starts      SharedStart       where the pass of each worker begins; in memory that all processes share

@@ -26,7 +26,6 @@ from dataclasses import replace
 from typing import Any
 
 from niels_gpt.episodes.batches import NO_EPOCHS, Batch, Batches
-from niels_gpt.episodes.iterate.lookahead import Lookahead
 from niels_gpt.episodes.iterate.pass_starts import PassStart, SharedStart, WorkerPlace
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import Mismatch, UsageError
@@ -84,7 +83,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         now = self._begin(worker).taking_turns(worker, workers)
         if now.until is None and self.epochs is not None:
             now = replace(now, until=self.batch_source.starting_place(now.place).epoch + self.epochs)
-        self._now, logged, lookahead = now, None, Lookahead(self.batch_source)
+        self._now, logged = now, None
         while True:
             # Worker 1 of 3 makes batches 1 4 7: `ahead` is 1 for its first one, and 2 after each.
             place = self.batch_source.starting_place(self.batch_source.skip(now.place, now.ahead))
@@ -94,7 +93,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
             if worker == 0 and place.epoch != logged:
                 logged = place.epoch
                 self.batch_source.log_epoch(logged)
-            batch, after = lookahead.batch(place)
+            batch, after = self.batch_source.batch(place)
             if info is not None:
                 self._shared.note_batch(worker, self._next.calls)
             self._now = now = replace(now, place=after, ahead=workers - 1)

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from niels_gpt.episodes.batches import Batch, Batches
-from niels_gpt.episodes.iterate.lookahead import Lookahead
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.ranges import DEPTH
 from niels_gpt.required_torch import torch
@@ -125,10 +124,9 @@ def _fill_queue(
     pinned: bool,
 ) -> None:
     """Makes batches until `stop` is set; runs in the thread."""
-    lookahead = Lookahead(batch_source)
     try:
         while not stop.is_set():
-            batch, place = lookahead.batch(place)
+            batch, place = batch_source.batch(place)
             _put(batch.pin_memory() if pinned else batch, waiting, stop)
     except BaseException as error:  # it would end the thread without being seen, so the consumer raises it
         _put(error, waiting, stop)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any, Generic
 
 from niels_gpt.episodes.batches import Batch, Batches
-from niels_gpt.episodes.iterate.lookahead import Lookahead
 from niels_gpt.episodes.order.states import Place
 
 
@@ -29,7 +28,6 @@ class SplitIterator(Generic[Batch]):
 
     def __init__(self, batch_source: Batches[Batch], device: str) -> None:
         self.batch_source, self.place, self.device = batch_source, Place(), device
-        self._lookahead = Lookahead(batch_source)
         self._logged: int | None = None  # the epoch of the last line in the log
 
     def next_batch(self) -> Batch:
@@ -38,7 +36,7 @@ class SplitIterator(Generic[Batch]):
         if self._logged != epoch:
             self._logged = epoch
             self.batch_source.log_epoch(epoch)
-        batch, after = self._lookahead.batch(self.place)
+        batch, after = self.batch_source.batch(self.place)
         moved = batch.to(self.device)
         self.place = after  # only now: if the device had no room, the next call makes this batch again
         return moved
@@ -50,12 +48,11 @@ class SplitIterator(Generic[Batch]):
     def move(self, place: Place) -> None:
         """Continue from another place; the log reports its epoch again."""
         self.place, self._logged = place, None
-        self._lookahead = Lookahead(self.batch_source)  # without the old one's waiting batches
 
 
 def one_epoch(batch_source: Batches[Batch], start: Place, device: str) -> Iterator[Batch]:
     """As many batches as an epoch has, from a place on."""
-    lookahead, place = Lookahead(batch_source), start
+    place = start
     for _ in range(batch_source.steps_per_epoch()):
-        batch, place = lookahead.batch(place)
+        batch, place = batch_source.batch(place)
         yield batch.to(device)

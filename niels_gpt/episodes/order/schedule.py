@@ -360,12 +360,6 @@ class ShardWindows:
         _, ends = self._epoch(place.epoch)
         return place.epoch, int(ends.searchsorted(place.position, side="right"))
 
-    def window_end(self, place: Place) -> int:
-        """The position, in the place's epoch, at which the next window begins."""
-        # Windows that end at rows 5 10 11: a place at position 5 is in the second, which ends at 10.
-        _, ends = self._epoch(place.epoch)
-        return int(ends[ends.searchsorted(place.position, side="right")])
-
     def most_windows(self, rows: int) -> int:
         """How many windows so many rows that follow each other are in, at most; two at least.
 
