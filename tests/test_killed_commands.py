@@ -128,10 +128,6 @@ COMMANDS = {
         "publish {given}/episodes file://{out}/remote --overwrite", "publish {given}/cache file://{out}/remote"
     ),
     "fetch": Command("fetch file://{given}/published --to {out}/fetched"),
-    "fetch and evict": Command(
-        "fetch file://{given}/published --to {out}/fetched --max-bytes 80000",
-        "fetch file://{given}/other_published --to {out}/fetched",
-    ),
     "doctor": Command("doctor {given}/chats.jsonl --json --out {out}/report.json --workers 1"),
     "rollouts import": Command(
         "rollouts import {given}/rollouts.jsonl --out {out}/rollouts --token-versions --overwrite"
@@ -185,7 +181,6 @@ GIVEN = (
     "cache build-sft {given}/chats.jsonl --out {given}/cache --tokenizer {given}/tokenizer",
     "export {given}/episodes --to megatron --out {given}/megatron",
     "publish {given}/episodes file://{given}/published",
-    "publish {given}/cache file://{given}/other_published",
     "preferences build {given}/pairs.jsonl --out {given}/pairs --tokenizer {given}/tokenizer",
 )
 

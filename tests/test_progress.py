@@ -27,7 +27,7 @@ from niels_gpt.progress import Progress
 from niels_gpt.rollouts.imported_lines import import_rollouts
 from niels_gpt.scale import executor
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
-from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
 from niels_gpt.sources.curation.filters import Filtered, RowFilters
@@ -198,7 +198,7 @@ def test_hashing_verifying_publishing_and_fetching_count_bytes(
         (tmp_path / "published" / "episodes.json").unlink()
     assert [phase[2:] for phase in heard.phases if phase[0] == "publishing o"] == [[2 * total, 2 * total]] * 2
     publish_dataset(tmp_path / "o", f"file://{tmp_path}/published", progress=heard)
-    ReadCache(tmp_path / "fetched", progress=heard).open(f"file://{tmp_path}/published")
+    fetch(f"file://{tmp_path}/published", tmp_path / "fetched", progress=heard)
     assert heard.phase("fetching")[1:] == ["bytes", total, total]
 
 

@@ -29,7 +29,6 @@ from niels_gpt.explorer.example_view import view_episode, view_example
 from niels_gpt.export.run import export
 from niels_gpt.imports.run import import_episodes
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
-from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.sources.chat_files import nth_conversation
 from niels_gpt.sources.hub_corpora import FineWebEdu
 from niels_gpt.sources.oasst1 import OpenAssistant, threads
@@ -99,7 +98,7 @@ COMMAND = typer.main.get_command(app)
 
 def test_the_walk_finds_the_commands_and_their_numbers() -> None:
     found = {command for command, *_ in NUMBERS}
-    assert {"demo", "show", "render", "explore", "tokenizer train", "export", "import", "doctor", "fetch"} <= found
+    assert {"demo", "show", "render", "explore", "tokenizer train", "export", "import", "doctor"} <= found
     assert {f"cache {name}" for name in ("build-sft", "build-pretrain", "build-all")} <= found
     assert {f"episodes {name}" for name in ("build", "pack", "info", "verify", "show")} <= found
     assert len(NUMBERS) > 60
@@ -175,7 +174,6 @@ FUNCTIONS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (lambda **given: train_tokenizer([], "out", **given), ("vocab_size", "character_coverage", "max_lines", "seed")),
     (lambda **given: LocalRunner(**given), ("workers", "timeout")),
     (lambda **given: UnitExecutor(LocalRunner(), **given), ("slice_bytes",)),
-    (lambda **given: ReadCache("out", **given), ("max_bytes",)),
     (FineWebEdu, ("seed", "shuffle_buffer")),
     (OpenAssistant, ("max_messages",)),
     (lambda **given: list(threads([], "r", english_only=True, **given)), ("max_messages",)),

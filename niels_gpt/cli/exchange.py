@@ -32,10 +32,11 @@ from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.imports.formats import DTYPES
 from niels_gpt.imports.run import FORMATS as IMPORTS
-from niels_gpt.scale.fetch import MAX_BYTES, ReadCache
+from niels_gpt.scale.fetch import fetch as fetch_dataset
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.storage.manifests import no_such_directory
+from niels_gpt.storage.remote import plain_name
 from niels_gpt.values import VALUE_HELP, name_and_value, option_value
 
 EXPORTS: Final[Mapping[str, Format | PreferenceFormat]] = {**FORMATS, **PREFERENCE_FORMATS}
@@ -291,19 +292,16 @@ def publish(
 
 def fetch(
     url: Annotated[str, typer.Argument(metavar="URL", help="A published dataset.")],
-    directory: Annotated[
-        Path,
+    out_dir: Annotated[
+        Path | None,
         typer.Option(
-            "--out", "--to", metavar="DIR", help="The directory of all fetched datasets. Also as --to.", **IN_HOME
+            "--out",
+            "--to",
+            metavar="DIR",
+            help="A new directory for the dataset; by default fetched/NAME, as it is called at URL. Also as --to.",
+            **IN_HOME,
         ),
-    ] = Path("fetched"),
-    max_bytes: Annotated[
-        int,
-        typer.Option(
-            help="The size of this directory; the datasets that were not used for longest are deleted.",
-            **ranges.MAX_BYTES.option(),
-        ),
-    ] = MAX_BYTES,
+    ] = None,
 ) -> None:
     """Copy a published dataset to a local directory, which every reader opens, and print its path.
 
@@ -311,4 +309,4 @@ def fetch(
     """
     with ShownProgress() as progress:
         # Nothing else on stdout: the path is used by `$(niels-gpt fetch ...)`.
-        print(ReadCache(directory, max_bytes=max_bytes, progress=progress).open(url))
+        print(fetch_dataset(url, out_dir or Path("fetched", plain_name(url)), progress=progress))

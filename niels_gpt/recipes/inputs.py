@@ -169,7 +169,7 @@ def _at_commits(loaded: LoadedRecipe) -> LoadedRecipe:
 def _dataset(loaded: LoadedRecipe, table: SourceTable) -> Path:
     name = table.dataset or ""
     if is_url(name):
-        raise UsageError(f"source {table.name}: {name} is in a store; fetch it first: niels-gpt fetch {name} DIRECTORY")
+        raise UsageError(f"source {table.name}: {name} is in a store; fetch it first: niels-gpt fetch {name}")
     folder = loaded.place(name)
     require_episodes(folder)
     manifest = open_manifest(folder)

@@ -8,5 +8,5 @@
     ---------------------------------------------------------------------------------------------------
     publish.py        a finished directory -> a URL, manifest last, one publisher at a time
     uploads.py        one file -> a store; to S3 part by part, continuing where it was cut off
-    fetch.py          a URL -> a local directory that readers open, evicted by size
+    fetch.py          a URL -> a local directory that readers open, manifest last
 """

@@ -146,7 +146,15 @@ def read_manifest(path: Path) -> Manifest:
             f"{path}: does not exist, so this is not a finished cache; expected a directory that a build completed. "
             "Run the build (again)"
         )
-    data = read_regular(path)
+    return parse_manifest(path, read_regular(path))
+
+
+def parse_manifest(path: Path, data: bytes) -> Manifest:
+    """The manifest with these bytes.
+
+    Raises:
+        CacheError: they are not JSON, or not an object. The message names `path`.
+    """
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:

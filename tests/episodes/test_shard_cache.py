@@ -16,7 +16,7 @@ import pytest
 
 from niels_gpt.episodes.shard_stream import _Wanted
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.fetch import fetch
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
 from niels_gpt.storage.shard_cache_folder import PART, RemoteShard
@@ -207,7 +207,7 @@ def test_a_disk_smaller_than_two_windows(store: FileServer, tmp_path: Path) -> N
 @pytest.mark.parametrize("fault", ["refuse", "busy", "break", "empty", "short"])
 def test_a_fetch_of_the_whole_dataset_waits_too(store: FileServer, tmp_path: Path, fault: str) -> None:
     store.faults(f"*/shard_0000[2-3]/tokens.bin {fault} 1")
-    fetched = ReadCache(tmp_path / "fetched").open(f"{store.url}/chats")
+    fetched = fetch(f"{store.url}/chats", tmp_path / "fetched")
     assert fault not in (store.root / "faults").read_text()
     assert digests(fetched) == digests(store.root / "chats")
 

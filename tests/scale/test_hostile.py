@@ -1,9 +1,8 @@
-"""What a hostile dataset, URL or read cache may try: nothing is written or read outside, and no disk fills up."""
+"""What a hostile dataset or URL may try: nothing is written or read outside, and no disk fills up."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import fsspec
 import pytest
 
 from niels_gpt.errors import CacheError, StorageError
-from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.inputs import Document
@@ -44,10 +43,6 @@ def offered(folder: Path, files: dict[str, Any]) -> str:
     return f"file://{folder}"
 
 
-def entry_of(cache: Path) -> Path:
-    return next(path for path in cache.iterdir() if path.is_dir())
-
-
 # ---- sizes
 
 
@@ -57,8 +52,8 @@ def test_no_more_is_written_than_is_declared(tmp_path: Path) -> None:
     with (tmp_path / "far/big.bin").open("wb") as file:
         file.truncate(64 * MIB)
     with pytest.raises(CacheError, match=r"big.bin: not what its manifest records \(5 of 5 bytes"):
-        ReadCache(tmp_path / "cache").open(url)
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.stat().st_size > MIB]
+        fetch(url, tmp_path / "fetched")
+    assert not [path for path in (tmp_path / "fetched").rglob("*") if path.is_file() and path.stat().st_size > MIB]
 
 
 def test_a_manifest_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +61,7 @@ def test_a_manifest_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     url = offered(tmp_path / "far", {})
     (tmp_path / "far/episodes.json").write_text(json.dumps({"x": "x" * 1000}))
     with pytest.raises(CacheError, match="more than 1,000 bytes; expected a manifest"):
-        ReadCache(tmp_path / "cache").open(url)
+        fetch(url, tmp_path / "fetched")
 
 
 # ---- names
@@ -78,7 +73,7 @@ def test_a_manifest_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_names(tmp_path: Path, name: str) -> None:
     url = offered(tmp_path / "far", {name: {"bytes": 0, "sha256": "0" * 64}})
     with pytest.raises(CacheError, match="do not trust this dataset") as error:
-        ReadCache(tmp_path / "cache").open(url)
+        fetch(url, tmp_path / "fetched")
     assert len(str(error.value)) < 1000
 
 
@@ -87,52 +82,10 @@ def test_an_edited_manifest_is_not_fetched(tmp_path: Path) -> None:
     held = json.loads((tmp_path / "far/episodes.json").read_bytes())
     (tmp_path / "far/episodes.json").write_text(json.dumps(held | {"seed": 1}))
     with pytest.raises(CacheError, match="edited or damaged"):
-        ReadCache(tmp_path / "cache").open(url)
+        fetch(url, tmp_path / "fetched")
 
 
-@pytest.mark.parametrize("name", ["x" * 240, "茶" * 80, "a b\x1b[2J", "..."])
-def test_names_of_entries_are_plain(tmp_path: Path, published: Path, name: str) -> None:
-    (tmp_path / "far").mkdir()
-    (tmp_path / "far" / name).symlink_to(published)
-    place = ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/far/{name}")
-    assert re.fullmatch(r"[\w.-]{1,100}-[0-9a-f]{16}", place.name)
-    assert not place.name.startswith(".")
-
-
-# ---- links in the read cache
-
-
-@pytest.mark.parametrize("planted", ["lock", "entry", "data", "folder", "manifest", "wanted", "part"])
-def test_links_are_not_followed(tmp_path: Path, published: Path, planted: str) -> None:
-    """Whoever may write to a shared read cache gets no write into, and no read of, another place."""
-    cache, outside = tmp_path / "cache", tmp_path / "outside"
-    outside.mkdir()
-    (outside / "precious").write_text("precious")
-    place = ReadCache(cache).open(f"file://{published}")
-    data = place / "train/tokens.bin"
-    paths = {
-        "lock": place.with_name(f"{place.name}.lock"),
-        "entry": place,
-        "data": data,
-        "folder": place / "train",
-        "manifest": place / "episodes.json",
-        "wanted": place / ".episodes.json.wanted",
-        "part": data.with_name(".tokens.bin.part"),
-    }
-    path = paths[planted]
-    if path.is_dir():
-        path.rename(tmp_path / "moved")
-        path.symlink_to(outside)
-    else:
-        path.unlink(missing_ok=True)
-        path.symlink_to(outside / "precious")
-    with pytest.raises(CacheError, match="a link in the read cache"):
-        ReadCache(cache).open(f"file://{published}")
-    assert [file.name for file in outside.iterdir()] == ["precious"]
-    assert (outside / "precious").read_text() == "precious"
-    path.unlink()
-    if planted not in ("entry", "folder"):
-        ReadCache(cache).open(f"file://{published}")
+# ---- links
 
 
 def test_publishing_writes_through_no_link(tmp_path: Path, published: Path) -> None:
@@ -143,19 +96,6 @@ def test_publishing_writes_through_no_link(tmp_path: Path, published: Path) -> N
     publish(published, f"file://{tmp_path}/far")
     assert precious.read_text() == "precious"
     assert not (tmp_path / "far" / "train" / "tokens.bin").is_symlink()
-
-
-def test_a_link_is_not_evicted(tmp_path: Path, published: Path) -> None:
-    """A link that is named like an entry is none, so what it points to stays."""
-    cache, outside = tmp_path / "cache", tmp_path / "outside"
-    outside.mkdir()
-    (outside / "precious").write_bytes(bytes(MIB))
-    cache.mkdir()
-    (cache / "other-0123456789abcdef").symlink_to(outside)
-    (cache / "other-0123456789abcdef.lock").touch()
-    ReadCache(cache, max_bytes=MIB // 2).open(f"file://{published}")
-    assert (outside / "precious").stat().st_size == MIB
-    assert (cache / "other-0123456789abcdef").is_symlink()
 
 
 # ---- passwords
@@ -183,13 +123,12 @@ def test_passwords_are_not_shown(tmp_path: Path, published: Path, monkeypatch: p
     progress = Notes()
     publish(published, url, progress=progress)
     publish(published, url, progress=progress)
-    place = ReadCache(tmp_path / "cache").open(url)
-    assert "secret" not in place.name
+    fetch(url, tmp_path / "fetched")
     assert "already published" in str(progress.notes)
     assert "secret" not in str(progress.notes)
     for act in (
         lambda: publish(published, url.replace("chats", "broken")),
-        lambda: ReadCache(tmp_path).open(f"{url}/no"),
+        lambda: fetch(f"{url}/no", tmp_path / "no"),
     ):
         with pytest.raises((StorageError, CacheError)) as error:
             act()

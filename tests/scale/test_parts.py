@@ -17,7 +17,7 @@ import pytest
 
 from niels_gpt.errors import DataError, StorageError
 from niels_gpt.scale import uploads as parts
-from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
 from niels_gpt.scale.uploads import MAX_PARTS, agrees, part_size
 from niels_gpt.storage.remote import file_system
@@ -92,7 +92,7 @@ def begin(place: str, data: list[bytes], name: str = "train/tokens.bin") -> str:
 
 def check(place: str, folder: Path, tmp_path: Path) -> None:
     """All is there, as it was, and nothing that costs money stays."""
-    assert digests(ReadCache(tmp_path / "cache").open(place)) == digests(folder)
+    assert digests(fetch(place, tmp_path / "fetched")) == digests(folder)
     assert open_uploads(place) == []
 
 
@@ -146,7 +146,7 @@ def test_parts_that_are_not_ours_are_sent_again(place: str, tmp_path: Path, larg
     assert calls.parts == [2]
     assert done.resumed_bytes == 16_000_000 - PART
     assert [each["UploadId"] for each in open_uploads(place)] == [neighbour]
-    assert digests(ReadCache(tmp_path / "cache").open(place)) == digests(large)
+    assert digests(fetch(place, tmp_path / "fetched")) == digests(large)
 
 
 def test_another_size_of_parts_begins_anew(place: str, tmp_path: Path, large: Path, listen: Listen) -> None:

@@ -19,9 +19,9 @@ from niels_gpt.cache.meta import open_meta
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, OutputExists, StorageError, UsageError
-from niels_gpt.scale import fetch, uploads
 from niels_gpt.scale import publish as locks
-from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale import uploads
+from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.storage import files
@@ -69,13 +69,12 @@ def test_there_and_back(place: str, tmp_path: Path, datasets: dict[str, Path], k
     done = publish(datasets[kind], place)
     assert done.skipped == 0
     assert done.uploaded == done.files == len(digests(datasets[kind]))
-    cache = ReadCache(tmp_path / "cache")
-    fetched = cache.open(place)
+    fetched = fetch(place, tmp_path / "fetched")
     assert digests(fetched) == digests(datasets[kind])
     again = publish(datasets[kind], place)
     assert (again.uploaded, again.skipped) == (0, done.files)
     before = (fetched / "rejected.jsonl").stat().st_mtime_ns
-    assert cache.open(place) == fetched
+    assert fetch(place, fetched) == fetched
     assert (fetched / "rejected.jsonl").stat().st_mtime_ns == before
     if kind == "sft":
         assert open_meta(fetched) == open_meta(datasets[kind])
@@ -89,7 +88,7 @@ def test_another_dataset_is_replaced_only_when_asked(place: str, tmp_path: Path,
     with pytest.raises(Mismatch, match=r"holds another dataset \(meta.json differs\).*--overwrite"):
         publish(datasets["episodes"], place)
     publish(datasets["episodes"], place, overwrite=True)
-    assert digests(ReadCache(tmp_path / "cache").open(place)) == digests(datasets["episodes"])
+    assert digests(fetch(place, tmp_path / "fetched")) == digests(datasets["episodes"])
 
 
 DYING = """
@@ -117,12 +116,12 @@ def test_killed_while_it_uploads(place: str, tmp_path: Path, large: Path, after:
     died = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert died.returncode == -9, died.stderr
     with pytest.raises(CacheError, match=r"neither meta.json nor episodes.json exists"):
-        ReadCache(tmp_path / "cache").open(place)
+        fetch(place, tmp_path / "fetched")
     progress = Notes()
     done = publish(large, place, progress=progress)  # the dead process's lock is no obstacle
     assert (done.skipped > 0) == (after > 16_000_000)
     assert any("is removed; it is dead" in note for note in progress.notes)
-    assert digests(ReadCache(tmp_path / "cache").open(place)) == digests(large)
+    assert digests(fetch(place, tmp_path / "fetched")) == digests(large)
 
 
 @pytest.mark.parametrize(
@@ -259,54 +258,7 @@ def test_a_lock_is_created_once(place: str) -> None:
     assert socket.gethostname() in fs.cat_file(f"{root}/lock").decode()
 
 
-# ---- the read cache
-
-
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.suffix != ".json")
-
-
-def test_the_read_cache_evicts_what_was_not_used_for_longest(tmp_path: Path, datasets: dict[str, Path]) -> None:
-    urls = [f"file://{tmp_path}/remote{number}" for number in range(3)]
-    for url in urls:
-        publish(datasets["sft"], url)
-    one = sum(path.stat().st_size for path in datasets["sft"].iterdir())
-    progress = Notes()
-    cache = ReadCache(tmp_path / "cache", max_bytes=2 * one + 10_000, progress=progress)
-    first, second = cache.open(urls[0]), cache.open(urls[1])
-    assert cache.open(urls[0]) == first  # so that the second is the older one
-    held = (second / "train_tokens.bin").open("rb")
-    third = cache.open(urls[2])
-    assert first.is_dir()
-    assert third.is_dir()
-    assert not second.exists()
-    assert len(held.read()) > 0, "who has it open keeps it"
-    held.close()
-    assert any("evicted" in note for note in progress.notes)
-    assert digests(cache.open(urls[1])) == digests(datasets["sft"])
-    with pytest.raises(UsageError, match=r"more than the 1,000 of the cache .*; allow more"):
-        ReadCache(tmp_path / "small", max_bytes=1_000).open(urls[0])
-
-
-@pytest.mark.parametrize("name", ["train/.tokens.bin.part", "meta.json"])
-def test_what_another_process_renames_or_evicts_at_this_moment(
-    tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """A file is gone between the question whether it is there and the next one."""
-    publish(datasets["sft"], f"file://{tmp_path}/remote")
-    fleeting = tmp_path / "cache" / "other-0" / name
-    fleeting.parent.mkdir(parents=True)
-    fleeting.write_bytes(b"12345")
-    is_file = Path.is_file
-
-    def then_gone(path: Path) -> bool:
-        found = is_file(path)
-        if path == fleeting:
-            path.unlink(missing_ok=True)
-        return found
-
-    monkeypatch.setattr(Path, "is_file", then_gone)
-    assert digests(ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")) == digests(datasets["sft"])
+# ---- fetching
 
 
 @pytest.mark.parametrize("place", ["file", "memory"], indirect=True)
@@ -323,18 +275,6 @@ def test_a_lock_that_goes_while_it_is_released(place: str, datasets: dict[str, P
     assert publish(datasets["sft"], place).skipped == 0
 
 
-def test_the_read_cache_evicts_only_what_it_fetched(tmp_path: Path, datasets: dict[str, Path]) -> None:
-    """`fetch --to .` with little room deleted whatever directories were there, once."""
-    publish(datasets["sft"], f"file://{tmp_path}/remote")
-    mine = [tmp_path / "cache" / name for name in ("mine", "mine.trash", "mine-0123456789abcdef")]
-    for folder in mine:
-        folder.mkdir(parents=True)
-        (folder / "precious").write_bytes(bytes(100_000))
-    needed = size_of(datasets["sft"]) + 10_000
-    assert ReadCache(tmp_path / "cache", max_bytes=needed).open(f"file://{tmp_path}/remote").is_dir()
-    assert all((folder / "precious").is_file() for folder in mine)
-
-
 def test_files_are_flushed_with_their_names_before_the_manifest_has_its_own(
     tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,37 +284,27 @@ def test_files_are_flushed_with_their_names_before_the_manifest_has_its_own(
     def note(folder: Path) -> None:
         flushed.append((folder.name, any((place / "episodes.json").exists() for place in (folder, folder.parent))))
 
-    for module in (uploads, fetch, files):
+    for module in (uploads, sys.modules[fetch.__module__], files):
         monkeypatch.setattr(module, "sync_directory", note)
     publish(datasets["episodes"], f"file://{tmp_path}/remote")
     names = {Path(file).parent.name for file in digests(datasets["episodes"])} - {""}
     assert {(name, False) for name in names} <= set(flushed)
     flushed.clear()
-    place = ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")
+    place = fetch(f"file://{tmp_path}/remote", tmp_path / "fetched")
     assert {(name, False) for name in names} | {(place.name, True)} <= set(flushed)
 
 
-def test_an_eviction_that_was_killed_is_finished(tmp_path: Path, datasets: dict[str, Path]) -> None:
-    publish(datasets["sft"], f"file://{tmp_path}/remote")
-    trash = tmp_path / "cache" / f"old-0123456789abcdef.{uuid.uuid4().hex}.trash"
-    trash.mkdir(parents=True)
-    ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")
-    assert not trash.exists()
-
-
-@pytest.mark.parametrize("damage", ["delete", "cut", "manifest"])
+@pytest.mark.parametrize("damage", ["delete", "cut"])
 def test_a_dataset_that_lost_files_is_completed(tmp_path: Path, datasets: dict[str, Path], damage: str) -> None:
     """As where a system deletes files of /tmp that were not read for long, one at a time."""
     publish(datasets["episodes"], f"file://{tmp_path}/far")
-    cache = ReadCache(tmp_path / "cache")
-    place = cache.open(f"file://{tmp_path}/far")
-    lost = place / "episodes.json" if damage == "manifest" else max(place.rglob("*.bin"))
+    place = fetch(f"file://{tmp_path}/far", tmp_path / "fetched")
+    lost = max(place.rglob("*.bin"))
     if damage == "delete":
         lost.unlink()
     else:
         os.truncate(lost, 3)
-    assert cache.open(f"file://{tmp_path}/far") == place
-    assert digests(place) == digests(datasets["episodes"])
+    assert digests(fetch(f"file://{tmp_path}/far", place)) == digests(datasets["episodes"])
 
 
 def test_a_fetch_that_was_cut_off_goes_on(
@@ -384,15 +314,32 @@ def test_a_fetch_that_was_cut_off_goes_on(
     whole = dict(FaultyStore.store)
     missing = next(path for path in whole if path.endswith("val/tokens.bin"))
     del FaultyStore.store[missing]
-    cache = ReadCache(tmp_path / "cache")
+    place = tmp_path / "fetched"
     with pytest.raises(CacheError, match=r"val/tokens.bin: missing although it is part of a dataset"):
-        cache.open("faulty://x")
-    (place,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+        fetch("faulty://x", place)
     assert not (place / "episodes.json").exists()
     kept = (place / "train" / "tokens.bin").stat().st_ino
     FaultyStore.store.update(whole)
-    assert digests(cache.open("faulty://x")) == digests(datasets["episodes"])
+    assert digests(fetch("faulty://x", place)) == digests(datasets["episodes"])
     assert (place / "train" / "tokens.bin").stat().st_ino == kept
+
+
+def test_what_is_in_the_way_of_a_fetch_stays(tmp_path: Path, datasets: dict[str, Path]) -> None:
+    """A directory of the user's, another dataset, and one that was published anew."""
+    url, mine = f"file://{tmp_path}/far", tmp_path / "mine"
+    publish(datasets["episodes"], url)
+    mine.mkdir()
+    (mine / "precious").write_text("precious")
+    for taken in (mine, datasets["sft"], datasets["episodes"].parent):
+        before = digests(taken)
+        with pytest.raises(OutputExists, match=f"^{taken}: holds something else; fetch to a new directory"):
+            fetch(url, taken)
+        assert digests(taken) == before
+    fetched = fetch(url, tmp_path / "fetched")
+    publish(datasets["sft"], url, overwrite=True)
+    with pytest.raises(OutputExists, match="holds something else"):
+        fetch(url, fetched)
+    assert digests(fetched) == digests(datasets["episodes"])
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "train/../../outside", ""])
@@ -405,7 +352,7 @@ def test_a_manifest_that_reaches_outside_is_not_fetched(
     manifest["files"][name] = manifest["files"]["val/tokens.bin"]
     FaultyStore().pipe_file("/x/episodes.json", json.dumps(manifest).encode())
     with pytest.raises(CacheError, match="which is not a file of this directory; do not trust this dataset"):
-        ReadCache(tmp_path / "cache").open("faulty://x")
+        fetch("faulty://x", tmp_path / "fetched")
     assert not (tmp_path / "outside").exists()
 
 
@@ -414,26 +361,26 @@ def test_what_is_no_dataset_is_not_fetched(faulty: Any, tmp_path: Path) -> None:
     for held, said in ((b"{}", "lacks files"), (b'{"files": 3}', "files is 3"), (b"[" * 100_000, "not valid JSON")):
         FaultyStore().pipe_file("/x/meta.json", held)
         with pytest.raises(CacheError, match=said):
-            ReadCache(tmp_path / "cache").open("faulty://x")
+            fetch("faulty://x", tmp_path / "fetched")
     (tmp_path / "file").write_text("text")
     with pytest.raises(CacheError, match="this is not a finished dataset"):
-        ReadCache(tmp_path / "cache").open(str(tmp_path / "file"))
+        fetch(str(tmp_path / "file"), tmp_path / "fetched")
 
 
 def test_a_bucket_that_answers_403_for_what_is_missing(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
     """As S3 does where files may be read but not listed: episodes have no meta.json."""
     publish(datasets["episodes"], "faulty://x")
     faulty.missing = PermissionError
-    assert digests(ReadCache(tmp_path / "cache").open("faulty://x")) == digests(datasets["episodes"])
+    assert digests(fetch("faulty://x", tmp_path / "fetched")) == digests(datasets["episodes"])
     with pytest.raises(StorageError, match=r"faulty://y/meta.json, faulty://y/episodes.json: .*credentials"):
-        ReadCache(tmp_path / "cache").open("faulty://y")
+        fetch("faulty://y", tmp_path / "fetched")
 
 
 def test_what_was_damaged_at_its_place_is_not_opened(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
     publish(datasets["sft"], "faulty://x")
     FaultyStore().pipe_file("/x/train_tokens.bin", b"\0" * FaultyStore.store["/x/train_tokens.bin"].size)
     with pytest.raises(CacheError, match=r"train_tokens.bin: not what its manifest records"):
-        ReadCache(tmp_path / "cache").open("faulty://x")
+        fetch("faulty://x", tmp_path / "fetched")
 
 
 # ---- sources
@@ -489,9 +436,10 @@ def test_the_command_line(tmp_path: Path, datasets: dict[str, Path]) -> None:
     done = run_cli("publish", datasets["sft"], url, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["uploaded"] == len(digests(datasets["sft"]))
-    fetched = run_cli("fetch", url, "--to", "cache", cwd=tmp_path)
-    assert fetched.returncode == 0, fetched.stderr
-    assert digests(tmp_path / fetched.stdout.strip()) == digests(datasets["sft"])
+    for options, place in ((("--out", "copies/chats"), "copies/chats"), ((), "fetched/remote")):
+        fetched = run_cli("fetch", url, *options, cwd=tmp_path)
+        assert (fetched.returncode, fetched.stdout) == (0, f"{place}\n"), fetched.stderr
+        assert digests(tmp_path / place) == digests(datasets["sft"])
     refused = run_cli("publish", tmp_path, url, cwd=tmp_path)
     assert (refused.returncode, "expected a finished cache" in refused.stderr) == (3, True)
     assert "Traceback" not in refused.stderr
@@ -509,7 +457,7 @@ def test_a_bucket_that_is_not_there(s3: str, tmp_path: Path, datasets: dict[str,
     with pytest.raises(StorageError, match=r"^nobucket/x.*: locking failed: .*the bucket must exist"):
         publish(datasets["sft"], "s3://nobucket/x")
     with pytest.raises(CacheError, match=r"this is not a finished dataset"):
-        ReadCache(tmp_path / "cache").open("s3://nobucket/x")
+        fetch("s3://nobucket/x", tmp_path / "fetched")
 
 
 def test_s3_without_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
