@@ -382,7 +382,7 @@ USAGE = {
     "--seed -1": "--seed is -1; expected 0 or more",
     "--shuffle-buffer 0": "--shuffle-buffer is 0; expected at least 1",
     "--max-messages 0": "--max-messages is 0; expected at least 2",
-    "--token-dtype int8": "--token-dtype is 'int8'; expected uint16 or uint32",
+    "--token-dtype int8": "'int8' is not one of 'uint16', 'uint32'.",
     "--only roam --skip roam": "roam is named by --only and by --skip; leave one of them out",
     " ".join(f"--skip {name}" for name in NAMES): "--skip names every source",
 }

@@ -1,4 +1,4 @@
-"""Help pages: every option of every command has a text, and a terminal of 80 columns shows all of it."""
+"""Help pages, lists of names, and what a command line with a wrong name is answered."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from niels_gpt.cli import corpora, options
-from niels_gpt.cli.main import COMMANDS, GROUPS, app, loaded
+from niels_gpt.cli.main import app
 from tests.conftest import run_cli
 from tests.test_ranges import commands, told
-
-PAGES = [(), *(path for path, _ in commands())]
 
 
 def walk() -> list[tuple[str, typer.models.ParameterInfo]]:
@@ -36,63 +33,6 @@ PARAMETERS = walk()
 def test_every_option_of_every_command_has_help() -> None:
     assert len(PARAMETERS) > 150
     assert [where for where, info in PARAMETERS if not (info.help or "").strip()] == []
-
-
-def test_help_begins_with_a_capital_or_a_name_and_ends_with_a_stop() -> None:
-    for where, info in PARAMETERS:
-        text = re.sub(r"\s*\\\[default:.*\]$", "", info.help or "")
-        assert text.endswith((".", "]")), f"{where}: {text}"
-
-
-@pytest.mark.parametrize("path", PAGES, ids=" ".join)
-def test_help_fits_80_columns(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line is longer, and nothing is cut off."""
-    for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "TERMINAL_WIDTH": "80"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
-    page = CliRunner().invoke(app, [*path, "--help"]).output
-    assert "Usage:" in page
-    assert [line for line in page.splitlines() if len(line.rstrip()) > 80] == []
-    assert "…" not in page
-
-
-@pytest.mark.parametrize("command", [("renderers",), ("renderers", "qwen3"), ("formats",), ("rules",)], ids=" ".join)
-def test_lists_fit_80_columns(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "dumb")
-    with pytest.raises(SystemExit):
-        app(list(command))
-    page = capsys.readouterr().out
-    assert [line for line in page.splitlines() if len(line.rstrip()) > 80] == []
-    assert "…" not in page
-
-
-def test_commands_are_grouped() -> None:
-    page = run_cli("--help").stdout
-    panels = list(dict.fromkeys(entry.panel for entry in COMMANDS.values()))
-    assert len(panels) == 5
-    places = [page.index(panel) for panel in panels]
-    assert places == sorted(places)
-    assert "Exit codes: 0 done" in page
-
-
-def test_one_concept_has_one_option_name() -> None:
-    """The names that options had before are second names of the same option."""
-    for where, info in PARAMETERS:
-        declared = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
-        for earlier, name in {
-            "--T": "--sequence-length",
-            "--block-size": "--sequence-length",
-            "--max-length": "--sequence-length",
-            "--shard-tokens": "--shard-size",
-            "--shuffle": "--seed",
-            "--cache-dir": "--out",
-        }.items():
-            if earlier in declared:
-                assert declared[0] == name, where
-                assert f"Also as {declared[1]}" in (info.help or ""), where
 
 
 def test_lists_of_names_are_those_of_the_library() -> None:
@@ -171,7 +111,6 @@ def test_rules_are_those_of_the_doctor() -> None:
         ("export nowhere --to nanogpt --out o --option x", "nanogpt has no options of its own"),
         ("render chats.jsonl --tokenizer nowhere --loss-on last_mesage", "did you mean 'last_message'"),
         ("show chats.jsonl --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
-        ("show chats.jsonl 1 --tokenizr nowhere", "did you mean '--tokenizer'"),
         ("explore --tokenizer nowhere --renderer quen3 --no-browser", "did you mean 'qwen3'"),
         ("doctor chats.jsonl --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
         ("doctor chats.jsonl --tokenizer nowhere --format sharegtp", "did you mean 'sharegpt'"),
@@ -197,53 +136,29 @@ def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
     assert [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
 
 
-def test_groups_are_the_commands_that_have_commands() -> None:
-    assert tuple(name for name in COMMANDS if hasattr(loaded(name), "list_commands")) == GROUPS
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("show x --split tain", "--split is 'tain'; expected train or val; did you mean 'train'? (see "),
-        ("import x --from hf --out o --token-dtype unit16", "expected uint16 or uint32; did you mean 'uint16'? (see "),
-        ("tokenizer train x --model-type bpee", "--model-type is 'bpee'; expected unigram or bpe; did you mean 'bpe'?"),
-        ("cache build-sft x --out o --seed three", "--seed is 'three'; expected a whole number (see "),
-        ("cache build-sft x --out o --val-frac few", "--val-frac is 'few'; expected a number (see "),
-        ("show chats.jsonl first", "NUMBER is 'first'; expected a whole number (see "),
-        (
-            "demo extra",
-            "found the extra argument 'extra'; niels-gpt demo takes options only (see ",
-        ),
-        ("cache info a b", "found the extra argument 'b'; niels-gpt cache info takes only CACHE (see "),
-        ("rendr", "no command 'rendr'; did you mean 'render'? (see niels-gpt --help)"),
-        ("cache inf", "no command 'inf'; did you mean 'info'? (see niels-gpt cache --help)"),
-        ("build-all --seed 1", "no command 'build-all'; did you mean 'cache build-all'? (see niels-gpt --help)"),
-        ("verify x", "did you mean 'cache verify' or 'episodes verify' or 'preferences verify' or 'rollouts verify'?"),
-        ("xyzzy", "no command 'xyzzy'; expected one of demo, tokenizer, cache, "),
-        ("cache build-sft x --out o --sed 3", "no option --sed; did you mean '--seed'? (see "),
-        ("--versio", "no option --versio; did you mean '--version'? (see "),
-        ("cache --hlep", "no option --hlep; did you mean '--help'? (see "),
-        ("export x --to", "--to has no value; expected one after it (see "),
-        ("export x", "--to is missing; expected hf, trl, "),
-        ("export", "DATASET is missing; expected a cache, episodes or preferences (see "),
-        ("episodes config", "FILE is missing; name an XML file to check"),
+        ("show x --split tain", "'--split': Value error, 'tain' is not one of 'train', 'val'."),
+        ("rendr", "No such command 'rendr'. Did you mean 'render'"),
+        ("cache inf", "No such command 'inf'. Did you mean 'info'?"),
+        ("cache build-sft x --out o --sed 3", "No such option: --sed (Possible options: --seed)"),
+        ("export x", "Missing option '--to'."),
+        ("export", "Missing argument 'DATASET'."),
+        ("rules a b", "(b)"),
     ],
 )
-def test_what_typer_refuses_is_one_line_of_ours(line: str, message: str) -> None:
-    from niels_gpt.errors import UsageError
-
-    with pytest.raises(UsageError) as refused:
-        app(line.split(), prog_name="niels-gpt")
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert refused.value.exit_code == 2
-
-
-def test_a_refusal_is_printed_without_a_usage_page() -> None:
-    done = run_cli("show", "x", "--split", "tain")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --split is 'tain'; ")
+@pytest.mark.parametrize("json_too", [False, True])
+def test_what_typer_refuses_is_one_line(line: str, message: str, json_too: bool) -> None:
+    done = run_cli(*line.split(), *(["--json"] if json_too else []))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
+    if json_too:
+        assert json.loads(done.stdout) == {"error": done.stderr[len("error: ") : -1], "exit_code": 2}
+    else:
+        assert done.stdout == ""
 
 
 def test_a_group_without_a_command_still_prints_its_help() -> None:

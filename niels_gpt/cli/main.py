@@ -167,8 +167,6 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     }
 )
 
-GROUPS: Final = ("tokenizer", "cache", "episodes", "preferences", "rollouts")  # of these commands
-
 
 class _Commands(CommandGroup):
     """The commands by name and line; only the one that is run is imported."""
@@ -181,6 +179,20 @@ class _Commands(CommandGroup):
             for name, command in COMMANDS.items()
         }
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an empty argument: as a path it would be the current directory.
+
+        Raises:
+            UsageError: a shell makes `--out ""` of `--out "$OUT"` where the variable is not set.
+        """
+        # `--out=` too, but not `--set=a=`, whose value is `a=`. While the shell completes, nothing is refused.
+        for before, arg in zip(["", *args], args, strict=False):
+            is_empty = arg == "" or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1)
+            if is_empty and not ctx.resilient_parsing:
+                name = arg[:-1] or (before if before.startswith("-") else "an argument")
+                raise UsageError(f"{name} is empty; expected a value (is a shell variable unset?)")
+        return super().parse_args(ctx, args)
+
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The commands for the shell; `template` is offered after `doctor`, by the command itself."""
         return without_second_words(super().shell_complete(ctx, incomplete))
@@ -191,15 +203,6 @@ class _Commands(CommandGroup):
         two = " ".join(args[:2])
         if len(args) > 1 and two in COMMANDS:
             return two, loaded(two), args[2:]
-        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            # For `niels-gpt build-all`, the suggestion is `niels-gpt cache build-all`. Groups are imported for it, so
-            # only names that no command has come here.
-            groups = {group: loaded(group) for group in GROUPS}
-            meant = [f"{group} {args[0]}" for group, found in groups.items() if args[0] in found.list_commands(ctx)]
-            if meant:
-                meant_text = " or ".join(map(repr, meant))
-                help_page = f"(see {ctx.command_path} --help)"
-                raise UsageError(f"no command {args[0]!r}; did you mean {meant_text}? {help_page}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else loaded(name), rest
 

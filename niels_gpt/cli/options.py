@@ -144,7 +144,8 @@ AnyTokenizer = Annotated[
         "--tokenizer",
         metavar="PATH",
         help="A Hugging Face tokenizer directory or hub name, or a spm.model.",
-        parser=existing_tokenizer,
+        parser=str,
+        callback=existing_tokenizer,
     ),
 ]
 DatasetTokenizer = Annotated[
@@ -154,7 +155,8 @@ DatasetTokenizer = Annotated[
         metavar="PATH",
         help="The tokenizer that the dataset was built with, or the one to render conversations with.  \\[default: "
         "looked for beside the dataset]",
-        parser=existing_tokenizer,
+        parser=str,
+        callback=existing_tokenizer,
     ),
 ]
 

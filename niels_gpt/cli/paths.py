@@ -3,7 +3,7 @@
 ::
 
     existing(...)            an option or argument that names files: the settings that typer needs to check it
-    EXISTING, EXISTING_TOKENIZER   the same, without a description of what is expected, and for tokenizers
+    EXISTING                 the same, without a description of what is expected
     must_exist, existing_tokenizer, existing_or_hub, must_be_writable    the checks as calls
     IN_HOME                  the settings of an option that names what to write, or data that may be on the hub
 
@@ -87,12 +87,14 @@ def _is_there(text: str) -> bool:
     return found.exists()
 
 
-def existing_tokenizer(text: str | Path) -> Path:
-    """The path or hub name of a tokenizer; what cannot be a name on the hub must exist.
+def existing_tokenizer(text: str | Path | None) -> Path | None:
+    """The path or hub name of a tokenizer; what cannot be a name on the hub must exist. `None`: an unused option.
 
     Raises:
         InputError: the path does not exist.
     """
+    if text is None:
+        return None
     shown = str(text)
     # A name on the hub is NAME or OWNER/NAME. `mistral/tokenizer.model` looks like one, and is a file.
     # Shells complete the name of a directory with a slash at its end.

@@ -54,7 +54,8 @@ RolloutTokenizer = Annotated[
         "--tokenizer",
         metavar="PATH",
         help="The tokenizer of these ids: recorded, and ids outside its vocabulary are refused.",
-        parser=existing_tokenizer,
+        parser=str,
+        callback=existing_tokenizer,
     ),
 ]
 NoLogprobs = Annotated[bool, typer.Option("--no-logprobs", help="Store no log-probabilities; rows need none then.")]

@@ -79,12 +79,17 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def run(command: Callable[[], Any]) -> None:
+def run(command: Callable[[], Any]) -> NoReturn:
     """Run a command line; an expected error becomes one line on stderr and its exit code.
 
     With --json the error is an object on stdout, too, so that a program finds JSON there whatever happens.
     Interrupts are handled around this; see `interrupts.interruptible`.
+
+    Args:
+        command: an `App`, or a function that calls one; returns the exit code, where 0 may be `None`.
     """
+    import typer
+
     # Where a stream was closed before Python began (`niels-gpt ... >&-`) there is None, which cannot be written to.
     sys.stdout, sys.stderr = (each or Path(os.devnull).open("w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -96,13 +101,18 @@ def run(command: Callable[[], Any]) -> None:
     try:
         try:
             # An optional library may be imported where nothing has checked for it: that error names its extra, too.
-            with_extras_named(command)()
+            sys.exit(with_extras_named(command)())
         finally:
             if sys.stdout is not stdout:  # typer puts another there when the pipe is closed, and exits with 1
                 raise BrokenPipeError
             sys.stdout.flush()
     except NielsError as error:
         _end(str(error), error.exit_code)
+    except typer.TyperException as error:
+        message = " ".join(error.format_message().split())
+        if not message:  # of a group without a command, which has printed its help page
+            sys.exit(error.exit_code)
+        _end(message, error.exit_code)
     except BrokenPipeError:
         _discard_stdout()
         sys.exit(0)
