@@ -169,7 +169,7 @@ def loader(
         packing: several whole conversations per row; default the recipe's, else no.
         epochs: per pass; `None` goes on for ever.
         seed, shuffle: of the order, the same on every rank and for any number of workers; default the recipe's seed,
-            else 0.
+            else 42.
         sampling: order and proportions in one value, `niels_gpt.episodes.Sampling`, in place of `seed` and `shuffle`.
         pad_token_id: fills rows. Any id will do: padding is masked by its position, never by its value.
         num_workers: processes that make batches; 0 makes them in this one.

@@ -22,9 +22,11 @@ from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, InputSource
 
 from niels_gpt.errors import InputError, UsageError, nearest, shortened, shown, storage_errors
+from niels_gpt.seeds import DEFAULT_SEED
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,640}")  # Python can be configured to convert at most 640 digits
 DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
+DOCUMENT_SEED = 1337  # of a file that names none, as document 002 has it
 BY_CALL = "as passed to the loader"
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -115,7 +117,12 @@ class TrainingConfig:
     )
     epoch_shuffle: bool = _tag(True, "flag", "another order of the episodes in every epoch")
     epoch_drop_last: bool = _tag(True, "flag", "leave out the last batch of an epoch where it is not full")
-    epoch_seed: int = _tag(1337, "integer", "with the number of the epoch, decides the order of the episodes")
+    epoch_seed: int = _tag(
+        DEFAULT_SEED,
+        "integer",
+        "with the number of the epoch, decides the order of the episodes",
+        shown=str(DOCUMENT_SEED),
+    )
     pad_token_id: int | None = _tag(
         None, "integer", "fills rows whose episode is short", unset="the tokenizer's eos", shown="50256"
     )
@@ -237,7 +244,7 @@ def parse_training_config(
     reader = _read(_utf8(text, where), where, frozenset(foreign), strict)
     reader.warn_of_unknown()
     try:
-        return TrainingConfig(**{**reader.values, **overrides})  # type: ignore[arg-type]
+        return TrainingConfig(**{"epoch_seed": DOCUMENT_SEED, **reader.values, **overrides})  # type: ignore[arg-type]
     except UsageError as error:  # each value is valid, so the two modes contradict each other
         # Whose fault it is decides the exit code: the caller's where an override takes part, else the file's.
         pair = ("dataset_mode", "batch_sampling_mode")

@@ -22,6 +22,7 @@ from niels_gpt.episodes.windows import WindowLoader, are_token_caches
 from niels_gpt.errors import UsageError
 from niels_gpt.preferences.loader import PreferenceLoader
 from niels_gpt.rollouts.loader import RolloutLoader
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
 from niels_gpt.values import check_keywords
 
@@ -62,7 +63,7 @@ class LoaderRequest:
             "sequence_length": self.sequence_length,
             "device": self.device,
             "pad_token_id": self.pad_token_id,
-            "seed": 0 if self.seed is None else self.seed,
+            "seed": DEFAULT_SEED if self.seed is None else self.seed,
             "shuffle": self.shuffle,
         }
 
@@ -141,7 +142,7 @@ def _settings(asked: LoaderRequest, mixture: Mixture | None) -> dict[str, Any]:
         chosen = asked.sampling or Sampling(seed=seed, shuffle=asked.shuffle, phases=mixture.phases)
         order = {"sampling": chosen, "too_long": mixture.too_long, "share_prefixes": mixture.share_prefixes}
     elif asked.sampling is None:
-        order = {"epoch_shuffle": asked.shuffle, "epoch_seed": 0 if asked.seed is None else asked.seed}
+        order = {"epoch_shuffle": asked.shuffle, "epoch_seed": DEFAULT_SEED if asked.seed is None else asked.seed}
     shards = {"pad_token_id": asked.pad_token_id, "shard_cache": _shard_cache(asked)}
     return {**asked.options, **order, **shards}
 

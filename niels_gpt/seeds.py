@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
 
-DEFAULT_SEED = 42  # of every function, command and recipe that takes a seed
+DEFAULT_SEED = 42  # of every function, command and recipe that takes a seed, but a file of document 002: `config.py`
 ROUNDS = 8
 MAX_LENGTH = 2**62
 MIN_BITS = 6  # with fewer, some orders of 5 or 6 items are measurably more likely than others (chi-square test)

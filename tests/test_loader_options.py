@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
+from niels_gpt.config import TrainingConfig, read_training_config
+from niels_gpt.doctor.options import DiagnoseOptions
+from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, StorageError, UsageError
@@ -21,7 +25,7 @@ from niels_gpt.export.run import export
 from niels_gpt.preferences import PreferenceLoader
 from niels_gpt.rollouts import RolloutLoader
 from niels_gpt.rollouts.imported_lines import import_rollouts
-from niels_gpt.rollouts.prompts import PromptSet
+from niels_gpt.rollouts.prompts import PromptLoader, PromptSet
 from tests.episodes.rows import write_dataset
 from tests.preferences.made import built, pairs
 from tests.renderers.tiny_families import renderer_of
@@ -58,6 +62,20 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "rollouts": write(folder / "rollouts", rows(8)),
         "episodes": write_dataset(folder / "episodes"),
     }
+
+
+def test_the_default_seed_is_42_at_every_door(datasets: dict[str, Path], tmp_path: Path) -> None:
+    """Only a file of document 002 that names no seed has another one, the document's."""
+    for kind, path in datasets.items():
+        shape = {"batch_size": 2, "sequence_length": 128, "pad_token_id": 0}
+        assert ng.loader(path, **shape).state_dict()["seed"] == 42, kind
+    classes = (PreferenceLoader, RolloutLoader, PromptLoader, Sampling, DiagnoseOptions, diagnose)
+    assert {signature(one).parameters["seed"].default for one in classes} == {42}
+    assert TrainingConfig().epoch_seed == 42
+    file = tmp_path / "training.xml"
+    file.write_text("<training><batch_size>2</batch_size></training>")
+    assert read_training_config(file).epoch_seed == 1337
+    assert read_training_config(file, epoch_seed=7).epoch_seed == 7
 
 
 @pytest.mark.parametrize("kind", ["preferences", "rollouts", "episodes"])

@@ -29,6 +29,7 @@ from niels_gpt.cli.options import (
 from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import UsageError
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.storage.files import write_atomic
 from niels_gpt.values import name_and_value
 
@@ -122,7 +123,7 @@ class RowFlags:
     sample: Annotated[
         int | None, typer.Option(help="Examine so many rows only, drawn with --seed.", **ranges.SAMPLE.option())
     ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = 0
+    seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = DEFAULT_SEED
     workers: Annotated[
         int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
     ] = None

@@ -30,7 +30,7 @@ from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError, shown
 from niels_gpt.ranges import SAMPLE
-from niels_gpt.seeds import order
+from niels_gpt.seeds import DEFAULT_SEED, order
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, read_jsonl
 from niels_gpt.sources.files.locations import files_of
@@ -107,7 +107,7 @@ class Opened:
         """The tokens of token files, counted once: `fraction_read` needs them after every slice."""
         return None if self.token_files is None else self.token_files.tokens()
 
-    def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:
+    def slices(self, sample: int | None = None, seed: int = DEFAULT_SEED) -> Iterator[Slice]:
         """The rows in slices, in order.
 
         Args:

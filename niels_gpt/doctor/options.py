@@ -12,9 +12,9 @@ from niels_gpt.doctor.rules import rule_of
 from niels_gpt.errors import UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn, Preset
+from niels_gpt.seeds import DEFAULT_SEED
 
 EVIDENCE: Final = 5
-SEED: Final = 0
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DiagnoseOptions:
     split: str | None = None
     form: str | None = None
     sample: int | None = None
-    seed: int = SEED
+    seed: int = DEFAULT_SEED
     max_length: int | None = None
     workers: int = 1
     validation: Any = None

@@ -15,7 +15,7 @@ from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.evidence import SEVERITIES
 from niels_gpt.doctor.examine import Examination, examine_slices
 from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
-from niels_gpt.doctor.options import EVIDENCE, SEED, DiagnoseOptions
+from niels_gpt.doctor.options import EVIDENCE, DiagnoseOptions
 from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, wrapped_ids
@@ -25,6 +25,7 @@ from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn, Preset
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.values import merged
 
@@ -46,7 +47,7 @@ def diagnose(
     split: str | None = None,
     form: str | None = None,
     sample: int | None = None,
-    seed: int = SEED,
+    seed: int = DEFAULT_SEED,
     max_length: int | None = None,
     workers: int = 1,
     validation: Any = None,

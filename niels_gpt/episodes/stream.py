@@ -78,7 +78,7 @@ class GPTDataLoader:
         config: a mapping or any object with `batch_size`, `block_size` and `device`.
         tokenizer: not used; accepted so that both loaders are called alike.
         use_loss_mask: return masks if the dataset has them; default yes.
-        epoch_seed: of the windows; default the config's, else 1337.
+        epoch_seed: of the windows; default the config's, else 42.
         episode_settings: fields of `TrainingConfig` that concern episodes only; checked, and without effect here.
         rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
 

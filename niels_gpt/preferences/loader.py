@@ -17,6 +17,7 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.preferences.batches import PreferenceBatch, PreferenceSource
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
 from niels_gpt.ranges import BLOCK_SIZE
+from niels_gpt.seeds import DEFAULT_SEED
 
 _log = logging.getLogger("niels_gpt.preferences")
 
@@ -57,7 +58,7 @@ class PreferenceLoader(CompletionLoader[PreferenceBatch]):
         no_completion: str = "error",
         pad_token_id: int = 0,
         pad_to_multiple_of: int | None = None,
-        seed: int = 0,
+        seed: int = DEFAULT_SEED,
         shuffle: bool = True,
         drop_last: bool = True,
         rank: int | None = None,

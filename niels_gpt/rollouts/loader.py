@@ -17,6 +17,7 @@ from niels_gpt.rollouts.batches import RolloutBatch, RolloutSource
 from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import SPLIT
 from niels_gpt.rollouts.plans import Selection, group_rows, single_rows
+from niels_gpt.seeds import DEFAULT_SEED
 
 _log = logging.getLogger("niels_gpt.rollouts")
 
@@ -67,7 +68,7 @@ class RolloutLoader(CompletionLoader[RolloutBatch]):
         drop_zero_variance: bool = False,
         too_long: str = "error",
         pad_token_id: int = 0,
-        seed: int = 0,
+        seed: int = DEFAULT_SEED,
         shuffle: bool = True,
         drop_last: bool = True,
         rank: int | None = None,

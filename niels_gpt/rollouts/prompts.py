@@ -25,6 +25,7 @@ from niels_gpt.errors import DataError, MessageError, UsageError, shown
 from niels_gpt.messages import Message
 from niels_gpt.ranges import BATCH_SIZE, MAX_LENGTH, ROW
 from niels_gpt.renderers.types import Renderer
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of, read_prompts
 from niels_gpt.sources.rejections import BadRowLimit, RejectedReason, TooManyBadRows
@@ -203,7 +204,7 @@ class PromptLoader:
         prompts: PromptSet,
         *,
         batch_size: int,
-        seed: int = 0,
+        seed: int = DEFAULT_SEED,
         shuffle: bool = True,
         drop_last: bool = True,
         rank: int | None = None,

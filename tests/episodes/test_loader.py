@@ -376,7 +376,7 @@ def test_defaults_of_the_document(tmp_path: Path) -> None:
     opened = GPTEpisodeDataLoader(SimpleNamespace(batch_size=2, block_size=4), Eos(eos_id=3), str(tmp_path))
     settings = opened.config
     assert (settings.sampling_mode, settings.epoch_shuffle, settings.epoch_drop_last) == ("epoch", True, True)
-    assert (settings.epoch_seed, settings.episode_min_tokens, opened.pad_token_id) == (1337, 2, 3)
+    assert (settings.epoch_seed, settings.episode_min_tokens, opened.pad_token_id) == (42, 2, 3)
 
 
 def test_a_training_config_is_a_config(tmp_path: Path) -> None:

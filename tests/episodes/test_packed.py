@@ -18,7 +18,7 @@ from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.seeds import order
+from niels_gpt.seeds import DEFAULT_SEED, order
 from tests.episodes.made import loader
 from tests.episodes.rows import LENGTHS, open_loader, write_dataset
 from tests.episodes.test_reference import POLICIES, Data, compare, datasets, fitted, kept_numbers, row_of
@@ -93,7 +93,7 @@ def test_any_dataset_packed_on_disk(
     in_row = [plan.items[a:b].tolist() for a, b in pairwise(plan.offsets)]
     opened = loader(folder / "packed", episode_min_tokens=1, **common)
     for epoch in range(2):
-        numbers = list(order(1337, epoch, plan.rows) if shuffle else range(plan.rows))
+        numbers = list(order(DEFAULT_SEED, epoch, plan.rows) if shuffle else range(plan.rows))
         for at in range(0, plan.rows, batch_size):
             batch = opened.next_batch()
             assert batch.episodes.tolist() == numbers[at : at + batch_size]

@@ -44,7 +44,7 @@ from niels_gpt.episodes.order.schedule import (
 )
 from niels_gpt.episodes.packing import StoredPlan, group_rows
 from niels_gpt.errors import UsageError, did_you_mean, shown
-from niels_gpt.seeds import MAX_LENGTH
+from niels_gpt.seeds import DEFAULT_SEED, MAX_LENGTH
 
 WEIGHT_COLUMNS: Final = ("type", "source", "dataset", "weight")
 MODES: Final = ("epoch", "random")
@@ -91,7 +91,7 @@ class Sampling:
     mode: str = "epoch"
     shuffle: bool = True
     drop_last: bool = True
-    seed: int = 1337
+    seed: int = DEFAULT_SEED
     weight_by: str | None = None
     weights: Mapping[str, float] | None = None
     epoch_rows: int | None = None
