@@ -66,6 +66,7 @@ def main() -> None:
         batch_size=given.batch_size,
         sequence_length=given.max_length,
         too_long="tail",  # a prompt that is too long loses its beginning, the same on both sides
+        pad_token_id=0,
         pad_to_multiple_of=16,
     )
     model = model_of(given.model, loader.vocab_size or 2**17)

@@ -93,7 +93,8 @@ def main() -> None:
                     said = renderer.parse_response(turn["completion_ids"])
                     writer.add(prompt.number, turn, reward_of(said.content, prompt.answer), version=step)
         rows = given.prompts_per_step * given.samples
-        loader = RolloutLoader(folder, batch_size=rows, sequence_length=given.sequence_length, whole_groups=True)
+        shape = {"batch_size": rows, "sequence_length": given.sequence_length, "pad_token_id": 0}
+        loader = RolloutLoader(folder, **shape, whole_groups=True)
         for batch in loader.batches():
             loss = policy_loss(model, batch, clip=0.2)
             optimizer.zero_grad()

@@ -150,7 +150,7 @@ def loader(
     seed: int | None = None,
     shuffle: bool = True,
     sampling: Sampling | None = None,
-    pad_token_id: int = 0,
+    pad_token_id: int | None = None,
     num_workers: int = 0,
     device: str = "cpu",
     cache_dir: str | Path | None = None,
@@ -171,7 +171,8 @@ def loader(
         seed, shuffle: of the order, the same on every rank and for any number of workers; default the recipe's seed,
             else 42.
         sampling: order and proportions in one value, `niels_gpt.episodes.Sampling`, in place of `seed` and `shuffle`.
-        pad_token_id: fills rows. Any id will do: padding is masked by its position, never by its value.
+        pad_token_id: fills rows; default the eos that the dataset's manifest records. Any id of the vocabulary will do:
+            padding is masked by its position, never by its value.
         num_workers: processes that make batches; 0 makes them in this one.
         cache_dir: for a URL: a local directory that keeps its shards, shared by all processes of the node.
         cache_bytes: all shards in `cache_dir` together take at most so much; default 100 GiB.
@@ -182,8 +183,8 @@ def loader(
         An iterable of `EpisodeBatch`, `PreferenceBatch` or `RolloutBatch`, with `state_dict` and `load_state_dict`.
 
     Raises:
-        CacheError: no such dataset. UsageError: a number out of range, a batch larger than an epoch, `sampling`
-            beside `seed` or `shuffle`, or a URL without `cache_dir`. StorageError: a store or a disk refused.
+        CacheError: no such dataset. UsageError: a number out of range, no pad id, a batch larger than an epoch,
+            `sampling` beside `seed` or `shuffle`, or a URL without `cache_dir`. StorageError: a store or disk refused.
 
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.episodes.WindowLoader`,
     `niels_gpt.preferences.PreferenceLoader`, `niels_gpt.rollouts.RolloutLoader`.

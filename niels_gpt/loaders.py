@@ -49,7 +49,7 @@ class LoaderRequest:
     seed: int | None
     shuffle: bool
     sampling: Sampling | None
-    pad_token_id: int
+    pad_token_id: int | None
     device: str
     cache_dir: str | Path | None
     cache_bytes: int | None

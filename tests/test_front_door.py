@@ -98,24 +98,26 @@ def test_build_open_and_loader_hold_the_same_tokens(episodes: Path, tokenizer: P
     expected = sorted(tuple(renderer.render_ids(messages)) for messages in CHATS)
     train = ng.open(episodes).splits["train"]
     assert sorted(tuple(train.row(i).ids.tolist()) for i in range(len(train))) == expected
-    batches = list(ng.loader(episodes, batch_size=4, sequence_length=511, shuffle=False))
+    batches = list(ng.loader(episodes, pad_token_id=0, batch_size=4, sequence_length=511, shuffle=False))
     assert len(batches) == 10
     rows = [row for batch in batches for row in zip(batch.x.tolist(), batch.mask.tolist(), strict=True)]
     seen = sorted(tuple(ids[: len(ids)]) for ids, _ in rows)
     assert [ids[: len(wanted) - 1] for ids, wanted in zip(seen, expected, strict=True)] == [
         wanted[:-1] for wanted in expected
     ]
-    again = ng.loader(episodes, batch_size=4, sequence_length=511, shuffle=False, packing=True, epochs=None)
+    again = ng.loader(
+        episodes, pad_token_id=0, batch_size=4, sequence_length=511, shuffle=False, packing=True, epochs=None
+    )
     assert next(iter(again)).x.shape == (4, 511)
 
 
 def test_loaders_resume_from_their_state(episodes: Path) -> None:
-    whole = [batch.x.numpy() for batch in ng.loader(episodes, batch_size=2, sequence_length=63, seed=3)]
-    first = ng.loader(episodes, batch_size=2, sequence_length=63, seed=3)
+    whole = [batch.x.numpy() for batch in ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)]
+    first = ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)
     for number, _ in enumerate(first):
         if number == 6:
             break
-    second = ng.loader(episodes, batch_size=2, sequence_length=63, seed=3)
+    second = ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)
     second.load_state_dict(first.state_dict())
     for expected, batch in zip(whole[7:], second, strict=True):
         np.testing.assert_array_equal(batch.x.numpy(), expected)
@@ -176,7 +178,7 @@ def test_everything_that_is_returned_shows_itself_in_a_line_or_two(episodes: Pat
     assert repr(report).startswith("<Report: 40 rows")
     bad = ng.diagnose([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 3, tokenizer=str(tokenizer))
     assert "<table>" in bad._repr_html_()
-    batch = next(iter(ng.loader(episodes, batch_size=4, sequence_length=63)))
+    batch = next(iter(ng.loader(episodes, pad_token_id=0, batch_size=4, sequence_length=63)))
     assert repr(batch).startswith("<EpisodeBatch: 4 x 63, ")
     shown = [repr(ng.open(episodes)), repr(batch), repr(report), repr(made)]
     assert all(len(text) < 400 and text.count("\n") < 2 for text in shown)

@@ -19,6 +19,7 @@ from niels_gpt.config import TrainingConfig, read_training_config
 from niels_gpt.doctor.options import DiagnoseOptions
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.order.sampling import Sampling
+from niels_gpt.episodes.stream import make_data_loader
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, StorageError, UsageError
 from niels_gpt.export.run import export
@@ -27,6 +28,7 @@ from niels_gpt.rollouts import RolloutLoader
 from niels_gpt.rollouts.imported_lines import import_rollouts
 from niels_gpt.rollouts.prompts import PromptLoader, PromptSet
 from tests.episodes.rows import write_dataset
+from tests.export.sources import episodes, random_rows
 from tests.preferences.made import built, pairs
 from tests.renderers.tiny_families import renderer_of
 from tests.rollouts.made import rows, write
@@ -38,9 +40,9 @@ def test_directories_from_a_generator(tmp_path: Path) -> None:
     """Finding out what kind of dataset there is took the first two of them."""
     for name in "abc":
         write_dataset(tmp_path / name, [6] * 4)
-    found = ng.loader(sorted(tmp_path.iterdir()), batch_size=12, sequence_length=5)
+    found = ng.loader(sorted(tmp_path.iterdir()), batch_size=12, sequence_length=5, pad_token_id=0)
     assert len(next(iter(found)).episodes) == 12
-    found = ng.loader((path for path in sorted(tmp_path.iterdir())), batch_size=12, sequence_length=5)  # type: ignore[arg-type]
+    found = ng.loader((path for path in sorted(tmp_path.iterdir())), batch_size=12, sequence_length=5, pad_token_id=0)  # type: ignore[arg-type]
     assert len(next(iter(found)).episodes) == 12
     for path in (3, b"abc"):
         with pytest.raises(UsageError, match="expected a directory, several, or a mapping"):
@@ -76,6 +78,38 @@ def test_the_default_seed_is_42_at_every_door(datasets: dict[str, Path], tmp_pat
     file.write_text("<training><batch_size>2</batch_size></training>")
     assert read_training_config(file).epoch_seed == 1337
     assert read_training_config(file, epoch_seed=7).epoch_seed == 7
+
+
+def test_what_pads_is_the_manifests_eos(datasets: dict[str, Path], tmp_path: Path) -> None:
+    """Of several manifests, too; where none records an eos, or two differ, every loader asks for an id."""
+    shape = {"batch_size": 2, "sequence_length": 128}
+    for path in datasets.values():
+        with pytest.raises(UsageError, match="no eos in the dataset's manifest; pass pad_token_id="):
+            ng.loader(path, **shape)
+    for kind in ("preferences", "rollouts"):
+        copied = shutil.copytree(datasets[kind], tmp_path / kind)
+        with_eos(copied, {"eot": 5})
+        loader = (PreferenceLoader if kind == "preferences" else RolloutLoader)(copied, **shape)
+        assert loader.pad_token_id == 5
+        loader = type(loader)(copied, **shape, pad_token_id=0)
+        assert loader.pad_token_id == 0
+    rows = [episodes(tmp_path / name, random_rows(8, seed=seed)) for seed, name in enumerate("ab")]
+    with_eos(rows[0], {"eos": 7, "eot": 5})
+    with_eos(rows[1], {"eos": 7})
+    config = {"batch_size": 2, "block_size": 128}
+    assert make_data_loader(config, None, rows, dataset_mode="sft_episode").pad_token_id == 7
+    batch = next(iter(ng.loader(rows[0], **shape)))
+    assert batch.x[0, -1].item() == 7
+    with_eos(rows[1], {"eos": 8})
+    with pytest.raises(UsageError, match="pass pad_token_id="):
+        ng.loader(rows, **shape)
+
+
+def with_eos(dataset: Path, special: dict[str, int]) -> None:
+    """Record special ids in a manifest."""
+    manifest = json.loads((dataset / "episodes.json").read_text()) | {"special_token_ids": special}
+    manifest.pop("manifest_sha256", None)
+    (dataset / "episodes.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("kind", ["preferences", "rollouts", "episodes"])

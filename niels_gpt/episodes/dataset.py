@@ -239,6 +239,14 @@ class EpisodeSplit:
         # Ids must fit the smallest; one dataset without a record makes the bound unknown.
         return min(known) if known and len(known) == len(sizes) else None
 
+    @property
+    def eos_id(self) -> int | None:
+        """The id that ends texts, as the manifests record it; `None` if none does, or if two differ."""
+        recorded = [manifest.get("special_token_ids") or {} for manifest in self.manifests if manifest]
+        # Our own tokenizer has no eos; eot ends every turn and every document.
+        found = {special.get("eos", special.get("eot")) for special in recorded} - {None}
+        return found.pop() if len(found) == 1 else None
+
     @cached_property
     def index(self) -> tuple[Int64s, Int64s, list[Records], list[Records | None] | None]:
         """The arrays that the kernel needs: what `filtered` leaves out, and first episodes, records and prefixes."""

@@ -61,8 +61,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
     Args:
         config: a mapping or any object with `batch_size`, `block_size` and `device`. Other fields of `TrainingConfig`,
             and `vocab_size`, are taken from it too. A keyword wins over the config.
-        tokenizer: its eos id is the pad id if `pad_token_id` is not set; if the dataset records its tokenizer, the two
-            must agree.
+        tokenizer: its eos id is the pad id if `pad_token_id` is not set; without one, the eos that the dataset's
+            manifest records. If the dataset records its tokenizer, the two must agree.
         dataset_dir: the directory that holds `train` and `val`; several as a list; or a mixture as a mapping from
             directory to proportion. A URL names published episodes in a store, whose shards are downloaded as they
             are needed; these cannot be mixed in proportions.
@@ -188,7 +188,9 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         for opened in self._splits.values():
             check_tokenizer(opened, tokenizer)
         self.vocab_size = resolve_vocab_size(vocab_size, config, tokenizer, self._splits["train"].vocab_size)
-        self.pad_token_id = resolve_pad_id(self.config.pad_token_id, tokenizer, self.vocab_size)
+        self.pad_token_id = resolve_pad_id(
+            self.config.pad_token_id, tokenizer, self._splits["train"].eos_id, self.vocab_size
+        )
         self._iterators: dict[str, SplitIterator[EpisodeBatch]] = {}
         self._warned = False
         self._log_splits()

@@ -230,16 +230,21 @@ def resolve_vocab_size(argument: int | None, config: Any, tokenizer: Any | None,
     return max(size, len(tokenizer)) if isinstance(tokenizer, Sized) else size
 
 
-def resolve_pad_id(setting: int | None, tokenizer: Any | None, vocab_size: int | None) -> int:
-    """The pad id: the keyword's or config's, else the tokenizer's end-of-sequence id.
+def resolve_pad_id(setting: int | None, tokenizer: Any | None, recorded: int | None, vocab_size: int | None) -> int:
+    """The pad id: the keyword's or config's, else the end-of-sequence id of the tokenizer or of the dataset's manifest.
 
     Raises:
-        UsageError: there is neither, or the id is outside the vocabulary or above 32 bits.
+        UsageError: there is none, or the id is outside the vocabulary or above 32 bits.
     """
-    pad = _eos_id(tokenizer) if setting is None else setting
+    pad = setting
+    if pad is None:
+        pad = _eos_id(tokenizer)
+    if pad is None:
+        pad = recorded
     if pad is None:
         raise UsageError(
-            "no pad_token_id in the config and no tokenizer with an eos; pass pad_token_id=, or the tokenizer"
+            "no pad_token_id, no tokenizer with an eos, and no eos in the dataset's manifest; pass pad_token_id=. Any "
+            "id of the vocabulary will do: padding is masked by its position, never by its value"
         )
     TOKEN_ID.whole(pad, "pad_token_id")
     # A model looks up the embedding of padding like that of any other id.

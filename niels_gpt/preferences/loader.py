@@ -32,7 +32,8 @@ class PreferenceLoader(CompletionLoader[PreferenceBatch]):
         dataset_dir: what `niels-gpt preferences build` wrote; several; or a mapping from directories to their shares.
         batch_size: groups per batch and rank. sequence_length: the most tokens of prompt and completion.
         too_long: "error", "skip", "head" or "tail", see `Fitting`; `no_completion` likewise.
-        pad_token_id: fills rows; padding is known by its position, so any id of the vocabulary will do.
+        pad_token_id: fills rows; padding is known by its position, so any id of the vocabulary will do. Default the eos
+            that the dataset's manifest records.
         pad_to_multiple_of: pad each batch to its longest row, rounded up to such a multiple; `None`: always to
             `sequence_length`, so that all batches have one shape.
         seed, shuffle: of the order. drop_last: leave out an epoch's last batch if it is not full; else fill it
@@ -56,7 +57,7 @@ class PreferenceLoader(CompletionLoader[PreferenceBatch]):
         sequence_length: int,
         too_long: str = "error",
         no_completion: str = "error",
-        pad_token_id: int = 0,
+        pad_token_id: int | None = None,
         pad_to_multiple_of: int | None = None,
         seed: int = DEFAULT_SEED,
         shuffle: bool = True,
@@ -85,7 +86,7 @@ class PreferenceLoader(CompletionLoader[PreferenceBatch]):
         folders = [Path(name) for name in self._names]
         self._splits = {split: PreferenceSplit(folders, split, self._fitting) for split in SPLITS}
         self.vocab_size = self._splits["train"].episodes.vocab_size
-        self.pad_token_id = resolve_pad_id(pad_token_id, None, self.vocab_size)
+        self.pad_token_id = resolve_pad_id(pad_token_id, None, self._splits["train"].episodes.eos_id, self.vocab_size)
         ensure_log_output()
         for name, split in self._splits.items():
             # Rank 0 only: on hundreds of ranks the same lines would be repeated hundreds of times.

@@ -39,7 +39,8 @@ class RolloutLoader(CompletionLoader[RolloutBatch]):
             left out.
         max_age, current_version, drop_zero_variance, too_long: which groups are left out, see `Selection`; how many is
             in `left_out`, and in the log.
-        pad_token_id: fills rows; padding is known by its position, so any id of the vocabulary will do.
+        pad_token_id: fills rows; padding is known by its position, so any id of the vocabulary will do. Default the eos
+            that the dataset's manifest records.
         seed, shuffle: of the order. drop_last: leave out an epoch's last batch if it is not full; else it is filled up
             with rows of padding.
         rank, world_size: default those of `torch.distributed`, if it is initialised.
@@ -67,7 +68,7 @@ class RolloutLoader(CompletionLoader[RolloutBatch]):
         current_version: int | None = None,
         drop_zero_variance: bool = False,
         too_long: str = "error",
-        pad_token_id: int = 0,
+        pad_token_id: int | None = None,
         seed: int = DEFAULT_SEED,
         shuffle: bool = True,
         drop_last: bool = True,
@@ -91,7 +92,8 @@ class RolloutLoader(CompletionLoader[RolloutBatch]):
         for name, value in switches.items():
             check_flag(value, name)
         self.dataset = RolloutDataset(paths)
-        self.pad_token_id = resolve_pad_id(pad_token_id, None, self.dataset.episodes.vocab_size)
+        episodes = self.dataset.episodes
+        self.pad_token_id = resolve_pad_id(pad_token_id, None, episodes.eos_id, episodes.vocab_size)
         # Before the selection: the mean of a group is that of all its rollouts, also of those that are left out.
         self._advantages = self.dataset.advantages(advantages)
         self._groups, self.left_out = selection.of(self.dataset)

@@ -346,7 +346,7 @@ def test_the_tokenizers_eos_pads_where_the_config_has_no_pad_id(tmp_path: Path, 
 @pytest.mark.parametrize("tokenizer", [None, Eos(), Eos(eos_id=-1), Eos(eos_id=True), Eos(eos_token_id="</s>")])
 def test_no_pad_id_at_all_is_a_clear_error(tmp_path: Path, tokenizer: Any) -> None:
     write_split(tmp_path / "train", [[10, 11]])
-    with pytest.raises(UsageError, match="no pad_token_id in the config and no tokenizer with an eos; pass"):
+    with pytest.raises(UsageError, match="no tokenizer with an eos, and no eos in the dataset's manifest; pass pad_"):
         loader(tmp_path, tokenizer, batch_size=1, pad_token_id=None)
 
 

@@ -236,15 +236,15 @@ def test_what_does_not_fit_is_refused_unless_told(folder: Path) -> None:
 
 def test_mixtures(folder: Path) -> None:
     shares = {str(folder / "pairs" / "out"): 0.25, str(folder / "other" / "out"): 0.75}
-    mixed = PreferenceLoader(shares, batch_size=4, sequence_length=96, seed=1)
+    mixed = PreferenceLoader(shares, pad_token_id=0, batch_size=4, sequence_length=96, seed=1)
     first = len(loader(folder).split("train"))
     groups = np.concatenate([batch.groups for batch in mixed.batches()])
     assert abs((groups < first).mean() - 0.25) < 0.05
     state = mixed.next_batch().state
-    again = PreferenceLoader(shares, batch_size=4, sequence_length=96, seed=1)
+    again = PreferenceLoader(shares, pad_token_id=0, batch_size=4, sequence_length=96, seed=1)
     again.load_state_dict(state)
     assert_equal(mixed.next_batch(), again.next_batch())
-    both = PreferenceLoader([*shares], batch_size=4, sequence_length=96)
+    both = PreferenceLoader([*shares], pad_token_id=0, batch_size=4, sequence_length=96)
     assert len(both.split("train")) == first + len(loader(folder, "other").split("train"))
 
 
@@ -253,7 +253,7 @@ def test_shares_that_cannot_be(folder: Path, share: Any) -> None:
     """As for episodes; -1 and nan left the dataset out without a word."""
     shares = {str(folder / "pairs" / "out"): 1.0, str(folder / "other" / "out"): share}
     with pytest.raises(UsageError, match=r"the weight of .*other.* is .*; expected a number of 0 or more"):
-        PreferenceLoader(shares, batch_size=4, sequence_length=96)
+        PreferenceLoader(shares, pad_token_id=0, batch_size=4, sequence_length=96)
 
 
 def test_a_share_of_a_dataset_without_groups(folder: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_share_of_a_dataset_without_groups(folder: Path) -> None:
     longest = built(folder / "longest", [{"prompt": "a " * 90, "chosen": "b", "rejected": "c"}] * 5)
     shares = {str(folder / "pairs" / "out"): 1.0, str(longest): 1.0}
     with pytest.raises(UsageError, match=r"weights name the dataset .*longest.*, which has no rows"):
-        PreferenceLoader(shares, batch_size=4, sequence_length=80, too_long="skip")
+        PreferenceLoader(shares, pad_token_id=0, batch_size=4, sequence_length=80, too_long="skip")
 
 
 def test_front_door(folder: Path, tmp_path: Path) -> None:

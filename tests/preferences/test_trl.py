@@ -82,7 +82,7 @@ def loaded(folder: Path, tmp_path: Path) -> Any:
 
 def ours(folder: Path, **options: Any) -> dict[tuple[int, ...], tuple[int, ...]]:
     """Every row of the dataset by its ids up to the stop: its completion mask."""
-    loader = PreferenceLoader(folder, batch_size=1, sequence_length=200, **options)
+    loader = PreferenceLoader(folder, batch_size=1, sequence_length=200, pad_token_id=0, **options)
     found = {}
     for batch in loader.batches():
         for ids, mask in zip(batch.input_ids.tolist(), batch.completion_mask.tolist(), strict=True):

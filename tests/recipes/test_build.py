@@ -444,7 +444,7 @@ def test_the_example_recipes_build(folder: Path, name: str) -> None:
     tokenizer = f"tokenizer.path={ASSETS / 'qwen3-8b'}"
     built = build_recipe(read_recipe(folder / name, [tokenizer]))
     assert all(sum(phase.values()) for phase in built.mixture.phases)
-    assert next(iter(ng.loader(built.out, batch_size=1))).x.shape[0] == 1
+    assert next(iter(ng.loader(built.out, batch_size=1, pad_token_id=0))).x.shape[0] == 1
     loaded, lock = read_lock(built.lock or "", [f"out={folder / 'again'}"])
     build_recipe(loaded, locked=lock)
     assert digests(folder / "again") == digests(built.out)

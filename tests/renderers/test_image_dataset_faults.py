@@ -199,7 +199,7 @@ def test_earlier_versions_refuse_images(tmp_path: Path) -> None:
 def test_a_dataset_built_for_images_without_any_needs_none(tmp_path: Path) -> None:
     photos(tmp_path / "photos", 1)
     dataset = built(tmp_path, FAMILY, [[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]] * 4)
-    assert list(ng.loader(dataset, batch_size=2, sequence_length=50))
+    assert list(ng.loader(dataset, batch_size=2, sequence_length=50, pad_token_id=0))
     assert list(verify_dataset(dataset)) == []
 
 

@@ -92,7 +92,7 @@ def built(folder: Path, family: str, rows: Rows, **options: Any) -> Path:
 
 
 def read(dataset: Path, images: StoredImages, **options: Any) -> list[EpisodeBatch]:
-    settings = {"batch_size": 3, "sequence_length": 400, "shuffle": False, "epoch_drop_last": False}
+    settings = {"batch_size": 3, "sequence_length": 400, "shuffle": False, "epoch_drop_last": False, "pad_token_id": 0}
     return list(ng.loader(dataset, images=images, **(settings | options)))
 
 

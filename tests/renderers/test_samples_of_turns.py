@@ -250,7 +250,7 @@ files = ["chats.jsonl"]
     planned, mixture = plan_recipe(open_recipe(sharing)), build_recipe(sharing).mixture
     assert planned.sources[0].training_rows == mixture.parts[0].rows
     assert mixture.parts[0].tokens == episodes["auto"]["tokens"] < naive
-    batches = list(ng.loader(tmp_path / "shared", batch_size=1))
+    batches = list(ng.loader(tmp_path / "shared", batch_size=1, pad_token_id=0))
     assert sum(batch.num_tokens for batch in batches) == mixture.parts[0].tokens
     assert sum(batch.num_trained_tokens for batch in batches) == mixture.parts[0].trained_tokens
     assert all(batch.prefixes is not None for batch in batches)

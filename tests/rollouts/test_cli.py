@@ -141,7 +141,7 @@ def test_verify_finds_damage(tmp_path: Path) -> None:
 
 def test_the_loader_of_the_package(tmp_path: Path) -> None:
     path = write(tmp_path / "out", rows(6))
-    options: dict[str, Any] = {"batch_size": 6, "sequence_length": 24, "seed": 4, "packing": True}
+    options: dict[str, Any] = {"batch_size": 6, "sequence_length": 24, "seed": 4, "packing": True, "pad_token_id": 0}
     found = list(ng.loader(path, whole_groups=True, **options))
     expected = list(RolloutLoader(path, whole_groups=True, **options).batches())
     assert [batch.rollouts.tolist() for batch in found] == [batch.rollouts.tolist() for batch in expected]

@@ -293,7 +293,9 @@ def test_workers_and_threads_give_the_same(folder: Path, mode: dict[str, Any]) -
 
 def test_workers_refuse_what_was_replaced(tmp_path: Path) -> None:
     path = write(tmp_path / "out", rows(4))
-    pickled = pickle.dumps(RolloutLoader(path, batch_size=4, sequence_length=24)._iterator("train").batch_source)
+    pickled = pickle.dumps(
+        RolloutLoader(path, batch_size=4, sequence_length=24, pad_token_id=PAD)._iterator("train").batch_source
+    )
     write(path, rows(4, seed=1), overwrite=True)
     with pytest.raises(Mismatch, match="no longer what it was"):
         pickle.loads(pickled)
@@ -390,11 +392,11 @@ def test_versions_of_tokens_and_no_logprobs(tmp_path: Path) -> None:
         for number in range(4)
     ]
     path = write(tmp_path / "out", made, token_versions=True, logprobs=False)
-    batch = make_rollout_loader(path, 2, 8, packing=False, drop_last=False).next_batch()
+    batch = make_rollout_loader(path, 2, 8, packing=False, drop_last=False, pad_token_id=PAD).next_batch()
     assert batch.logprobs is None
     assert "logprobs" not in batch.tensors()
     assert batch.versions.tolist() == [[-1, 5, 5, 6, 7, -1, -1, -1]] * 2
-    packed = make_rollout_loader(path, 2, 11, packing=True).next_batch()
+    packed = make_rollout_loader(path, 2, 11, packing=True, pad_token_id=PAD).next_batch()
     assert packed.versions.tolist() == [[-1, 5, 5, 6, 7, -1, -1, 5, 5, 6, 7]] * 2
 
 
@@ -424,10 +426,10 @@ def test_data_that_is_refused(folder: Path, tmp_path: Path) -> None:
         loader(folder, sequence_length=5)
     unknown = write(tmp_path / "out", [{**row, "version": None} for row in rows(2)])
     with pytest.raises(CacheError, match="no version, so it has no age"):
-        make_rollout_loader(unknown, 2, 20, max_age=3)
+        make_rollout_loader(unknown, 2, 20, max_age=3, pad_token_id=PAD)
     same = write(tmp_path / "same", [{**row, "reward": 1.0} for row in rows(2)])
     with pytest.raises(CacheError, match=r"no rollouts are left of 8; left out: \{'zero_variance': 2\}"):
-        make_rollout_loader(same, 2, 20, drop_zero_variance=True)
+        make_rollout_loader(same, 2, 20, drop_zero_variance=True, pad_token_id=PAD)
     with pytest.raises(UsageError, match="niels-gpt fetch"):
         make_rollout_loader("s3://bucket/step_7", 2, 20)
     with pytest.raises(UsageError, match="split is 'val'"):
