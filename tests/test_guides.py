@@ -66,6 +66,9 @@ def run(command: str) -> int:
     try:
         if words[0] == "niels-gpt":
             main()
+        elif words[1] == "-m":
+            sys.argv = words[2:]
+            runpy.run_module(words[2], run_name="__main__")
         else:
             runpy.run_path(words[1], run_name="__main__")
     except SystemExit as left:

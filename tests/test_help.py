@@ -83,7 +83,7 @@ def test_formats_list_inputs_exports_and_imports() -> None:
     listed = as_json("formats")
     inputs = ["messages", "sharegpt", "alpaca", "prompt_completion", "anthropic", "gemini", "harmony"]
     assert [entry["name"] for entry in listed["inputs"]] == inputs
-    assert {"hf", "trl", "olmo"} <= {entry["name"] for entry in listed["exports"]}
+    assert {"hf", "trl", "megatron"} <= {entry["name"] for entry in listed["exports"]}
     assert {"hf", "tokens"} <= {entry["name"] for entry in listed["imports"]}
     page = run_cli("formats").stdout
     assert "assistant_masks=" in page
@@ -108,7 +108,7 @@ def test_rules_are_those_of_the_doctor() -> None:
         ),
         ("render chats.jsonl --tokenizer nowhere --renderer-option enable_thinking", "`niels-gpt renderers NAME`"),
         ("export nowhere --to hf --out o --option assistant_masks", "options of hf: assistant_masks"),
-        ("export nowhere --to nanogpt --out o --option x", "nanogpt has no options of its own"),
+        ("export nowhere --to megatron --out o --option x", "megatron has no options of its own"),
         ("render chats.jsonl --tokenizer nowhere --loss-on last_mesage", "did you mean 'last_message'"),
         ("show chats.jsonl --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
         ("explore --tokenizer nowhere --renderer quen3 --no-browser", "did you mean 'qwen3'"),

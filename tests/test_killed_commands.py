@@ -98,7 +98,7 @@ class Command:
 
 BUILD_ALL = "cache build-all --cache-dir {out}/cache --tokenizer {given}/tokenizer --roam-dir {given}/notes"
 EXPORTS = {
-    "episodes": ("trl", "megatron-bridge", "megatron", "olmo", "datatrove", "litdata", "nanogpt", "llmc"),
+    "episodes": ("trl", "megatron-bridge", "megatron"),
     "pairs": ("trl-dpo", "trl-kto", "trl-reward"),
 }
 COMMANDS = {
@@ -119,8 +119,8 @@ COMMANDS = {
     "plans and counts": Command("loader {out}/episodes", "copy {given}/episodes {out}/episodes"),
     "export": Command("export {given}/episodes --to hf --out {out}/hf --overwrite"),
     "export of several files": Command(
-        "export {given}/episodes --to mds --out {out}/mds --overwrite --shard-tokens 2000",
-        "export {given}/episodes --to mds --out {out}/mds",
+        "export {given}/episodes --to trl --out {out}/trl --overwrite --shard-tokens 2000",
+        "export {given}/episodes --to trl --out {out}/trl",
     ),
     "import": Command("import {given}/megatron --from megatron --out {out}/imported --overwrite"),
     "publish": Command("publish {given}/episodes file://{out}/remote"),
@@ -207,7 +207,7 @@ exact = true
 weights = {{ chats = 0.75, answers = 0.25 }}
 max_epochs = 2
 [[exports]]
-to = "olmo"
+to = "megatron"
 """
 
 

@@ -110,7 +110,7 @@ def test_an_error_of_the_system_does_not_repeat_a_whole_path(capsys: pytest.Capt
     [
         ("chats.jsonl", "hf", "episodes build"),
         ("pairs.jsonl", "trl-dpo", "preferences build"),
-        ("notes.md", "nanogpt", "cache build-pretrain"),
+        ("notes.md", "megatron", "cache build-pretrain"),
     ],
 )
 def test_an_export_of_a_file_says_what_to_build_first(ask: Ask, name: str, to: str, command: str) -> None:

@@ -6,14 +6,14 @@ How an export runs::
       splits_of, open_source -> Examples, Stream  source.py              one split of the dataset
       arrange -> Rows, a million tokens at a time arranging.py, rows.py  limit, order, truncation, packing
       Format.open -> SplitWriter.write(rows)      formats.py             and one file for each format:
-                                                  datatrove, hf, litdata, llmc, mds, megatron, megatron_bridge,
-                                                  nanogpt, olmo; preferences
+                                                  hf, megatron, megatron_bridge; preferences
       README.md and export.json, written last     run.py
 
-`tokenize.py` is the same without files: a function for `datasets.map`, Ray Data and torch.
+`tokenize.py` is the same without files: a function for `datasets.map`, Ray Data and torch. Files of other programs
+(OLMo-core, litData, nanoGPT, ...) are written by examples/exports in some lines each.
 
 To add a format, write one file with a `SplitWriter` and a `Format`, and one line in registry.py. writers.py has what
-writers share: files with checksums, shards, parquet.
+writers share: files with checksums, parquet.
 """
 
 from __future__ import annotations

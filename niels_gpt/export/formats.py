@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Facts
 from niels_gpt.storage.checksums import FileRecord
@@ -72,7 +68,7 @@ class Format:
         title: the program that reads it, and its files, in one line.
         open: makes the writer of a split, from the export's directory, the split's facts and the settings.
         use: how to use the files: lines for the README, from the settings and the facts of the written splits.
-        mask: what of the loss mask the format holds: "none", "binary" (0 and 1) or "weights".
+        mask: what of the loss mask the format holds: "binary" (0 and 1) or "weights".
         packs: rows may hold several texts.
         options: names and defaults of options of this format only.
         library: the optional library that writes it.
@@ -86,26 +82,3 @@ class Format:
     packs: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     library: str | None = None
-
-
-def token_dtype(facts: Facts, *, most_uint16: int = 65_536, wide: str = "<u4") -> str:
-    """The dtype of token files: `<u2` where the recorded vocabulary fits, else (or without one) `wide`.
-
-    Args:
-        most_uint16: the largest vocabulary that is written as uint16.
-    """
-    # By the vocabulary, not by the ids of this split: splits and later exports must have the same dtype.
-    return "<u2" if facts.vocab_size is not None and facts.vocab_size <= most_uint16 else wide
-
-
-def as_tokens(ids: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """The ids in a file's dtype.
-
-    Raises:
-        UsageError: an id is too large for the dtype; it is never wrapped around.
-    """
-    # The vocabulary may be too large for the dtype, as for the uint16 of nanoGPT, or not be recorded.
-    most = np.iinfo(dtype).max
-    if ids.size and ids.max() > most:
-        raise UsageError(f"id {int(ids.max()):,} does not fit into this format's {np.dtype(dtype).name}")
-    return ids.astype(dtype)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.errors import UsageError
-from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
+from niels_gpt.export.formats import Format, Settings
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import FileSet, Spool
@@ -38,8 +38,10 @@ class IndexedDataset:
 
     def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
         del settings
-        self._set, self._name, self._folder = FileSet(folder), facts.split, folder
-        self._dtype = token_dtype(facts, most_uint16=SMALL_VOCABULARY, wide="<i4")
+        self._set, self._name = FileSet(folder), facts.split
+        # By the vocabulary, not by the ids of this split: splits and later exports must have the same dtype.
+        is_small = facts.vocab_size is not None and facts.vocab_size <= SMALL_VOCABULARY
+        self._dtype = "<u2" if is_small else "<i4"
         self._tokens = self._set.open(f"{facts.split}.bin")
         self._mask = self._set.open(f"{facts.split}_mask.bin") if facts.has_mask else None
         # The header of the index holds the number of rows, which is known at the end only.
@@ -51,7 +53,8 @@ class IndexedDataset:
         # The index would wrap around silently.
         if rows.lengths.max(initial=0) > np.iinfo(np.int32).max:
             raise UsageError(f"a row of {int(rows.lengths.max()):,} tokens; megatron stores lengths as int32")
-        self._tokens.write(as_tokens(rows.ids, self._dtype))
+        # Ids are below the vocabulary; where none is recorded, they may be anything.
+        self._tokens.write(rows.signed_ids().astype(self._dtype, copy=False))
         if self._mask is not None:
             self._mask.write(rows.trained.astype(np.uint8))
         self._lengths.write(rows.lengths)

@@ -27,7 +27,7 @@ from niels_gpt.export.arranging import Arrangement
 from niels_gpt.export.formats import Settings
 from niels_gpt.export.hf import HubFiles
 from niels_gpt.export.source import Facts
-from niels_gpt.export.writers import Lists
+from niels_gpt.export.writers import Lists, ParquetFile
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.progress import Progress
 from niels_gpt.seeds import order
@@ -100,11 +100,11 @@ class _PreferenceFiles(HubFiles):
         }
         scalars = {name: np.array([row[name] for row in rows], dtype) for name, dtype in self.scalars.items()}
         table = _Table(np.concatenate([values for values, _ in lists.values()]), {**lists, **scalars})
-        self.write(cast("Any", table))  # of rows, `Shards` reads `ids` alone
+        self.write(cast("Any", table))  # of rows, `HubFiles` reads `ids` alone
 
-    def append(self, rows: Any) -> None:
+    def append(self, file: ParquetFile, rows: Any) -> None:
         """Append a table as a row group."""
-        self.file.write(rows.columns)
+        file.write(rows.columns)
 
 
 class PreferenceSource:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.export.datatrove import DATATROVE
 from niels_gpt.export.formats import Format
 from niels_gpt.export.hf import HF, TRL
-from niels_gpt.export.litdata import LITDATA
-from niels_gpt.export.llmc import LLMC
-from niels_gpt.export.mds import MDS
 from niels_gpt.export.megatron import MEGATRON
 from niels_gpt.export.megatron_bridge import MEGATRON_BRIDGE
-from niels_gpt.export.nanogpt import NANOGPT
-from niels_gpt.export.olmo import OLMO
 from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 
 FORMATS: dict[str, Format] = {
@@ -20,12 +14,6 @@ FORMATS: dict[str, Format] = {
     "trl": TRL,
     "megatron-bridge": MEGATRON_BRIDGE,
     "megatron": MEGATRON,
-    "olmo": OLMO,
-    "datatrove": DATATROVE,
-    "mds": MDS,
-    "litdata": LITDATA,
-    "nanogpt": NANOGPT,
-    "llmc": LLMC,
 }
 
 

@@ -284,16 +284,15 @@ def _with_weights_of(form: Format, portions: Iterator[Rows], binary: bool, facts
         if form.mask == "weights" or rows.weights.dtype == np.uint8:
             yield rows
         else:
-            # A format without a mask loses all weights, which its README says.
             between = (rows.weights != 0) & (rows.weights != 1)
-            if between.any() and not binary and form.mask != "none":
+            if between.any() and not binary:
                 at = int(np.argmax(between))
                 # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of this portion.
                 row = number + int(np.searchsorted(rows.starts, at, side="right")) - 1
                 raise UsageError(
                     f"{facts.path}: row {row:,} of {facts.split} has a token of weight {rows.weights[at]:g}, and "
                     f"{form.name} holds only 0 and 1; pass --binary (binary=True) to write all above 0 as 1, or "
-                    "choose a format that holds weights (mds, litdata)"
+                    "write the weights into files of your own, as examples/exports/litdata.py does"
                 )
             yield Rows(rows.ids, rows.lengths, rows.begins, rows.trained.astype(np.uint8))
         # Rows are numbered through all portions, for the message.

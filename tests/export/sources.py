@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +73,17 @@ def episodes(
 def untrained_first(row: Row) -> Row:
     """Nothing predicts a text's first token."""
     return Row(row.ids, [0.0, *row.weights[1:]])
+
+
+def as_written(rows: list[Row]) -> list[tuple[list[int], list[float]]]:
+    """The ids and weights of each row, as an export writes them."""
+    return [(row.ids, row.weights) for row in map(untrained_first, rows)]
+
+
+def flat(rows: list[Row]) -> tuple[list[int], list[float]]:
+    """The same, joined."""
+    ids, weights = zip(*as_written(rows), strict=True)
+    return list(chain(*ids)), list(chain(*weights))
 
 
 def sft_cache(folder: Path, n: int = 20) -> tuple[Path, list[Row]]:

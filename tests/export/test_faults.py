@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from niels_gpt.export.run import recorded_choices
 from niels_gpt.progress import Progress
 from tests.conftest import REPOSITORY, run_cli
 from tests.episodes.made import write_shard
-from tests.export.sources import Row, episodes, pretrain_cache, random_rows, sft_cache
+from tests.export.sources import Row, as_written, episodes, pretrain_cache, random_rows, sft_cache
 
 SLOW_EXPORT = """
 import sys, time
@@ -68,13 +70,13 @@ def test_a_killed_export_leaves_nothing_that_looks_whole(tmp_path: Path, name: s
 def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
     """The limit on a file's size stands in for a full disk."""
     source, out = episodes(tmp_path / "in", random_rows(3000)), tmp_path / "out"
-    before = export(source, "olmo", out, limit=3)
+    before = export(source, "megatron", out, limit=3)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(StorageError, match="ulimit -f"):
-            export(source, "olmo", out, overwrite=True)
+            export(source, "megatron", out, overwrite=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
@@ -112,7 +114,7 @@ def test_masks_of_two_kinds(tmp_path: Path) -> None:
     write_shard(tmp_path / "train" / "shard_00000", [1, 2], [(0, 2)], mask=[0, 7])
     write_shard(tmp_path / "train" / "shard_00001", [3, 4], [(0, 2)], mask=[0, 0.5], mask_dtype="<f4")
     with pytest.raises(CacheError, match="7"):
-        export(tmp_path, "mds", tmp_path / "out")
+        export(tmp_path, "hf", tmp_path / "out")
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
@@ -170,19 +172,24 @@ def test_what_can_be_refused_early_is_refused_before_any_work(tmp_path: Path) ->
     for options, message in (
         ({"max_length": 3}, "row 0 of val has 4 tokens"),
         ({"max_length": 3, "too_long": "skip"}, "no row of val is left"),
-        ({"to": "llmc", "shard_tokens": 1 << 31}, "shard_tokens is 2,147,483,648"),
         ({"to": "megatron-bridge", "pad_multiple": 2, "pad_id": 300}, "pad_id is 300"),
     ):
         with pytest.raises(UsageError, match=message):
-            export(source, out=out, progress=Unused(), **{"to": "olmo", **options})  # type: ignore[arg-type]
+            export(source, out=out, progress=Unused(), **{"to": "hf", **options})  # type: ignore[arg-type]
     assert not out.exists()
     out.mkdir()
     (out / "mine").touch()
     with pytest.raises(OutputExists):
-        export(source, "olmo", out, progress=Unused())
+        export(source, "megatron", out, progress=Unused())
     cache, _ = pretrain_cache(tmp_path / "cache")
     with pytest.raises(UsageError, match="exported document by document"):
         export(cache, "hf", tmp_path / "other", max_length=4, progress=Unused())
+
+
+def test_packing_where_a_format_has_no_texts_in_rows(tmp_path: Path) -> None:
+    source, _ = sft_cache(tmp_path / "in")
+    with pytest.raises(UsageError, match="megatron has no rows of several texts"):
+        export(source, "megatron", tmp_path / "out", packing=True, max_length=64)
 
 
 def test_the_command_line(tmp_path: Path) -> None:
@@ -191,11 +198,23 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "padding_free=True" in done.stdout
     assert "SFTConfig" in (tmp_path / "out" / "README.md").read_text()
-    told = run_cli("export", source, "--to", "olmo", "--limit", 3, "--json", "--out", tmp_path / "olmo")
+    told = run_cli("export", source, "--to", "megatron", "--limit", 3, "--json", "--out", tmp_path / "megatron")
     assert json.loads(told.stdout)["splits"]["train"]["rows"] == 3
-    back = run_cli("import", tmp_path / "olmo", "--from", "olmo", "--out", tmp_path / "back", "--json")
+    back = run_cli("import", tmp_path / "megatron", "--from", "megatron", "--out", tmp_path / "back", "--json")
     assert json.loads(back.stdout)["splits"]["train"]["episodes"] == 3
     wrong = run_cli("export", source, "--to", "hff", "--out", tmp_path / "no")
     assert wrong.returncode == 2
     assert "did you mean 'hf'?" in wrong.stderr
     assert "Traceback" not in wrong.stderr
+
+
+def test_the_page_on_adding_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "docs" / "add_an_export.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(re.findall(r"```text\n(.*?)```", page, flags=re.DOTALL)[0], "docs/add_an_export.md", "exec"), names)
+    monkeypatch.setitem(FORMATS, "ndjson", names["NDJSON"])
+    rows = random_rows(30, weighted=True)
+    manifest = export(episodes(tmp_path / "in", rows, mask_dtype="<f4"), "ndjson", tmp_path / "out")
+    found = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
+    assert [(row["input_ids"], row["loss_weights"]) for row in found] == as_written(rows)
+    assert (manifest["mask"], manifest["use"]) == ("weights", ["loss_weights are aligned with input_ids, not shifted."])

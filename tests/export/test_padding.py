@@ -16,7 +16,7 @@ from niels_gpt.export import export
 from niels_gpt.export.rows import padded, padded_inputs, rows_of
 from tests.conftest import run_cli
 from tests.export.sources import Row, episodes, random_rows, sft_cache
-from tests.export.test_libraries import pairs_in_megatron_bridge
+from tests.export.test_megatron import pairs_in_megatron_bridge
 
 parquet = pytest.importorskip("pyarrow.parquet")
 EOS = 299  # of the tokenizer that the reader has

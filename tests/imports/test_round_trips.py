@@ -15,8 +15,7 @@ from niels_gpt.episodes.format import open_manifest
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
-from tests.export.sources import EOT, Row, episodes, random_rows
-from tests.export.test_others import as_written
+from tests.export.sources import EOT, Row, as_written, episodes, random_rows
 
 
 def read(dataset: Path, split: str = "train") -> list[tuple[list[int], list[float]]]:
