@@ -192,8 +192,6 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "httpx": "client",
     "gigatoken": "hf",
     "lightning": "lightning",
-    "hyperscan": "explorer",
-    "regex": "explorer",
     "starlette": "explorer",
     "uvicorn": "explorer",
     "Pillow": "vision",

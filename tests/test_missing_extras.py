@@ -83,7 +83,7 @@ def test_refused_before_any_work(
 FUNCTIONS = """
 import json, sys
 import niels_gpt as ng
-for name in ("torch", "pyarrow", "uvicorn", "hyperscan", "tokenizers", "transformers"):
+for name in ("torch", "pyarrow", "uvicorn", "tokenizers", "transformers"):
     sys.modules[name] = None
 calls = {
     "loader": lambda: ng.loader("nothing", batch_size=1, sequence_length=8),
@@ -111,7 +111,7 @@ def test_functions_name_the_extra(tokenizer_dir: Path, tmp_path: Path) -> None:
         "loader": ("torch", "torch"),
         "diagnose": ("pyarrow", "hub"),
         "convert": ("pyarrow", "hub"),
-        "explore": ("hyperscan", "explorer"),
+        "explore": ("uvicorn", "explorer"),
         "tokenize": ("transformers", "hf"),
         "renderer": ("transformers", "hf"),
         "build": ("pyarrow", "hub"),

@@ -25,8 +25,6 @@ HEAVY = (
     "torch",
     "jinja2",
     "starlette",
-    "hyperscan",
-    "regex",
     "ray",
 )
 COMMANDS = (

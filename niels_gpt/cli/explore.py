@@ -28,7 +28,7 @@ def explore(
         str | None,
         typer.Argument(
             metavar="PATH",
-            help="Whatever the doctor reads: conversations, input_ids, a cache, episodes, token files, a hub dataset.  "
+            help="Conversations, preferences, a cache, episodes, rollouts, or a hub dataset.  "
             "\\[default: the families alone]",
             show_default=False,
             autocompletion=shell_completion.doctor_sources,

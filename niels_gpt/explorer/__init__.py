@@ -9,10 +9,8 @@
       renderers       renderer_list.py, rendering.py        a conversation, rendered by any family or template
       tokens          token_columns.py                      tokens as the page draws them, under every loss mask
       rows            dataset.py (protocol), chat_rows.py, line_index.py (conversations, preferences)
-                      stored.py (datasets of ours), copied_rows.py (other rows of ids)
+                      stored.py (datasets of ours)
                       sample_stats.py (histograms), training_rows.py (rows as they are trained)
-                      row_columns.py, byte_search.py, byte_pattern.py
-                                                            filters and searches that need not parse every row
       comparing       drift.py                              where two renderings differ
       doctor          findings.py                           its report
       static/         the page itself: HTML, CSS and JavaScript without a build step

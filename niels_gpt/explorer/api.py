@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from niels_gpt.doctor.open_input import open_input
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
 from niels_gpt.explorer.drift import compare
@@ -134,17 +134,7 @@ class Explorer:
             # A finding may be about the whole input: its evidence then has row -1, which is no row of any split.
             evidence = findings[request.finding].evidence
             rows = tuple(sorted({place.row for place in evidence if place.row >= 0 and place.split == split}))
-        wanted = Filter(
-            request.text,
-            request.pattern,
-            request.role,
-            frozenset(request.has),
-            request.min_size,
-            request.max_size,
-            request.tool,
-            rows,
-        )
-        wanted.check()
+        wanted = Filter(request.text, request.role, frozenset(request.has), request.min_size, request.max_size, rows)
         if not 1 <= request.limit <= PAGE_ROWS:
             raise UsageError(f"limit is {request.limit}; expected 1 to {PAGE_ROWS} rows")
         if request.start < 0:
@@ -215,11 +205,8 @@ class Explorer:
             if dataset.kind == "sft":
                 return self._written(split, lambda: copied_rows(dataset, split)), "train"
             if self._stored is None:
-                self._stored = TrainingRows(
-                    dataset.directory, dataset.token_text, source=dataset.name, numbers=dataset.numbers
-                )
+                self._stored = TrainingRows(dataset.directory, dataset.token_text, source=str(dataset.directory))
             return self._stored, split
-        # The third kind, `CopiedRows`, is a `StoredRows`.
         assert isinstance(dataset, ChatRows)
         choice = request.choice or self.renderers.first
         mode = next((mode for mode in MODES if mode.name == request.mode), None)
@@ -243,26 +230,24 @@ class Explorer:
 
 
 def open_dataset(path: str | Path | None, renderers: RendererList, form: str | None = None) -> Dataset | None:
-    """Open what the doctor opens: files and folders, datasets of ours and of other programs, URLs, names on the hub.
-
-    Rows of ids that are not ours are shown as the text of the first tokenizer.
+    """Open conversations, preferences and datasets of ours, from all places where the doctor reads them.
 
     Args:
         form: the shape of conversations or preferences; default as the first rows look.
 
     Raises:
-        InputError, CacheError: nothing usable there. UsageError: no such form.
+        InputError, CacheError: nothing usable there, or token ids of another program. UsageError: no such form.
     """
     if path is None:
         return None
     opened = open_input(path, form=form)
     if opened.kind != "tokens":
         return ChatRows(Path(path), renderers, opened)
-    # Here, because a chat file needs none of our datasets' code.
-    if opened.dataset is not None:
-        from niels_gpt.explorer.stored import StoredRows
+    if opened.dataset is None:
+        raise InputError(
+            f"{opened.name}: holds token ids of another program ({opened.form}); make episodes of them with niels-gpt "
+            "import, then open these"
+        )
+    from niels_gpt.explorer.stored import StoredRows  # here, because a chat file needs none of our datasets' code
 
-        return StoredRows(Path(path), list(renderers.tokenizers.values()))
-    from niels_gpt.explorer.copied_rows import CopiedRows
-
-    return CopiedRows(opened, renderers)
+    return StoredRows(Path(path), list(renderers.tokenizers.values()))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from niels_gpt.doctor.open_input import Opened, open_input
 from niels_gpt.errors import MessageError, NielsError, UsageError
-from niels_gpt.explorer.byte_search import SLOW, ByteSearch
 from niels_gpt.explorer.dataset import (
-    SCAN_SECONDS,
     About,
     CompletionSummary,
     Filter,
@@ -27,9 +24,8 @@ from niels_gpt.explorer.dataset import (
 )
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList, characters
-from niels_gpt.explorer.row_columns import RowColumns, facts_of, plain_texts, size_of, texts_of
 from niels_gpt.explorer.token_columns import MODES, LossMode
-from niels_gpt.messages import Conversation
+from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
@@ -48,10 +44,6 @@ _IMAGE_KINDS = (
     (b"GIF8", "image/gif"),
     (b"RIFF", "image/webp"),
 )
-_SEARCH_BYTES = 1 << 18  # searched at once; a search that begins anew after a match must not see much twice
-# Fewer rows are read one by one; of more the bytes of the file are searched first, which needs a compiled expression.
-_FEW_ROWS = 2000
-Int64s = npt.NDArray[np.int64]
 
 
 class ChatRows:
@@ -74,11 +66,9 @@ class ChatRows:
         self._name = path.name
         self.splits = ["all"]
         self._dialect = self.opened.dialect
-        self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self._with_all_completions)
 
     def close(self) -> None:
         """See `Dataset`."""
-        self._columns.close()
         self.lines.close()
 
     def about(self, split: str) -> About:
@@ -95,11 +85,9 @@ class ChatRows:
             unit="characters",
             splits=self.splits,
             rows=len(self.lines),
-            indexed=self._columns.done / max(1, len(self.lines)),
-            tools=list(self._columns.tools),
             share=self.lines.share,
             problem=self.lines.problem,
-            facts=facts | ({"searched": SLOW} if SLOW else {}),
+            facts=facts,
         )
 
     def conversation(self, row: int, completion: int = 0) -> Conversation | Rejected:
@@ -133,77 +121,30 @@ class ChatRows:
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
         """See `Dataset`."""
         # The end of the last row is only known with the next row, or at the end of the file.
-        end = len(self.lines) - (self.lines.share < 1 and not wanted.empty)
+        more = self.lines.share < 1
+        end = len(self.lines) - (more and not wanted.empty)
         if wanted.empty:
             stop = min(start + limit, end)
             return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
-        known = self._columns.known(start, end) if wanted.of_facts else end
-        rows = self._columns.rows(wanted, start, known)
-        if wanted.rows is not None:
-            rows = rows[np.isin(rows, wanted.rows)]
-        # What is searched of unusable rows is the reason, which is not in the file.
-        with self._columns.paused():
-            if wanted.text and len(rows) > _FEW_ROWS and "unusable" not in wanted.has:
-                page = self._searched(rows, known, limit, wanted)
-            else:
-                page = scanned((int(row) for row in rows), known, lambda row: self._matching(row, wanted), limit)
-        # All rows with known facts are done, but more follow: the page asks again from there.
-        return Page(page.rows, known, known) if page.next is None and known < end else page
-
-    def _searched(self, rows: Int64s, end: int, limit: int, wanted: Filter) -> Page:
-        """The rows among these that contain a text, block by block of the file.
-
-        The bytes of a block are searched first. Of the rows that may match, those of plain messages are then matched
-        without being checked; the others, and those that match, are read as conversations.
-        """
-        stop = time.monotonic() + SCAN_SECONDS
-        found: list[RowSummary] = []
-        search, at = ByteSearch(wanted.expression), 0
-        while at < len(rows) and time.monotonic() < stop:
-            first = int(rows[at])
-            upto = min(end, self.lines.row_from(self.lines.start(first) + _SEARCH_BYTES, after=first))
-            after = int(np.searchsorted(rows, upto))
-            begin, block = self.lines.start(first), self.lines.read(first, upto)
-            chosen = set(rows[at:after].tolist())
-            for row in self._candidates(search, memoryview(block), begin):
-                # The block also has the rows between them, which the facts ruled out.
-                if row not in chosen:
-                    continue
-                line = block[self.lines.start(row) - begin : self.lines.start(row + 1) - begin]
-                texts = plain_texts(line) if self._dialect == "messages" else None
-                if texts is None or any(wanted.role in ("", role) and wanted.matches(text) for role, text in texts):
-                    summary = self._matching(row, wanted)
-                    found += [summary] if summary is not None else []
-                if len(found) == limit or time.monotonic() > stop:
-                    return Page(found, row + 1 if row + 1 < end else None, row + 1)
-            at = after
-        return Page(found, int(rows[at]) if at < len(rows) else None, int(rows[at]) if at < len(rows) else end)
-
-    def _candidates(self, search: ByteSearch, block: memoryview, begin: int) -> Iterator[int]:
-        """The rows in a block of the file, which begins at a byte, that may match."""
-        at = 0
-        while (found := search.find(block[at:])) >= 0:
-            row = self.lines.row_at(begin + at + found)
-            yield row
-            # One match is enough for a row, so the search goes on in the next one.
-            at = self.lines.start(row + 1) - begin
+        rows = range(start, end) if wanted.rows is None else [row for row in wanted.rows if start <= row < end]
+        page = scanned(rows, end, lambda row: self._matching(row, wanted), limit)
+        # All rows so far are done, but the file has more: the page asks again from there.
+        return Page(page.rows, max(start, end), end) if page.next is None and more else page
 
     def _matching(self, row: int, wanted: Filter) -> RowSummary | None:
         """The line of a row that passes the filter; `None` for other rows."""
         chat = self._with_all_completions(row)
-        summary = self._summary(row, chat)
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.
-            return summary if wanted.has == {"unusable"} and wanted.matches(summary.problem) else None
-        facts = facts_of(chat)
-        if not wanted.has <= facts.traits or not wanted.fits(facts.size):
-            return None
-        if wanted.tool and wanted.tool not in facts.tools:
-            return None
-        searched = [m for m in chat.messages if wanted.role in ("", m["role"])]
-        if not any(wanted.matches(text) for message in searched for text in texts_of(message)):
-            return None
-        return summary
+            passes = wanted.has == {"unusable"} and wanted.matches(chat.why)
+        else:
+            searched = (message for message in chat.messages if wanted.role in ("", message["role"]))
+            passes = (
+                wanted.has <= _traits_of(chat)
+                and wanted.fits(size_of(chat.messages))
+                and any(wanted.matches(text) for message in searched for text in texts_of(message))
+            )
+        return self._summary(row, chat) if passes else None
 
     def _summary(self, row: int, chat: Conversation | Rejected | None = None) -> RowSummary:
         chat = self._with_all_completions(row) if chat is None else chat
@@ -220,7 +161,7 @@ class ChatRows:
         check_row(row, len(self.lines), self.lines.share, self._name)
         found = self._read(row)
         if isinstance(found, Rejected):
-            source = self.lines.read(row, row + 1)[:MOST_SOURCE_BYTES].decode("utf-8", "backslashreplace")
+            source = self.lines.line(row)[1][:MOST_SOURCE_BYTES].decode("utf-8", "backslashreplace")
             return RowDetail(row, found.where, None, problem=found.why, source=source)
         if isinstance(found, Preference):
             chat = _conversation_of(found, completion)
@@ -308,6 +249,38 @@ class ChatRows:
             total = table.counts["total"]
             found.append((total, table.modes[0].count / max(1, total)))
         return found
+
+
+# ---- what filters use of a conversation
+
+
+def _traits_of(chat: Conversation) -> set[str]:
+    roles = [message["role"] for message in chat.messages]
+    traits = {
+        "system": "system" in roles,
+        "tools": bool(chat.tools) or any(message.get("tool_calls") for message in chat.messages),
+        "reasoning": any(reasoning_of(message) is not None for message in chat.messages),
+        "multi_turn": roles.count("user") > 1,
+    }
+    return {name for name, has in traits.items() if has}
+
+
+def texts_of(message: Message) -> list[str]:
+    """The texts of a message: its content, or each of its text parts; its reasoning; names and arguments of calls."""
+    content = message["content"]
+    texts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
+    reasoning, calls = reasoning_of(message), [call["function"] for call in message.get("tool_calls") or ()]
+    texts += [reasoning] if reasoning is not None else []
+    for call in calls:
+        arguments: Any = call["arguments"]
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        texts += [call["name"], written]
+    return texts
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The characters of the texts of messages."""
+    return sum(len(text) for message in messages for text in texts_of(message))
 
 
 # ---- rows of preferences: the conversation that each completion makes with its prompt

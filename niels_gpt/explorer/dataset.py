@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from niels_gpt.errors import UsageError, shown
+from niels_gpt.errors import UsageError
 from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, TokenTable
 
-MATCH_SECONDS = 1.0  # for a regular expression on one text
 SCAN_SECONDS = 0.5  # a filter scans so long in one request; the page then asks again from where it ended
 
 
@@ -27,72 +25,27 @@ class Filter:
 
     Attributes:
         text: occurs in a message, or in the decoded tokens, in upper or lower case.
-        pattern: `text` is a regular expression, which is searched in upper or lower case too.
         role: for chats, only messages of this role are searched; without a text, the role must occur.
         has: for chats, all that must hold of "system", "tools", "reasoning", "multi_turn", "unusable".
         min_size, max_size: in characters for chats, in tokens for stored rows; both inclusive.
-        tool: for chats, the name of a tool that the row declares or calls.
         rows: only these rows, ascending; `None` for all.
     """
 
     text: str = ""
-    pattern: bool = False
     role: str = ""
     has: frozenset[str] = frozenset()
     min_size: int | None = None
     max_size: int | None = None
-    tool: str = ""
     rows: tuple[int, ...] | None = None
 
     @property
     def empty(self) -> bool:
         """Whether all rows pass."""
-        return replace(self, pattern=False) == Filter()
-
-    @property
-    def of_facts(self) -> bool:
-        """Whether the filter has a condition that an index of rows can decide: roles, tools, traits or sizes."""
-        return replace(self, text="", pattern=False, rows=None) != Filter()
-
-    @property
-    def expression(self) -> str:
-        """The text to search for, as a regular expression that ignores case."""
-        return self.text if self.pattern else re.escape(self.text)
-
-    @cached_property
-    def _compiled(self) -> re.Pattern[str]:
-        return re.compile(self.expression, re.IGNORECASE)
-
-    @cached_property
-    def _compiled_with_limit(self) -> Any:
-        # Python's re takes for ever for (a|aa)+$ on a row of letters a, and holds all threads while it does. regex
-        # finds the same, but for the other case of the Turkish letters ı and İ.
-        import regex
-
-        return regex.compile(self.expression, regex.IGNORECASE | regex.VERSION0)
-
-    def check(self) -> None:
-        """Raise `UsageError` if the text is no regular expression, but should be one."""
-        try:
-            re.compile(self.expression)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise UsageError(f"{self.text!r} is no regular expression: {error}") from error
+        return self == Filter()
 
     def matches(self, text: str) -> bool:
-        """Whether a text contains what is searched.
-
-        Raises:
-            UsageError: the regular expression takes longer than `MATCH_SECONDS` on this text.
-        """
-        if not self.pattern:
-            return self._compiled.search(text) is not None
-        try:
-            return self._compiled_with_limit.search(text, timeout=MATCH_SECONDS, concurrent=True) is not None
-        except TimeoutError as error:
-            raise UsageError(
-                f"{shown(self.text)} takes more than {MATCH_SECONDS} s on one text of {len(text):,} characters. "
-                "Repetitions within repetitions, such as (a|aa)+, are tried in very many ways; write it without them"
-            ) from error
+        """Whether a text contains what is searched."""
+        return re.search(re.escape(self.text), text, re.IGNORECASE) is not None
 
     def fits(self, size: int) -> bool:
         """Whether a row of this size passes."""
@@ -174,14 +127,12 @@ class About:
     """A description of the open dataset.
 
     Attributes:
-        kind: "chats", "sft", "pretrain" or "episodes"; "tokens" of other rows of ids.
+        kind: "chats", "sft", "pretrain" or "episodes".
         unit: of row sizes: "characters" or "tokens".
         rows: how many rows are known so far; all of them when `share` is 1.
         share: how much of a file was searched for rows, 0 to 1.
         problem: why the search ended early; empty if it did not.
         facts: what else to show, by name.
-        indexed: of how much of the rows known so far filters know roles, tools and sizes, 0 to 1.
-        tools: names of tools in the rows.
     """
 
     name: str
@@ -192,12 +143,10 @@ class About:
     share: float
     problem: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
-    indexed: float = 1.0
-    tools: list[str] = field(default_factory=list)
 
 
 class Dataset(Protocol):
-    """Conversations (`ChatRows`), a dataset of ours (`StoredRows`), or other rows of ids (`CopiedRows`)."""
+    """Conversations (`ChatRows`) or a dataset of ours (`StoredRows`)."""
 
     @property
     def splits(self) -> list[str]:
@@ -241,7 +190,7 @@ def check_row(row: int, rows: int, share: float, name: str) -> None:
         raise NoSuchRow(f"{name} has {last}{far}; there is no row {row:,}")
 
 
-def scanned(rows: Iterator[int], end: int, summary: Callable[[int], RowSummary | None], limit: int) -> Page:
+def scanned(rows: Iterable[int], end: int, summary: Callable[[int], RowSummary | None], limit: int) -> Page:
     """The rows that pass, until there are `limit` of them or the time of a request is over.
 
     Args:

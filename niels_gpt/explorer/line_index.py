@@ -1,8 +1,8 @@
 """An index of the rows of a chat file, built in the background: 8 bytes a row, whatever the size of the file.
 
 JSON lines are read from the file itself. What cannot be read from the middle (compressed files, JSON arrays, parquet,
-Arrow, the files of a folder, remote files, datasets of the hub) is written once, row by row, to a temporary file of
-JSON lines, and the places of its rows, as their reader names them, to another one.
+Arrow, the files of a folder, remote files, datasets of the hub) is written once to a temporary file: of each row a line
+with its place, as its reader names it, and its JSON.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -36,38 +35,6 @@ class RowReader(Protocol):
 
     def records(self) -> Iterator[Record | Rejected]:
         """The rows, from the first one on."""
-
-
-class PlaceNames:
-    """The places of rows, as errors and findings name them (`chats.jsonl:17`), in a temporary file.
-
-    Every method may be called from any thread.
-    """
-
-    def __init__(self) -> None:
-        self._file, self._lock = _spool_file(), threading.Lock()
-        self._ends = np.zeros(1, np.int64)
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def __getitem__(self, row: int) -> str:
-        start, end = self._ends[row : row + 2].tolist()
-        return os.pread(self._file.fileno(), end - start, start).decode("utf-8", "surrogatepass")
-
-    def extend(self, names: Sequence[str]) -> None:
-        """Add the places of the next rows."""
-        data = [name.encode("utf-8", "surrogatepass") for name in names]
-        with self._lock:
-            self._file.write(b"".join(data))
-            self._file.flush()
-            # A new array: other threads may hold the old one.
-            lengths = np.fromiter(map(len, data), np.int64, len(data))
-            self._ends = np.concatenate((self._ends, self._ends[-1] + np.cumsum(lengths)))
-
-    def close(self) -> None:
-        """Remove the file."""
-        self._file.close()
 
 
 def _spool_file() -> IO[bytes]:
@@ -137,7 +104,7 @@ class LineIndex:
         self._in_place = opened is None and plain and not name.endswith((".gz", ".zst")) and not path.is_dir()
         self._file: IO[bytes] = self.path.open("rb") if self._in_place else _spool_file()
         self._version = _Version.of(self._file) if self._in_place else None
-        self._names, self._read = None if self._in_place else PlaceNames(), ReadProgress()
+        self._read = ReadProgress()
         self._reading = threading.Lock()  # all readers share the file's position
         self._thread = threading.Thread(target=self._find, name="explorer-lines", daemon=True)
         self._thread.start()
@@ -161,15 +128,6 @@ class LineIndex:
         self._closing = True
         self._thread.join()
         self._file.close()
-        if self._names is not None:
-            self._names.close()
-
-    def where(self, row: int) -> str:
-        """The place of a row as errors name it: `chats.jsonl:17`, lines counted from 1."""
-        if self._names is not None:
-            return self._names[row]
-        # Row numbers leave blank lines out, line numbers count them: the blank lines before this row are added.
-        return f"{self.path}:{row + 1 + int(np.searchsorted(self._blank, self._starts[row]))}"
 
     def record(self, row: int) -> Record | Rejected:
         """A row as parsed JSON, or the reason why it cannot be parsed.
@@ -182,57 +140,29 @@ class LineIndex:
             raise IndexError(row)
         if row in self._rejected:
             return self._rejected[row]
-        self._check_unchanged()
-        with self._reading:
-            self._file.seek(int(self._starts[row]))
-            line = self._file.readline()
+        where, line = self.line(row)
         # A byte order mark may begin the file; JSON does not allow one.
-        return parse_line(line.removeprefix(b"\xef\xbb\xbf") if row == 0 else line, self.where(row))
+        return parse_line(line.removeprefix(b"\xef\xbb\xbf") if row == 0 else line, where)
 
-    def _check_unchanged(self) -> None:
-        """Raise `InputError` if rows are no longer where they were found: what is there now would be shown as them."""
+    def line(self, row: int) -> tuple[str, bytes]:
+        """The place of a row as errors name it (`chats.jsonl:17`, lines counted from 1), and its bytes in the file.
+
+        Raises:
+            InputError: the file was rewritten since it was opened.
+        """
+        # What is now at the places where rows were found would be shown as them.
         if self._version is not None and not self._version.still_holds(self._file):
             raise InputError(
                 f"{self.path}: written to since it was opened, so its rows are no longer where they were; end the "
                 "explorer and start it again"
             )
-
-    def row_at(self, offset: int) -> int:
-        """The row that contains a byte of the file."""
-        # Rows that start at 0 4 9: bytes 4 to 8 are in row 1.
-        return int(np.searchsorted(self._starts, offset, side="right")) - 1
-
-    def row_from(self, offset: int, *, after: int) -> int:
-        """The first row that starts at or after a byte, and in any case after row `after`."""
-        return max(after + 1, int(np.searchsorted(self._starts, offset)))
-
-    def start(self, row: int) -> int:
-        """The first byte of a row; for one past the last row, the end of the file so far."""
-        if row < len(self):
-            return int(self._starts[row])
         with self._reading:
-            # The end is asked of the system, which does not know what Python still holds.
-            self._file.flush()
-            return self._file.seek(0, 2)
-
-    def read(self, first: int, stop: int) -> bytes:
-        """The bytes of rows first..stop - 1, as they are in the file.
-
-        Raises:
-            InputError: the file was rewritten since it was opened.
-        """
-        self._check_unchanged()
-        start, end = self.start(first), self.start(stop)
-        with self._reading:
-            self._file.flush()
-        # Without a buffer of Python's between: this reads gigabytes.
-        return os.pread(self._file.fileno(), end - start, start)
-
-    def split(self, first: int, stop: int) -> Iterator[bytes]:
-        """The rows first..stop - 1 one by one, each as it is in the file; read at once."""
-        begin, block = self.start(first), self.read(first, stop)
-        edges = [*(self._starts[first:stop] - begin).tolist(), len(block)]
-        return (block[start:end] for start, end in pairwise(edges))
+            self._file.seek(int(self._starts[row]))
+            if not self._in_place:
+                return json.loads(self._file.readline()), self._file.readline()
+            line = self._file.readline()
+        # Row numbers leave blank lines out, line numbers count them: the blank lines before this row are added.
+        return f"{self.path}:{row + 1 + int(np.searchsorted(self._blank, self._starts[row]))}", line
 
     def _find(self) -> None:
         try:
@@ -281,9 +211,7 @@ class LineIndex:
 
     def _spooled(self) -> Iterator[Int64s]:
         """The starts of rows in the temporary file, as they are written there."""
-        assert self._names is not None
         starts: list[int] = []
-        names: list[str] = []
         at = 0
         self._read.begin(self.files)  # another reader's rows have no files, and the share that is read stays unknown
         in_files = (record for file in self.files for record in read_records(file, self._read))
@@ -295,16 +223,13 @@ class LineIndex:
             else:
                 value = record.value
             # Lone surrogates of the source must survive, so that checks of the row report them.
-            line = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"
+            line = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
             with self._reading:
                 self._file.seek(at)
-                self._file.write(line)
+                written = self._file.write(json.dumps(record.where).encode() + b"\n" + line + b"\n")
             starts.append(at)
-            names.append(record.where)
-            at += len(line)
+            at += written
             if len(starts) == SPOOL_ROWS:
-                self._names.extend(names)
                 yield np.array(starts, np.int64)
-                starts, names = [], []
-        self._names.extend(names)
+                starts = []
         yield np.array(starts, np.int64)

@@ -85,13 +85,11 @@ class Browse:
     start: int = 0
     limit: int = 50
     text: str = ""
-    pattern: bool = False
     role: str = ""
     has: list[Literal["system", "tools", "reasoning", "multi_turn", "unusable"]] = field(default_factory=list)
     min_size: int | None = None
     max_size: int | None = None
     finding: int | None = None
-    tool: str = ""
 
 
 @dataclass(frozen=True)

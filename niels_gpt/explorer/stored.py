@@ -45,12 +45,10 @@ class StoredRows:
                 "train/episodes.idx"
             )
         self.directory, self.dataset = directory, open_dataset(directory)
-        self.name = str(directory)
-        self.numbers: Int64s | None = None  # by which the page names rows, where these are not their own
         self.kind, self.special = self.dataset.kind, self.dataset.special_token_ids
         files = self.dataset.manifest.get("files", {})
         self._sizes = {directory / name: (directory / name).stat().st_size for name in files}
-        self.token_text: TokenText | None = self._token_text(tokenizers)
+        self.token_text = self._token_text(tokenizers)
         # Documents of a stream are shown in windows: where they begin is not recorded, and to find it would read the
         # whole split before the first page.
         self._rows: dict[str, Split] = {

@@ -375,28 +375,16 @@ def test_keys_are_explained(address: str, visit: Visit) -> None:
     page.get_by_role("dialog").wait_for(state="hidden")
 
 
-def test_rows_are_found_by_pattern_and_role(address: str, visit: Visit) -> None:
+def test_rows_are_found_by_text_and_role(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset").page
     found = page.locator(".pager [role=status]")
-    page.get_by_label("Search", exact=True).fill(r"two 5[68]$")
-    page.get_by_label("Regular expression").check()
+    page.get_by_label("Search", exact=True).fill("TWO 56")
     until(lambda: found.inner_text().startswith("3 found"))
     page.get_by_label("Messages of").select_option("assistant")  # even ones are of users
     until(lambda: found.inner_text().startswith("0 found"))
     page.get_by_label("Messages of").select_option("user")
     until(lambda: found.inner_text().startswith("3 found"))
     assert "of 60" in found.inner_text()
-    page.get_by_label("Search", exact=True).fill("(")
-    page.locator(".problem", has_text="no regular expression").wait_for()
-
-
-def test_rows_are_found_by_tool(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#dataset").page
-    until(lambda: page.locator("#tool-names option").evaluate_all("(all) => all.map((e) => e.value)") == ["umbrella"])
-    page.get_by_label("Rows with the tool").fill("umbrella")
-    rows = page.locator("tr[data-row]")
-    until(lambda: rows.evaluate_all("(all) => all.map((e) => e.dataset.row)") == ["11"])
-    assert page.locator(".pager [role=status]").inner_text() == "1 found of 60"
 
 
 def test_packed_rows_are_blocks_of_attention(address: str, visit: Visit) -> None:

@@ -105,18 +105,15 @@ export class DatasetView {
     this.text = h("input", { type: "search", placeholder: chats ? "text in a message" : "text in a row", "aria-label": "Search", oninput: again });
     this.has = chats ? h("select", { "aria-label": "Only rows with", onchange: again }, [["", "all rows"], ["system", "with a system message"], ["tools", "with tools"], ["reasoning", "with reasoning"], ["multi_turn", "with several rounds"], ["unusable", "that cannot be used"]].map(([value, title]) => h("option", { value }, title))) : null;
     this.role = chats ? h("select", { "aria-label": "Messages of", onchange: again }, [["", "in all messages"], ...["system", "user", "assistant", "tool"].map((role) => [role, `in ${role} messages`])].map(([value, title]) => h("option", { value }, title))) : null;
-    this.toolNames = h("datalist", { id: "tool-names" });
-    this.tool = chats ? h("input", { type: "text", list: "tool-names", placeholder: "tool", "aria-label": "Rows with the tool", class: "tool", oninput: again }) : null;
     const findings = this.session.findings?.findings ?? [];
     this.finding = findings.length ? h("select", { class: "of-finding", "aria-label": "Rows of a finding", onchange: () => { history.replaceState(null, "", address("dataset", this.shown())); again(); } }, h("option", { value: "" }, "any finding"), findings.map((finding, at) => h("option", { value: at }, `${finding.title} (${number(finding.count)})`))) : null;
-    this.pattern = h("input", { type: "checkbox", "aria-label": "Regular expression", onchange: again });
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
     this.go = h("input", { type: "number", min: 0, placeholder: "row", "aria-label": "Go to row" });
     this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
     // The form stays where it is when a list arrives: a click on a button that is taken out of the page is lost.
     this.list.append(h("div", { class: "pager" }, this.steps, this.jump), this.table);
-    return h("div", { class: "bar controls" }, this.text, h("label", { title: "The text is a regular expression" }, this.pattern, " .*"), this.role, this.has, this.tool, this.toolNames, this.finding, h("span", { class: "range" }, this.min, "–", this.max, this.about.unit));
+    return h("div", { class: "bar controls" }, this.text, this.role, this.has, this.finding, h("span", { class: "range" }, this.min, "–", this.max, this.about.unit));
   }
 
   enter(place) {
@@ -129,12 +126,12 @@ export class DatasetView {
 
   filter() {
     const size = (field) => (field.value === "" ? null : Number(field.value));
-    return { text: this.text.value, pattern: this.pattern.checked, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], tool: this.tool?.value ?? "", min_size: size(this.min), max_size: size(this.max), finding: this.finding?.value ? Number(this.finding.value) : null };
+    return { text: this.text.value, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max), finding: this.finding?.value ? Number(this.finding.value) : null };
   }
 
   filtered() {
-    const { text, role, has, tool, min_size: low, max_size: high, finding } = this.filter();
-    return Boolean(text || role || tool || has.length || finding !== null || low !== null || high !== null);
+    const { text, role, has, min_size: low, max_size: high, finding } = this.filter();
+    return Boolean(text || role || has.length || finding !== null || low !== null || high !== null);
   }
 
   async load() {
@@ -147,9 +144,11 @@ export class DatasetView {
         const answer = await ask("/api/rows", { split: this.split, start: next, limit: LIMIT - found.length, ...this.filter() });
         if (!mine()) return;
         found.push(...answer.page.rows);
+        const ended = answer.page.next === next; // so far: the file is still read
         next = answer.page.next;
         this.tellAbout(answer.about);
         this.show(found, next, answer.page.scanned);
+        if (ended) await new Promise((wake) => setTimeout(wake, POLL));
       }
       this.settled("list");
     } catch (error) {
@@ -158,15 +157,6 @@ export class DatasetView {
     }
     this.list.setAttribute("aria-busy", "false");
     if (this.about.share < 1) setTimeout(() => mine() && this.load(), POLL);
-    else this.follows ??= this.followIndex();
-  }
-
-  // Until roles, tools and lengths of all rows are known, the share that is known is shown.
-  async followIndex() {
-    while (this.about.indexed < 1) {
-      await new Promise((wake) => setTimeout(wake, POLL));
-      this.tellAbout((await ask("/api/rows", { split: this.split, limit: 1 })).about);
-    }
   }
 
   complain(part, error) {
@@ -184,9 +174,7 @@ export class DatasetView {
     this.about = about;
     const facts = Object.entries(about.facts).map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`);
     const far = about.share < 1 ? ` so far, ${percent(about.share, 1)} looked through` : "";
-    const indexing = about.indexed < 1 ? [`${percent(about.indexed, 1)} indexed for filters`] : [];
-    this.facts.textContent = [`${number(about.rows)} rows${far}`, about.kind, ...facts, ...indexing].join(" · ");
-    this.toolNames.replaceChildren(...about.tools.map((name) => h("option", { value: name })));
+    this.facts.textContent = [`${number(about.rows)} rows${far}`, about.kind, ...facts].join(" · ");
     if (about.problem) this.facts.textContent += ` · ${about.problem}`;
   }
 
@@ -217,7 +205,7 @@ export class DatasetView {
   async goTo(row, evidence = {}) {
     if (!await this.open(row, evidence)) return;
     this.start = Math.max(0, Math.floor(row / LIMIT) * LIMIT);
-    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = this.role.value = this.tool.value = ""; if (this.finding) this.finding.value = ""; }
+    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = this.role.value = ""; if (this.finding) this.finding.value = ""; }
     await this.load();
   }
 
