@@ -21,7 +21,7 @@ from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.stream import make_data_loader
 from niels_gpt.episodes.verify import verify_dataset
-from niels_gpt.errors import CacheError, StorageError, UsageError
+from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.run import export
 from niels_gpt.preferences import PreferenceLoader
 from niels_gpt.rollouts import RolloutLoader
@@ -185,23 +185,6 @@ def test_what_lost_its_manifest_is_not_whole(datasets: dict[str, Path], tmp_path
             list(verify_dataset(copied))
         with pytest.raises(CacheError, match="episodes without a manifest" if kind == "rollouts" else expected):
             reader(copied, batch_size=2, sequence_length=128)
-
-
-@pytest.mark.parametrize("how", ["directory", "dead link"])
-def test_a_manifest_that_is_no_file_is_not_an_absent_one(datasets: dict[str, Path], how: str, tmp_path: Path) -> None:
-    """Without a manifest episodes are read as they are; one that cannot be read is damage."""
-    manifest = shutil.copytree(datasets["episodes"], tmp_path / "copied") / "episodes.json"
-    manifest.unlink(missing_ok=True)
-    if how == "directory":
-        manifest.mkdir()
-    else:
-        manifest.symlink_to("nowhere")
-    for read in (
-        lambda path: list(verify_dataset(path)),
-        lambda path: ng.loader(path, batch_size=2, sequence_length=64),
-    ):
-        with pytest.raises(StorageError, match=r"episodes.json: a (directory|link to nothing); expected a file"):
-            read(manifest.parent)
 
 
 @pytest.mark.parametrize("kind", ["preferences", "rollouts"])

@@ -52,13 +52,6 @@ def test_the_forked_process_itself_releases_nothing(path: Path) -> None:
     locks.release(other)
 
 
-def test_a_link_in_the_place_of_a_lock_is_not_followed(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    path.symlink_to(tmp_path / "file")
-    with pytest.raises(OSError, match=r"ELOOP|symbolic links"):
-        locks.open_lock_file(path)
-
-
 def test_a_directory_is_locked_during_the_block(tmp_path: Path) -> None:
     with locks.locked_directory(tmp_path):
         descriptor = os.open(tmp_path, os.O_RDONLY)

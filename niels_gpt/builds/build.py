@@ -33,7 +33,6 @@ from niels_gpt.sources.rejections import BadRowLimit, Rejections
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import Manifest, read_manifest, with_manifest_hash
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
 from niels_gpt.values import merged
@@ -185,7 +184,7 @@ def already_built(
         OutputExists: the recipes agree, but without `source_config` the rows may differ.
     """
     recover_interrupted(out)  # first, since a killed replacement may have moved the finished build away
-    if not is_regular(out / manifest):
+    if not (out / manifest).is_file():
         return False
     found = read_manifest(out / manifest)
     replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"

@@ -35,10 +35,9 @@ from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.progress import Progress
 from niels_gpt.sources.base import HasHashedFiles
 from niels_gpt.sources.files.slices import Slice, Sliceable
-from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.files import json_bytes, read_file, write_atomic
 from niels_gpt.storage.manifests import read_manifest
-from niels_gpt.storage.regular import is_regular, read_regular
-from niels_gpt.storage.staging import real_path, refuse_link, rename_and_delete, staging_path
+from niels_gpt.storage.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
 LISTING_NAME: Final = "slices.txt"
@@ -55,14 +54,13 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
     """The folder for this build's units. Units of other builds are deleted, with a note that says why.
 
     Raises:
-        OutputExists: there is a link in place of the units' directory. StorageError: the disk refused.
+        StorageError: the disk refused.
     """
     wanted = {"units_version": UNITS_VERSION, "slice_bytes": slice_bytes, **recipe}
     # Without a source configuration the rows may be others next time, so the folder gets a name that never recurs.
     identified = recipe.get("dataset_config") is not None
     digest = hashlib.sha256(json_bytes(wanted)).hexdigest() if identified else uuid.uuid4().hex
     folder = units_path(out) / digest[:16]
-    refuse_link(units_path(out))
     # Only one recipe's units are stored at a time: those of others are of no use, and as large as the output.
     with storage_errors("preparing the folder of units", folder):
         for other in units_path(out).iterdir() if units_path(out).is_dir() else ():
@@ -146,7 +144,7 @@ def _read_listing(path: Path, first: bytes) -> tuple[list[Slice], int]:
 
     No slices and no size, if the list does not begin with the line `first`.
     """
-    lines = read_regular(path).splitlines(keepends=True) if is_regular(path) else []
+    lines = read_file(path).splitlines(keepends=True) if path.is_file() else []
     if lines[:1] != [first]:
         return [], 0
     known: list[Slice] = []

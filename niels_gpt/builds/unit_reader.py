@@ -25,8 +25,8 @@ from niels_gpt.errors import CacheError, DataError
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import REJECTED_NAME
 from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.files import map_array
 from niels_gpt.storage.manifests import check_file_records, check_keys, check_manifest_hash, read_manifest
-from niels_gpt.storage.regular import is_regular, map_regular, open_regular
 
 REQUIRED_KEYS: Final = ("rows", "tokens", "whole", "files")
 # Of a chunk: the finisher makes Python objects of its rows, and arrays of its tokens, whatever the size of a unit.
@@ -81,7 +81,7 @@ class _Rows:
 
     def __init__(self, folder: Path, weights_dtype: str, files: ExitStack) -> None:
         self._ids, self._weights, self._lengths = (
-            map_regular(folder / f"{name}.bin", dtype)
+            map_array(folder / f"{name}.bin", dtype)
             for name, dtype in (("ids", "<u4"), ("weights", weights_dtype), ("lengths", "<i8"))
         )
         self._metadata = _json_lines(folder / METADATA_NAME, files)
@@ -101,7 +101,7 @@ class _Rows:
 
 def _json_lines(path: Path, files: ExitStack) -> Iterator[bytes]:
     """The lines of a JSON-lines file; none if it does not exist."""
-    return files.enter_context(open_regular(path)) if is_regular(path) else iter(())
+    return files.enter_context(path.open("rb")) if path.is_file() else iter(())
 
 
 def _values(lines: Iterator[bytes], n: int) -> list[Any]:

@@ -41,9 +41,8 @@ from niels_gpt.sources.base import Source
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import Slice, Sliceable
 from niels_gpt.sources.rejections import ALL, Rejections
-from niels_gpt.storage.files import HashedWriter, json_bytes, sync_directory, write_atomic
+from niels_gpt.storage.files import HashedWriter, json_bytes, read_file, sync_directory, write_atomic
 from niels_gpt.storage.manifests import with_manifest_hash
-from niels_gpt.storage.regular import read_regular
 
 MANIFEST_NAME: Final = "unit.json"
 METADATA_NAME: Final = "facts.jsonl"
@@ -120,7 +119,7 @@ def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:
 def is_finished(unit_task: UnitTask) -> bool:
     """Whether the unit exists and is made from this slice. Its bytes are checked when it is read."""
     try:
-        manifest = json.loads(read_regular(unit_task.path / MANIFEST_NAME))
+        manifest = json.loads(read_file(unit_task.path / MANIFEST_NAME))
     except (OSError, ValueError, RecursionError):
         return False
     if not isinstance(manifest, dict):

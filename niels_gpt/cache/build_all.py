@@ -53,9 +53,8 @@ from niels_gpt.sources.hub_corpora import FineWebEduUnits, HubSource
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.files import json_bytes, read_file, write_atomic
 from niels_gpt.storage.locks import locked_directory
-from niels_gpt.storage.regular import is_regular, read_regular
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
@@ -239,7 +238,7 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncode
     with locked_directory(settings.cache_dir):  # a second run waits here, and then finds the copy
         recover_interrupted(folder)
         is_there = is_copied(tokenizer, folder, overwrite=settings.overwrite)
-        replaced = is_regular(folder / META_NAME) and bool(differences(tokenizer, folder))
+        replaced = (folder / META_NAME).is_file() and bool(differences(tokenizer, folder))
         _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets}, replaced=replaced)
         if settings.overwrite or not is_there:
             copy_tokenizer(tokenizer, files, settings.tokenizer, folder)
@@ -401,10 +400,10 @@ def _reported(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: the file is not a report.
     """
-    if not is_regular(path):
+    if not path.is_file():
         return []
     try:
-        sources = json.loads(read_regular(path))["sources"]
+        sources = json.loads(read_file(path))["sources"]
         return [{"name": str(source["name"]), "status": str(source["status"]), **source} for source in sources]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(

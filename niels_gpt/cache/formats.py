@@ -20,7 +20,6 @@ from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
 from niels_gpt.storage.manifests import REPAIR
-from niels_gpt.storage.regular import is_regular, open_regular
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")
@@ -191,9 +190,9 @@ def index_header(path: Path) -> tuple[int, int]:
         CacheError: the file is not a one-dimensional int64 `.npy`, or its size differs from its header.
     """
     # numpy's own reader is not used: on a damaged header it raises many different errors.
-    if not is_regular(path):
+    if not path.is_file():
         raise CacheError(f"{path}: no such file; expected an index of example offsets")
-    with storage_errors("reading", path), open_regular(path) as file:
+    with storage_errors("reading", path), path.open("rb") as file:
         begin = file.read(8)
         # Version 1 of the format declares the length of its header in two bytes, later versions in four.
         length_bytes = 2 if begin[6:7] == b"\x01" else 4

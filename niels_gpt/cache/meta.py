@@ -29,7 +29,7 @@ from niels_gpt.cache.formats import (
 )
 from niels_gpt.errors import CacheError, Mismatch, shown, storage_errors
 from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.files import json_bytes, map_array, write_atomic
 from niels_gpt.storage.manifests import (
     COUNT,
     COUNTS,
@@ -51,7 +51,6 @@ from niels_gpt.storage.manifests import (
     read_manifest,
     tokenizer_sha256,
 )
-from niels_gpt.storage.regular import is_regular, map_regular, open_regular
 
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")
@@ -203,7 +202,7 @@ def completed(folder: Path, meta: Meta) -> Meta:
         names = sorted(folder.glob(f"{split}/shard_*.bin"))
         if is_sft:  # both files of a split; none where the split is absent. One alone is refused when it is sampled.
             both = [folder / tokens_name(split), folder / index_name(split)]
-            names = both if any(map(is_regular, both)) else []
+            names = both if any(file.is_file() for file in both) else []
         files |= {file.relative_to(folder).as_posix(): _sampled(file) for file in names}
         # Tokens alone: the index ends with .npy.
         size = sum(file.stat().st_size for file in names if file.suffix == ".bin")
@@ -213,7 +212,7 @@ def completed(folder: Path, meta: Meta) -> Meta:
             n, start = index_header(index)
             # The index may also hold the end of the last example, which programs write or leave out: offsets 0 3 5 of 5
             # tokens are two examples.
-            if n and map_regular(index, "<i8", offset=start + 8 * (n - 1), shape=(1,))[0] == splits[split]["tokens"]:
+            if n and map_array(index, "<i8", offset=start + 8 * (n - 1), shape=(1,))[0] == splits[split]["tokens"]:
                 n -= 1
             splits[split]["examples"] = n
         elif is_sft:
@@ -230,11 +229,11 @@ def completed(folder: Path, meta: Meta) -> Meta:
 
 def _sampled(path: Path) -> dict[str, Any]:
     """The record of a file without reading all of it: its size, and the hash of 64 evenly spaced samples."""
-    if not is_regular(path):
+    if not path.is_file():
         raise CacheError(f"{path}: no such file; expected tokens and index side by side. Copy the missing one")
     size = path.stat().st_size
     seen = hashlib.sha256(str(size).encode())
-    with storage_errors("reading", path), open_regular(path) as file:
+    with storage_errors("reading", path), path.open("rb") as file:
         for block in range(SAMPLES):
             # Block 0 is at the start and block 63 ends with the file. A file below 4 kB is read 64 times, from its
             # start.
@@ -254,7 +253,7 @@ def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:
         CacheError: as `open_meta`; or there is no meta.json although a tokenizer is passed.
         Mismatch: the cache was built with another tokenizer.
     """
-    if not is_regular(folder / META_NAME):
+    if not (folder / META_NAME).is_file():
         if tokenizer is not None:
             raise CacheError(
                 f"{folder / META_NAME}: does not exist, so the tokenizer cannot be checked; leave tokenizer out"

@@ -17,8 +17,8 @@ from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_header, index_na
 from niels_gpt.cache.meta import has_checksums, open_meta
 from niels_gpt.errors import CacheError
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.files import map_array
 from niels_gpt.storage.manifests import REPAIR, verify_files
-from niels_gpt.storage.regular import is_regular, map_regular
 
 INDEX_PROBES = 1 << 16  # entries of an index that are checked when it is opened
 VERIFY_TOKENS = 1 << 22  # tokens per step of a verification
@@ -34,14 +34,14 @@ def map_tokens(path: Path, dtype: str) -> Tokens:
         CacheError: missing, or its size is not a multiple of the token size.
         StorageError: the file system refused.
     """
-    if not is_regular(path):
+    if not path.is_file():
         raise CacheError(f"{path}: no such file; expected a file of tokens")
     size, width = path.stat().st_size, np.dtype(dtype).itemsize
     if size % width:
         raise CacheError(
             f"{path}: {size:,} bytes is not a multiple of {width} bytes per token; the file is truncated or foreign"
         )
-    return map_regular(path, dtype)
+    return map_array(path, dtype)
 
 
 def release(values: npt.NDArray[Any]) -> None:
@@ -73,7 +73,7 @@ class ExampleIndex:
         n, start = index_header(path)
         self.offsets = np.empty(0, dtype=np.int64)
         if n:  # an empty array cannot be mapped
-            self.offsets = map_regular(path, "<i8", offset=start, shape=(n,))
+            self.offsets = map_array(path, "<i8", offset=start, shape=(n,))
         # Examples are not empty, so an offset at the end of the file cannot start one: [0 3 5] of 5 tokens is two
         # examples.
         self.offsets = self.offsets[:-1] if len(self.offsets) and self.offsets[-1] == n_tokens else self.offsets

@@ -18,8 +18,7 @@ from niels_gpt.builds.documents import DocumentEncoder
 from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
 from niels_gpt.errors import Mismatch, UsageError
-from niels_gpt.storage.files import write_atomic
-from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.storage.files import read_file, write_atomic
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
@@ -37,7 +36,7 @@ def files_of(encoder: DocumentEncoder) -> dict[str, bytes]:
     """
     tokenizer = encoder.tokenizer
     if isinstance(tokenizer, SentencePieceTokenizer):
-        return {MODEL_NAME: read_regular(Path(tokenizer.model_path))}
+        return {MODEL_NAME: read_file(Path(tokenizer.model_path))}
     if isinstance(tokenizer, TokenizerAdapter):
         return saved_files(tokenizer.parts)
     raise UsageError(
@@ -52,7 +51,7 @@ def is_copied(tokenizer: DocumentEncoder, folder: Path, *, overwrite: bool) -> b
     Raises:
         Mismatch: another one is there, and it is not to be overwritten.
     """
-    if not is_regular(folder / META_NAME):
+    if not (folder / META_NAME).is_file():
         return False
     # The copy may be of either kind, whatever the tokenizer is now.
     names = (folder / name for name in (TOKENIZER_NAME, MODEL_NAME))

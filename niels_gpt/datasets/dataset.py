@@ -15,7 +15,6 @@ from niels_gpt.datasets.stream import DocumentSplit
 from niels_gpt.episodes.format import INDEX_NAME, TOKENS_NAME, is_episode_indexed_dataset, open_manifest
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.storage.manifests import no_such_directory, tokenizer_sha256
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.token_display import (
     PREVIEW_TOKENS,
     TokenRow,
@@ -48,7 +47,7 @@ class Dataset:
             if not path.exists():
                 episodes = f"episodes (with train/{TOKENS_NAME} and train/{INDEX_NAME})"
                 raise no_such_directory(path, f"a cache (a directory with {META_NAME}) or {episodes}")
-            if path.is_dir() and not is_regular(path / META_NAME):
+            if path.is_dir() and not (path / META_NAME).is_file():
                 raise CacheError(
                     f"{path / META_NAME}: not there, and neither are train/{TOKENS_NAME} and train/{INDEX_NAME}, so "
                     f"{path} holds no finished cache and no episodes. Run the build (again), or check the path"

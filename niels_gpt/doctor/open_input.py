@@ -37,7 +37,6 @@ from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
 from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.rows.preference_rows import FORMS, detect_form
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.remote import AnyFile, RemoteFile
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
@@ -204,7 +203,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         return _with_kind(Opened(str(RemoteFile(str(source))), "records", "chats", remote=tuple(files)), form)
     path = Path(source)
     # Ours first: the .bin files of our datasets would pass for nanoGPT's.
-    is_ours = path.exists() and (is_episode_indexed_dataset(path) or is_regular(path / META_NAME))
+    is_ours = path.exists() and (is_episode_indexed_dataset(path) or (path / META_NAME).is_file())
     other = format_of(path) if exists(path) and not is_ours else None
     if other is not None:
         return Opened(str(path), other, "tokens", token_files=TokenFiles(path, other, split))
@@ -271,7 +270,7 @@ def is_tokenizer(path: Path) -> bool:
     """Whether a path is a directory (or file) with a tokenizer and no data."""
     if path.is_file():
         return path.name == TOKENIZER_NAME or path.suffix == ".model"
-    return path.is_dir() and any(is_regular(path / name) for name in (TOKENIZER_NAME, MODEL_NAME))
+    return path.is_dir() and any((path / name).is_file() for name in (TOKENIZER_NAME, MODEL_NAME))
 
 
 def _form(path: AnyFile) -> str:

@@ -25,7 +25,6 @@ from niels_gpt.errors import InputError
 from niels_gpt.extras import check_library
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, parse_line, read_lines
 from niels_gpt.sources.files.records import batch_records
-from niels_gpt.storage.regular import is_regular
 
 # Large enough that numpy calls cost little, small enough that two slices a worker are a few megabytes.
 SLICE_ROWS: Final = 256
@@ -182,7 +181,6 @@ def parquet_file(file: Path) -> Any:
     import pyarrow
     import pyarrow.parquet
 
-    is_regular(file)  # raises for a pipe, which pyarrow would wait for
     try:
         return pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:

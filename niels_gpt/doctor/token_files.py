@@ -19,7 +19,6 @@ from niels_gpt.errors import UsageError
 from niels_gpt.imports.arrays import NO_ID, NUMPY_HEADER, SNIFFED, UPPER, ids_of, token_dtype_of
 from niels_gpt.imports.formats import ImportOptions, SplitFiles
 from niels_gpt.imports.run import FORMATS
-from niels_gpt.storage.regular import is_regular, open_regular
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
@@ -161,7 +160,7 @@ class TokenFiles:
 def _first_file(path: Path) -> Path | None:
     """The file, or the first file of ids in a directory that is not empty."""
     files = [path] if path.is_file() else sorted(file for kind in ("*.bin", "*.npy") for file in path.rglob(kind))
-    return next((file for file in files if is_regular(file) and file.stat().st_size), None)
+    return next((file for file in files if file.is_file() and file.stat().st_size), None)
 
 
 def _dtype_of(file: Path) -> str | None:
@@ -176,7 +175,7 @@ def _dtype_of(file: Path) -> str | None:
     Returns:
         `None` if there is a header, which says it.
     """
-    with open_regular(file) as opened:
+    with file.open("rb") as opened:
         has_header = opened.read(len(NUMPY_HEADER)) == NUMPY_HEADER or token_dtype_of(file) is not None
         opened.seek(0)
         upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]

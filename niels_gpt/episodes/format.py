@@ -50,7 +50,6 @@ from niels_gpt.storage.manifests import (
     one_of,
     read_manifest,
 )
-from niels_gpt.storage.regular import is_regular, open_regular
 
 FORMAT_VERSION: Final = 1
 CONTEXT_VERSION: Final = 2  # of datasets with `prefixes.idx` or `images.idx`, which earlier versions would ignore
@@ -143,7 +142,7 @@ def require_episodes(dataset: Path) -> None:
 
 
 def _holds_episodes(folder: Path) -> bool:
-    return is_regular(folder / TOKENS_NAME) and is_regular(folder / INDEX_NAME)
+    return (folder / TOKENS_NAME).is_file() and (folder / INDEX_NAME).is_file()
 
 
 def _candidates(split: Path) -> list[Path]:
@@ -163,7 +162,7 @@ def shard_folders(split: Path) -> list[Path]:
         # A folder named as a shard must be one. The split's own folder may hold neither file.
         if folder in shards or (folder / TOKENS_NAME).exists() or (folder / INDEX_NAME).exists():
             for name in (TOKENS_NAME, INDEX_NAME):
-                if not is_regular(folder / name):
+                if not (folder / name).is_file():
                     raise CacheError(
                         f"{folder / name}: no such file; expected {TOKENS_NAME} and {INDEX_NAME} side by side. "
                         "Copy the missing one, or build the dataset again"
@@ -196,7 +195,7 @@ def index_chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, Recor
 
     They are read, not mapped: after a scan, mapped pages of a long index would count as the process' memory.
     """
-    with storage_errors("reading", path), open_regular(path) as file:
+    with storage_errors("reading", path), path.open("rb") as file:
         for at in range(start, stop, INDEX_CHUNK):
             n = min(stop - at, INDEX_CHUNK)
             file.seek(RECORD_BYTES * at)
@@ -214,7 +213,7 @@ def open_manifest(dataset: Path) -> Manifest | None:
             another size.
     """
     path = dataset / MANIFEST_NAME
-    if not is_regular(path):
+    if not path.is_file():
         return None
     manifest = checked_manifest(path)
     # The metadata is not among the files that must be listed: it may be added later.
@@ -251,7 +250,7 @@ def kind_of(names: object) -> str | None:
     """What the manifest of a local directory, or of the first of several, calls it; `None` for anything else."""
     first = first_of(names)
     path = None if first is None else Path(first) / MANIFEST_NAME
-    return checked_manifest(path)["kind"] if path is not None and is_regular(path) else None
+    return checked_manifest(path)["kind"] if path is not None and path.is_file() else None
 
 
 def first_of(names: object) -> str | Path | None:
@@ -295,7 +294,7 @@ def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
     """The mapped mask, or `None` and the reason. Without a manifest, the file's size decides its dtype."""
     path = folder / MASK_NAME
-    if not is_regular(path):
+    if not path.is_file():
         return None, f"{path}: no such file"
     # With a manifest only the recorded dtype counts: another size is damage.
     dtypes = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest and manifest["mask_dtype"] else MASK_DTYPES.values()

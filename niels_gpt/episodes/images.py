@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.format import IMAGE, IMAGE_PATHS_NAME, IMAGES_NAME
 from niels_gpt.errors import CacheError
-from niels_gpt.storage.regular import is_regular, map_regular
+from niels_gpt.storage.files import map_array
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -106,17 +106,17 @@ def open_images(folder: Path, episodes: int) -> ImageIndex | None:
         CacheError: the two files do not belong together, or to these episodes.
     """
     path, names = folder / IMAGES_NAME, folder / IMAGE_PATHS_NAME
-    if not is_regular(path):
+    if not path.is_file():
         return None
     size = path.stat().st_size
-    if size % IMAGE.itemsize or not is_regular(names):
-        state = "found" if is_regular(names) else "missing"
+    if size % IMAGE.itemsize or not names.is_file():
+        state = "found" if names.is_file() else "missing"
         raise CacheError(
             f"{path}: {size:,} bytes, and {IMAGE_PATHS_NAME} is {state}; expected both, and records of "
             f"{IMAGE.itemsize} bytes. Copy or build the dataset again"
         )
-    records = map_regular(path, IMAGE)
-    paths = map_regular(names, "u1")
+    records = map_array(path, IMAGE)
+    paths = map_array(names, "u1")
     # Records ascend by episode, and their paths lie one after the other: the last record has the largest numbers. The
     # others are read when their episodes are.
     last = records[-1:]

@@ -36,7 +36,6 @@ from niels_gpt.errors import Mismatch, StorageError, storage_errors
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.files import atomic_file, remove_abandoned
-from niels_gpt.storage.regular import open_regular
 
 PLANS_FOLDER = "packing"
 PLAN_VERSION = 2  # part of the name: raise it whenever the same data may get another plan
@@ -118,7 +117,7 @@ def packing_plan(split: EpisodeSplit, width: int, *, groups: Mapping[str, IndexS
         folder.mkdir(exist_ok=True)
         with atomic_file(path) as file:
             _write_plan(file, split, members, width)
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             return _plan_of(map_arrays(file), width, path)
     except (StorageError, OSError) as error:
         _log.warning("[EpisodeLoader] the packing plan is not stored: %s", error)
@@ -370,7 +369,7 @@ def checked_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     Raises:
         ValueError, EOFError, OSError, zipfile.BadZipFile: the file is damaged.
     """
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
         if damaged:

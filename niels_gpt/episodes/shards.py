@@ -45,7 +45,6 @@ from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.episodes.shared_prefixes import SharedItems
 from niels_gpt.errors import CacheError
 from niels_gpt.storage.manifests import Manifest
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
 from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard
 
@@ -198,7 +197,7 @@ def with_items(shard: Shard, width: int) -> Shard:
 
 def _open_prefixes(folder: Path, episodes: int) -> Records | None:
     path = folder / PREFIXES_NAME
-    if not is_regular(path):
+    if not path.is_file():
         return None
     prefixes = read_index(path)
     if len(prefixes) != episodes:
@@ -294,7 +293,7 @@ def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | N
 
 def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
     path = folder / SEGMENTS_NAME
-    if not is_regular(path):
+    if not path.is_file():
         return None
     # Unlike a mask that cannot be used, wrong segment ids are an error: without them texts would see each other
     # silently.

@@ -19,7 +19,6 @@ from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.remote import is_url, open_streamed
 from niels_gpt.episodes.settings import Dirs
 from niels_gpt.errors import UsageError
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.shard_cache import ShardCache
 
 # The options of the loader of episodes that windows have, too; others name what windows lack: masks, texts, packing.
@@ -125,4 +124,4 @@ def are_token_caches(names: Any, cache: ShardCache | None) -> bool:
         return False
     if is_url(first):
         return cache is not None and open_streamed(str(first), cache).is_token_cache
-    return is_regular(Path(first) / META_NAME) and open_meta(Path(first))["kind"] == "pretrain"
+    return (Path(first) / META_NAME).is_file() and open_meta(Path(first))["kind"] == "pretrain"

@@ -17,7 +17,6 @@ from niels_gpt.explorer.dataset import About, Filter, Page, RowDetail, RowSummar
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, table_of_row
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.token_display import raw_spelling, whole
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
@@ -39,7 +38,7 @@ class StoredRows:
     """
 
     def __init__(self, directory: Path, tokenizers: list[str]) -> None:
-        if not is_episode_indexed_dataset(directory) and not is_regular(directory / META_NAME):
+        if not is_episode_indexed_dataset(directory) and not (directory / META_NAME).is_file():
             raise InputError(
                 f"{directory}: expected a cache with {META_NAME}, or episodes with train/tokens.bin and "
                 "train/episodes.idx"
@@ -65,7 +64,7 @@ class StoredRows:
     def _check_files(self) -> None:
         """Raise `CacheError` if a mapped file has another size now: reading past its end would end this process."""
         for path, size in self._sizes.items():
-            found = path.stat().st_size if is_regular(path) else 0
+            found = path.stat().st_size if path.is_file() else 0
             if found != size:
                 raise CacheError(
                     f"{path}: {found:,} bytes, and {size:,} when it was opened; restore it and start again"

@@ -20,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, as_ids, by_split, map_file, require
-from niels_gpt.storage.regular import map_npy, map_regular, open_regular
+from niels_gpt.storage.files import map_array, map_npy
 
 PORTION_TOKENS = 1 << 20
 NO_ID = 1 << 32  # in no file, since ids have at most 32 bits: nothing ends documents
@@ -91,7 +91,7 @@ def ids_of(file: Path, dtype: str | None) -> npt.NDArray[Any]:
         InputError: no ids, fewer than the header announces, or ids of another dtype. UsageError: a dtype is missing, or
             contradicts the header.
     """
-    with open_regular(file) as opened:
+    with storage_errors("reading", file), file.open("rb") as opened:
         head = opened.read(16)
     if not head:
         return np.empty(0, "<u2")
@@ -105,7 +105,7 @@ def ids_of(file: Path, dtype: str | None) -> npt.NDArray[Any]:
         # More bytes than announced are no tokens of this format, either.
         if HEADER_BYTES + count * np.dtype(header_dtype).itemsize != size:
             raise InputError(f"{file}: {size:,} bytes, but its header announces {count:,} tokens; it is cut")
-        ids = map_regular(file, header_dtype, offset=HEADER_BYTES)
+        ids = map_array(file, header_dtype, offset=HEADER_BYTES)
     else:
         if dtype is None:
             raise UsageError(f"{file}: begins as no known format, so it holds ids alone; pass their dtype (--dtype)")
@@ -130,7 +130,7 @@ def array_of(file: Path) -> npt.NDArray[Any]:
 
 def token_dtype_of(file: Path) -> str | None:
     """The dtype of the ids of a token file of llm.c; `None` for other files."""
-    with open_regular(file) as opened:
+    with storage_errors("reading", file), file.open("rb") as opened:
         return HEADER_DTYPES.get(int.from_bytes(opened.read(4), "little"))
 
 

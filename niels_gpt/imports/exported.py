@@ -24,7 +24,6 @@ from niels_gpt.storage.manifests import (
     read_manifest,
     verify_files,
 )
-from niels_gpt.storage.regular import is_regular
 
 EXPORT_MANIFEST: Final = "export.json"
 SOURCE_FIELDS: Final = {
@@ -72,7 +71,7 @@ class Exported:
         # Sizes first: a file that was cut is found without reading gigabytes.
         for name, record in wanted.items():
             path = self.folder / name
-            if not is_regular(path):
+            if not path.is_file():
                 raise InputError(f"{path}: missing, although {EXPORT_MANIFEST} lists it. {_AS_IT_IS}")
             if (size := path.stat().st_size) != record["bytes"]:
                 raise InputError(
@@ -92,7 +91,7 @@ def exported(source_path: Path) -> Exported | None:
     # The user may pass the data directory inside an export.
     for folder in (source_path, source_path.parent):
         path = folder / EXPORT_MANIFEST
-        if is_regular(path):
+        if path.is_file():
             manifest = read_manifest(path)
             check_manifest_hash(path, manifest)
             check_fields(path, {"source": manifest.get("source")}, {"source": OBJECT.or_null()})

@@ -15,7 +15,7 @@ from niels_gpt.datasets import gather
 from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.export.source import portions_of
-from niels_gpt.storage.regular import map_regular
+from niels_gpt.storage.files import map_array
 
 MOST_ID = 2**32 - 1  # episodes store ids as uint32
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int16", "int32", "int64")  # in which ids may be stored
@@ -187,4 +187,4 @@ def map_file(path: Path, dtype: str) -> npt.NDArray[Any]:
         raise InputError(
             f"{path}: {size:,} bytes are not a whole number of {np.dtype(dtype).name}; it is cut, or of another kind"
         )
-    return map_regular(path, dtype)
+    return map_array(path, dtype)

@@ -16,7 +16,6 @@ from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.extras import check_library
 from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, all_or_none, as_ids, by_split, require
-from niels_gpt.storage.regular import is_regular
 
 BATCH_ROWS = 1024
 TRAINED = ("labels", *MASK_COLUMNS)  # labels decide; without them all masks together
@@ -57,12 +56,11 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _parquet(path: Path) -> Any:
-    """An open parquet file; a pipe or device is refused, for which pyarrow would wait."""
+    """An open parquet file."""
     check_library("pyarrow")
     import pyarrow
     import pyarrow.parquet
 
-    is_regular(path)
     with _named(path):
         return pyarrow.parquet.ParquetFile(path)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.errors import InputError
+from niels_gpt.errors import InputError, storage_errors
 from niels_gpt.export.megatron import MAGIC, VERSION
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.imports.formats import (
@@ -25,7 +25,7 @@ from niels_gpt.imports.formats import (
     require,
     rows_from,
 )
-from niels_gpt.storage.regular import is_regular, map_regular, open_regular
+from niels_gpt.storage.files import map_array
 
 # Megatron's codes of integer dtypes.
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
@@ -43,10 +43,10 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
         found, path = ({"train": [index]} if index.is_file() else {}), path.parent
     splits = {}
     for split, files in require(path if found else passed, found, ".idx file").items():
-        has_mask = all_or_none({file: is_regular(_mask_of(file)) for file in files})
+        has_mask = all_or_none({file: _mask_of(file).is_file() for file in files})
         indexes = [*files, *(_mask_of(file) for file in files if has_mask)]
         # Some of a .bin may be missing, which is reported when it is read.
-        listed = [*indexes, *(file for file in (index.with_suffix(".bin") for index in indexes) if is_regular(file))]
+        listed = [*indexes, *(file for file in (index.with_suffix(".bin") for index in indexes) if file.is_file())]
         splits[split] = SplitFiles(listed, has_mask, partial(_read, files, has_mask), sum(map(_tokens_of, files)))
     return splits
 
@@ -58,10 +58,10 @@ def _mask_of(index: Path) -> Path:
 
 def _tokens_of(index: Path) -> int:
     """How many tokens a file has; 0 where it is damaged, which is reported when it is read."""
-    with open_regular(index) as file:
+    with storage_errors("reading", index), index.open("rb") as file:
         data, tokens = file.read(HEADER_BYTES), index.with_suffix(".bin")
     code = data[len(MAGIC) + 8] if len(data) == HEADER_BYTES else 0  # after the version
-    return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and is_regular(tokens) else 0
+    return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and tokens.is_file() else 0
 
 
 def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
@@ -95,7 +95,7 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     Raises:
         InputError: another kind of file, a newer version, or a file that is cut.
     """
-    with open_regular(path) as file:
+    with storage_errors("reading", path), path.open("rb") as file:
         data = file.read(HEADER_BYTES)
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
         raise InputError(f"{path}: does not begin as a Megatron index; expected the .idx of an IndexedDataset")
@@ -105,9 +105,9 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     size = HEADER_BYTES + 12 * n + 8 * entries
     if path.stat().st_size < size:
         raise InputError(f"{path}: {path.stat().st_size:,} bytes, but its header requires {size:,}; it is cut")
-    lengths = map_regular(path, "<i4", offset=HEADER_BYTES, shape=(n,)).astype(np.int64)
-    pointers = map_regular(path, "<i8", offset=HEADER_BYTES + 4 * n, shape=(n,)).astype(np.int64)
-    documents = map_regular(path, "<i8", offset=HEADER_BYTES + 12 * n, shape=(entries,)).astype(np.int64)
+    lengths = map_array(path, "<i4", offset=HEADER_BYTES, shape=(n,)).astype(np.int64)
+    pointers = map_array(path, "<i8", offset=HEADER_BYTES + 4 * n, shape=(n,)).astype(np.int64)
+    documents = map_array(path, "<i8", offset=HEADER_BYTES + 12 * n, shape=(entries,)).astype(np.int64)
     if n == 0 or documents[0] != 0 or documents[-1] != n or (np.diff(documents) < 1).any():
         raise InputError(f"{path}: its documents do not cover its {n:,} sequences; the index is damaged")
     # Pointers are in bytes. Rows are read as runs, from a first sequence to a last one, so there may be no gaps.

@@ -46,9 +46,8 @@ from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.sources.files.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
 from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.files import json_bytes, read_file, write_atomic
 from niels_gpt.storage.manifests import HASH_KEY
-from niels_gpt.storage.regular import read_regular
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece
@@ -261,7 +260,7 @@ def _duplicates(
 def _recorded(folder: Path) -> dict[str, Any]:
     """The results of an earlier search; empty if a file is missing or damaged, and then the search is repeated."""
     try:
-        found = json.loads(read_regular(folder / LOOKED_FOR))
+        found = json.loads(read_file(folder / LOOKED_FOR))
         is_intact = isinstance(found, dict) and found["tables"] == _hashes(folder, found["tables"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}

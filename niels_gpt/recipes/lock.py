@@ -24,7 +24,6 @@ from niels_gpt.recipes.reading import LoadedRecipe, check_recipe, set_value
 from niels_gpt.recipes.schema import Recipe
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import HASH_KEY, check_manifest_hash, read_manifest, with_manifest_hash
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.version import __version__
 
 LOCK_SUFFIX: Final = ".lock.json"
@@ -125,7 +124,7 @@ def read_lock(path: str | Path, settings: Sequence[str] = ()) -> tuple[LoadedRec
         InputError: missing, damaged, edited or of another version.
     """
     file = Path(path)
-    if not is_regular(file):
+    if not file.is_file():
         raise InputError(f"{file}: no such file; expected a lock, which `niels-gpt build RECIPE` writes")
     found = read_manifest(file)
     keys = [key for key in ("recipe", "sources", "encoder", "outputs", "made_with", HASH_KEY) if key not in found]

@@ -22,7 +22,7 @@ from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown
 from niels_gpt.recipes.key_lines import Lines, Location, toml_lines, yaml_lines
 from niels_gpt.recipes.schema import Recipe, Table
-from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.storage.files import read_file
 from niels_gpt.values import name_and_value, option_value
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
@@ -103,11 +103,11 @@ def check_recipe(
 def _read(file: Path) -> tuple[dict[str, Any], Lines]:
     if file.is_dir():
         raise InputError(f"{file}: a directory; expected a recipe: a .toml, .yaml or .lock.json file")
-    if not is_regular(file):
+    if not file.is_file():
         raise InputError(f"{file}: no such file; expected a recipe (niels-gpt init DATA writes one)")
     if not file.name.endswith((".toml", *YAML_SUFFIXES)):
         raise UsageError(f"{file}: expected a recipe in TOML (.toml) or YAML (.yaml, .yml), or a lock (.lock.json)")
-    data = read_regular(file)
+    data = read_file(file)
     try:
         text = data.decode().removeprefix("\ufeff")  # the byte order mark, which editors of Windows write
     except UnicodeDecodeError as error:

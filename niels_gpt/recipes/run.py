@@ -46,7 +46,6 @@ from niels_gpt.storage.manifests import (
     check_manifest_hash,
     read_manifest,
 )
-from niels_gpt.storage.regular import is_regular
 
 EXPORT_MANIFEST = "export.json"
 
@@ -210,7 +209,7 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
         Mismatch: the directory holds an export of other episodes, or with other options. CacheError: its manifest is
             damaged.
     """
-    if not is_regular(folder / EXPORT_MANIFEST):
+    if not (folder / EXPORT_MANIFEST).is_file():
         return None
     path = folder / EXPORT_MANIFEST
     found = read_manifest(path)

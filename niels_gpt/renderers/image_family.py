@@ -23,7 +23,7 @@ from niels_gpt.renderers.images.loading import ImagePart, image_part
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, MultiModalData, ProcessedImage, no_processor
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.storage.files import read_file
 from niels_gpt.tokenizer.pieces import token_id_list
 
 
@@ -167,12 +167,12 @@ def takes_images(name: str) -> bool:
     if not folder.is_dir():
         return _takes_images_on_hub(name)
     file = folder / "config.json"
-    return is_regular(file) and _has_vision_key(file)
+    return file.is_file() and _has_vision_key(file)
 
 
 def _has_vision_key(file: Path) -> bool:
     try:
-        fields = json.loads(read_regular(file))
+        fields = json.loads(read_file(file))
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{file}: not JSON ({error}); download the file again") from error
     return isinstance(fields, dict) and any(fields.get(key) is not None for key in _VISION_KEYS)

@@ -37,7 +37,7 @@ from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import Renderer
-from niels_gpt.storage.regular import is_regular, open_regular, read_regular
+from niels_gpt.storage.files import read_file
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
 from niels_gpt.tokenizer.hub import load_hf_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece, open_encoder
@@ -294,7 +294,7 @@ def _model_of(folder: Path) -> str | None:
 
 def _model_type(folder: Path) -> str | None:
     file = folder / MODEL_CONFIG_NAME
-    value = parsed(read_regular(file), str(file)).get("model_type") if is_regular(file) else None
+    value = parsed(read_file(file), str(file)).get("model_type") if file.is_file() else None
     return value if isinstance(value, str) else None
 
 
@@ -306,14 +306,14 @@ def _added_tokens(file: Path) -> set[str]:
 
     `tokenizers` writes them before the vocabulary, which is some hundred times as long, so the head is enough.
     """
-    if not is_regular(file):
+    if not file.is_file():
         return set()
-    with open_regular(file) as opened:
+    with file.open("rb") as opened:
         head = opened.read(_HEAD_BYTES).decode("utf-8", "ignore")
     try:
         tokens, _ = json.JSONDecoder().raw_decode(head, head.index("[", head.index('"added_tokens"')))
     except (ValueError, RecursionError):  # not in the head, or cut there
-        tokens = parsed(read_regular(file), str(file)).get("added_tokens")
+        tokens = parsed(read_file(file), str(file)).get("added_tokens")
     if not isinstance(tokens, list):
         return set()
     return {str(token.get("content")) for token in tokens if isinstance(token, dict)}

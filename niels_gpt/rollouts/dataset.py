@@ -36,7 +36,6 @@ from niels_gpt.rollouts.format import (
     open_records,
     open_values,
 )
-from niels_gpt.storage.regular import open_regular
 
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
@@ -238,7 +237,7 @@ class RolloutDataset:
         first = sum(map(len, self._records[:shard]))  # the number of the shard's first rollout
         record = self._records[shard][number - first]
         # Lines are looked up in the file, because metadata of any size would not fit into memory.
-        with storage_errors("reading", path), open_regular(path) as file:
+        with storage_errors("reading", path), path.open("rb") as file:
             file.seek(int(record["line"]))
             text = file.read(int(record["line_bytes"]))
         try:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.episodes.format import ROLLOUTS_NAME
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.storage.regular import is_regular, map_regular
+from niels_gpt.storage.files import map_array
 
 KIND: Final = "rollouts"
 SPLIT: Final = "train"
@@ -53,7 +53,7 @@ def open_records(folder: Path, rollouts: int) -> npt.NDArray[np.void]:
     """
     path = folder / RECORDS_NAME
     _check_size(path, rollouts, ROLLOUT.itemsize, "rollouts")
-    return map_regular(path, ROLLOUT)
+    return map_array(path, ROLLOUT)
 
 
 def open_values(path: Path, dtype: str, tokens: int) -> npt.NDArray[Any] | None:
@@ -62,7 +62,7 @@ def open_values(path: Path, dtype: str, tokens: int) -> npt.NDArray[Any] | None:
     Raises:
         CacheError: the file has another size.
     """
-    if not is_regular(path):
+    if not path.is_file():
         return None
     _check_size(path, tokens, np.dtype(dtype).itemsize, "tokens")
     return map_tokens(path, dtype)
@@ -70,7 +70,7 @@ def open_values(path: Path, dtype: str, tokens: int) -> npt.NDArray[Any] | None:
 
 def _check_size(path: Path, n: int, itemsize: int, of_what: str) -> None:
     with storage_errors("reading", path):
-        if not is_regular(path):
+        if not path.is_file():
             raise CacheError(f"{path}: no such file; a dataset of rollouts has one. Copy it again")
         size = path.stat().st_size
     if size != n * itemsize:

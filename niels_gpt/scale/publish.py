@@ -41,10 +41,9 @@ from niels_gpt.scale.uploads import (
     create_small,
     put_small,
 )
-from niels_gpt.storage.files import json_bytes
+from niels_gpt.storage.files import json_bytes, read_file
 from niels_gpt.storage.manifests import Manifest, bytes_of
-from niels_gpt.storage.regular import is_regular, read_regular
-from niels_gpt.storage.remote import READ_BYTES, file_system, is_local, opened, remote_errors, size_at
+from niels_gpt.storage.remote import READ_BYTES, file_system, is_local, remote_errors, size_at
 
 MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
 LOCK_NAME: Final = ".publishing.json"
@@ -93,7 +92,7 @@ def publish(
     """
     folder = Path(folder)
     manifest_name, manifest = find_manifest(folder)
-    data = read_regular(folder / manifest_name)
+    data = read_file(folder / manifest_name)
     fs, root = file_system(url)
     # Without the lock: where the manifest has arrived all files have, and nothing is sent.
     if has_file(fs, f"{root}/{manifest_name}", len(data), sha256(data).hexdigest()):
@@ -138,7 +137,7 @@ def find_manifest(folder: Path) -> tuple[str, Manifest]:
     Raises:
         CacheError: there is none, or a file is missing.
     """
-    if is_regular(folder / META_NAME):
+    if (folder / META_NAME).is_file():
         meta = open_meta(folder)
         if not has_checksums(meta):
             raise CacheError(
@@ -182,7 +181,7 @@ def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SI
     if size_at(fs, path) != size:  # first, because it takes one small request
         return False
     seen = sha256()
-    with remote_errors("reading", path), opened(fs, path) as file:
+    with remote_errors("reading", path), fs.open(path, "rb", cache_type="none") as file:
         while chunk := file.read(READ_BYTES):
             seen.update(chunk)
             progress.advance(len(chunk))

@@ -27,7 +27,6 @@ from typing import Any, Protocol
 from niels_gpt.errors import DataError, StorageError, storage_errors
 from niels_gpt.progress import Progress
 from niels_gpt.storage.files import create_exclusive, sync_directory, write_atomic
-from niels_gpt.storage.regular import open_regular
 from niels_gpt.storage.remote import READ_BYTES, is_local
 
 PART_BYTES = 64 << 20
@@ -53,7 +52,7 @@ class OutgoingFile:
             DataError: at the end, if they differ from the manifest. StorageError: the disk refused.
         """
         seen = sha256()
-        with storage_errors("reading", self.file), open_regular(self.file) as source:
+        with storage_errors("reading", self.file), self.file.open("rb") as source:
             while chunk := source.read(size):
                 seen.update(chunk)
                 yield chunk

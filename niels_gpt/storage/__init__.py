@@ -3,7 +3,6 @@
 ::
 
     files.py          one file: written aside, flushed, renamed;  staging.py: a directory likewise
-    regular.py        reading what should be a file: never waits for a pipe
     locks.py          locks between processes, released however a process ends
     checksums.py      size and sha256 of a file
     manifests.py      the JSON file that is written last: its fields, its own hash, and the files that it lists

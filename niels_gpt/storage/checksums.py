@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from niels_gpt.errors import storage_errors
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.regular import open_regular
 
 COPY_BYTES = 1 << 20
 
@@ -64,10 +62,7 @@ def file_record(path: Readable, progress: Progress = SILENT) -> FileRecord:
         StorageError: the file cannot be read.
     """
     checksums = Checksums()
-    with (
-        storage_errors("reading", str(path)),
-        open_regular(path) if isinstance(path, Path) else path.open("rb") as file,
-    ):
+    with storage_errors("reading", str(path)), path.open("rb") as file:
         while chunk := file.read(COPY_BYTES):
             checksums.update(memoryview(chunk))
             progress.advance(len(chunk))

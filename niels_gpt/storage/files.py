@@ -1,4 +1,4 @@
-"""Writes files so that they are complete or do not exist.
+"""Writes files so that they are complete or do not exist; reads and maps them.
 
 A file is written under a temporary name, flushed to the disk, then renamed. A reader can trust what it finds under the
 final name, whatever was killed when. (Directories: `storage.staging`.) Sizes and checksums are computed during the
@@ -11,6 +11,8 @@ write, so they cost no second read.
     create_exclusive   a small file that must not exist yet: of several processes one succeeds
     HashedWriter       a large file inside a staging directory, with its `FileRecord`
     allocate           the room of a file that is written in any order
+    read_file          the bytes of a small file
+    map_array, map_npy an array on the disk
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import OutputExists, storage_errors
+from niels_gpt.errors import InputError, OutputExists, StorageError, storage_errors
 from niels_gpt.storage import locks
 from niels_gpt.storage.checksums import COPY_BYTES, Checksums, FileRecord
 
@@ -206,17 +208,58 @@ def _open_aside(path: Path) -> tuple[Path, IO[bytes]]:
 
 def remove_abandoned(path: Path) -> None:
     """Delete the temporary files of `path` that killed processes left; those of live processes are locked."""
-    # RDWR: NFS locks only files that are open for writing. NOFOLLOW and NONBLOCK: another user may have put a link or a
-    # pipe under such a name.
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     for abandoned in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
         with suppress(OSError):  # deleted meanwhile, or owned by another user
-            descriptor = os.open(abandoned, flags)
+            descriptor = os.open(abandoned, os.O_RDWR)  # NFS locks only files that are open for writing
             try:
                 if locks.take(descriptor, wait=False):
                     abandoned.unlink()
             finally:
                 os.close(descriptor)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        StorageError: it is missing, or cannot be read.
+    """
+    with storage_errors("reading", path):
+        return path.read_bytes()
+
+
+def map_array(
+    path: Path, dtype: npt.DTypeLike, *, offset: int = 0, shape: tuple[int, ...] | None = None
+) -> npt.NDArray[Any]:
+    """A file's values, mapped and read-only; those from byte `offset` on, of this shape (default: all, in a row).
+
+    Raises:
+        StorageError: it is missing, or cannot be read. ValueError: it is shorter, or not a whole number of values.
+    """
+    with storage_errors("mapping", path):
+        if shape is None and path.stat().st_size == offset:  # nothing, which cannot be mapped
+            return np.empty(0, dtype=dtype)
+        # A plain array: each part of a `memmap` is one, too, and making those takes longer than reading some values.
+        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape).view(np.ndarray)
+
+
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """The array of a `.npy` file, mapped and read-only, so that a large one takes no memory.
+
+    Raises:
+        StorageError: it is missing, or cannot be read. InputError: it is not an array that `numpy.save` wrote, or a
+            damaged one.
+    """
+    try:
+        with storage_errors("reading", path):
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except StorageError:
+        raise
+    except Exception as error:  # a damaged header raises what its parser raises
+        raise InputError(f"{path}: {type(error).__name__}: {error}; expected an array that numpy.save wrote") from error
+    if not isinstance(array, np.ndarray):  # an archive of several (.npz)
+        raise InputError(f"{path}: {type(array).__name__}; expected one array that numpy.save wrote")
+    return array
 
 
 def json_bytes(value: Any) -> bytes:

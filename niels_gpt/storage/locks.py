@@ -20,11 +20,8 @@ POLL_SECONDS = 0.02  # between two attempts to get a lock that another process h
 
 
 def open_lock_file(path: Path) -> int:
-    """Open the file of a lock, and create it if it does not exist.
-
-    It is not truncated, and a link is not followed: in a shared directory a link could point to any file of the user.
-    """
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    """Open the file of a lock, and create it if it does not exist; it is not truncated."""
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
 
 def take(descriptor: int, *, wait: bool, shared: bool = False) -> bool:

@@ -30,7 +30,7 @@ from typing import Any, Final
 from niels_gpt.errors import CacheError, UsageError, shown, without_passwords
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.regular import is_regular, read_regular
+from niels_gpt.storage.files import read_file
 
 HASH_KEY: Final = "manifest_sha256"
 NO_HASH: Final = (
@@ -141,12 +141,12 @@ def read_manifest(path: Path) -> Manifest:
     """
     if not path.parent.exists():
         raise no_such_directory(path.parent, f"a dataset: a directory with {path.name}")
-    if not is_regular(path):
+    if not path.is_file():
         raise CacheError(
             f"{path}: does not exist, so this is not a finished cache; expected a directory that a build completed. "
             "Run the build (again)"
         )
-    return parse_manifest(path, read_regular(path))
+    return parse_manifest(path, read_file(path))
 
 
 def parse_manifest(path: Path, data: bytes) -> Manifest:
@@ -269,7 +269,7 @@ def check_files(folder: Path, files: FileRecords, *, manifest: str, patterns: Se
             raise CacheError(f"{path}: not listed in {manifest}; this file is not part of the cache, remove it")
     for name, record in files.items():
         path = folder / name
-        if not is_regular(path):
+        if not path.is_file():
             raise CacheError(
                 f"{path}: missing although {manifest} lists it; restore the file, or build again with --overwrite"
             )

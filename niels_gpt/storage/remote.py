@@ -36,7 +36,6 @@ from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import atomic_file
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, is_refusal, may_pass, repeated
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
@@ -258,17 +257,6 @@ class PatientFile(io.RawIOBase):
                 file.close()
 
 
-def opened(fs: Any, path: str) -> Any:
-    """An open file of a file system; on this machine's, only a regular one.
-
-    Raises:
-        StorageError: a pipe or the like, which would be waited for.
-    """
-    if is_local(fs):
-        is_regular(Path(path))
-    return fs.open(path, "rb", cache_type="none")
-
-
 def is_local(fs: Any) -> bool:
     """Whether a file system is this machine's own."""
     return "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
@@ -288,7 +276,7 @@ def _version(details: Mapping[str, Any]) -> str | None:
 
 def _open_version(fs: Any, path: str) -> tuple[Any, str | None]:
     """The file, and the version of its contents; `None` if the store reports none."""
-    file = opened(fs, path)
+    file = fs.open(path, "rb", cache_type="none")
     details = getattr(file, "details", None)
     return file, _version(details) if isinstance(details, Mapping) else None
 

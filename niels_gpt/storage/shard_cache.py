@@ -37,7 +37,7 @@ from niels_gpt.storage import locks
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.remote import download
 from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache_folder import CacheFolder, RemoteFileRecord, RemoteShard, refuse_link, size_of
+from niels_gpt.storage.shard_cache_folder import CacheFolder, RemoteFileRecord, RemoteShard, size_of
 from niels_gpt.storage.shard_cache_room import make_room
 
 MAX_BYTES = 100 << 30
@@ -109,7 +109,6 @@ class ShardCache:
         """As `hold`, but `None` instead of downloading or waiting."""
         directory = self._directory
         shard_dir = directory.shard(shard.key)
-        refuse_link(shard_dir)
         descriptor = directory.open_lock(directory.lock_file(shard.key))
         try:
             if (
@@ -174,8 +173,6 @@ class ShardCache:
             )
         directory = self._directory
         shard_dir, part = directory.shard(shard.key), directory.part(shard.key)
-        refuse_link(shard_dir)
-        refuse_link(part)
         with directory.if_free(shard.key) as free:
             # Not free means that another process downloads it, or reads it: then it is complete. If it is free, another
             # one may have completed it since the caller looked.

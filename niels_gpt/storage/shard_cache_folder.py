@@ -34,7 +34,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
-from niels_gpt.errors import CacheError, storage_errors
+from niels_gpt.errors import storage_errors
 from niels_gpt.storage import locks
 
 PART = ".part"  # also while a shard is deleted, so that only whole ones have names without it
@@ -123,7 +123,6 @@ class CacheFolder:
         with storage_errors("locking", path):
             for folder in (path.parent, self.path / "shards"):
                 folder.mkdir(parents=True, exist_ok=True)
-            refuse_link(path)
             return locks.open_lock_file(path)
 
     @contextmanager
@@ -173,12 +172,6 @@ class CacheFolder:
             _write_at(self.lock_file(key), version, COUNTER_BYTES)
 
 
-def refuse_link(path: Path) -> None:
-    """Refuse a link that another user of a shared cache may have put there: what it points to is no shard of ours."""
-    if path.is_symlink():
-        raise CacheError(f"{path}: a link in the cache, which never has links; remove it")
-
-
 def size_of(path: Path) -> int | None:
     """The size of a file in bytes; `None` if there is none."""
     with suppress(OSError):
@@ -187,7 +180,7 @@ def size_of(path: Path) -> int | None:
 
 
 def _write_at(path: Path, data: bytes, at: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, data, at)
     finally:

@@ -150,12 +150,8 @@ def _allocated(shard: RemoteShard, part: Path) -> OSError | None:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         for file in shard.files:
-            # O_EXCL: in a shared cache another user could have put a link there at this moment.
-            descriptor = os.open(part / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            try:
-                allocate(descriptor, file.bytes)
-            finally:
-                os.close(descriptor)
+            with (part / file.name).open("xb") as opened:
+                allocate(opened.fileno(), file.bytes)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

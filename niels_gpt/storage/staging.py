@@ -55,18 +55,6 @@ def staging_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
-def refuse_link(working: Path) -> None:
-    """Refuse a link in place of a working directory, whose contents a build deletes.
-
-    In a shared directory another user could have made it, to any directory of the user who builds.
-
-    Raises:
-        OutputExists: it is a link.
-    """
-    if working.is_symlink():
-        raise OutputExists(f"{working}: a link; builds use this name for a directory of their own. Remove the link")
-
-
 def check_target_free(target: Path, *, replaceable: str | None = None) -> None:
     """Raise `OutputExists` unless `target` is new or empty, or may be replaced.
 
@@ -86,7 +74,7 @@ def check_target_free(target: Path, *, replaceable: str | None = None) -> None:
             f"{target}: the directory is not empty; expected a new or empty one. "
             "Choose another, or pass --overwrite (overwrite=True) to replace an earlier build"
         )
-    if target.exists() or target.is_symlink():
+    if target.exists():
         raise OutputExists(f"{target}: this is a file; expected a directory to create. Choose another path")
 
 
@@ -109,10 +97,6 @@ class StagedDirectory:
 
     def __init__(self, target: Path, *, manifest: str, overwrite: bool = False) -> None:
         self.target = real_path(target)
-        if target.is_symlink() and not target.exists():
-            raise OutputExists(
-                f"{target}: a dead link; expected a directory to create. Remove it or choose another path"
-            )
         if self.target.is_mount():
             raise _is_root(target)
         self.path = staging_path(self.target)
@@ -123,12 +107,10 @@ class StagedDirectory:
         try:
             with storage_errors("creating the directory", self.target):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                for path in (self.path, _aside(self.target), _trash(self.target)):
-                    refuse_link(path)
                 self.path.mkdir(exist_ok=True)
                 try:
                     # The lock is on the directory itself, so that no lock file can remain.
-                    self._lock = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+                    self._lock = os.open(self.path, os.O_RDONLY)
                 except FileNotFoundError:  # another process has finished, or failed, at this moment
                     raise self._busy() from None
             with storage_errors("locking", self.path):
@@ -161,7 +143,7 @@ class StagedDirectory:
     def _remove_if_empty(self) -> None:
         """Remove a staging directory that was just created, unless another process builds in it."""
         with suppress(OSError):
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(self.path, os.O_RDONLY)
             try:
                 if locks.take(descriptor, wait=False) and self._is_ours(descriptor):
                     self.path.rmdir()

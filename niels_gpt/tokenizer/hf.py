@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
 from niels_gpt.storage.files import json_bytes
-from niels_gpt.storage.regular import open_regular
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"
@@ -205,7 +204,7 @@ def is_there(path: Path) -> bool:
 
 
 def _read(path: Path, most: int = MOST_CONFIG_BYTES) -> bytes:
-    with storage_errors("reading the tokenizer", path), open_regular(path) as file:
+    with storage_errors("reading the tokenizer", path), path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise TokenizerError(

@@ -21,7 +21,6 @@ import sentencepiece
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
 from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.regular import is_regular, open_regular
 from niels_gpt.tokenizer.description import from_spaced
 from niels_gpt.tokenizer.hf import is_unicode
 from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, checked_ids, encode_strings_with
@@ -157,7 +156,7 @@ def load_sentencepiece(path: str | Path) -> SentencePieceTokenizer:
     path = Path(path)
     if path.is_dir() or not path.suffix:
         path = path / MODEL_NAME
-    if not is_regular(path):
+    if not path.is_file():
         raise TokenizerError(
             f"{path}: no tokenizer here; expected a SentencePiece model. "
             f"Train one: niels-gpt tokenizer train FILES... --out {path.parent}"
@@ -176,7 +175,7 @@ def load_sentencepiece(path: str | Path) -> SentencePieceTokenizer:
 
 
 def _load(path: Path) -> Any:
-    with storage_errors("reading the tokenizer", path), open_regular(path) as file:
+    with storage_errors("reading the tokenizer", path), path.open("rb") as file:
         proto = file.read(MOST_BYTES + 1)
     if len(proto) > MOST_BYTES:
         raise TokenizerError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.episodes.shard_stream import _Wanted
-from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.errors import UsageError
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
@@ -77,27 +76,6 @@ def test_a_process_forked_in_a_download_holds_no_locks(store: FileServer, tmp_pa
     found.clear()
     cache.hold(second)  # there is room for one
     assert here(tmp_path) == {second.key}
-
-
-PLANTED = ["lock", "uses", "locks/{}", "shards/{}", "shards/{}.part", "shards/{}.part/tokens.bin"]
-
-
-@pytest.mark.parametrize("planted", PLANTED)
-def test_planted_links_are_not_followed(store: FileServer, tmp_path: Path, planted: str) -> None:
-    """Another user of a shared cache may put a link where a file is written or deleted."""
-    outside, cache, shard = tmp_path / "outside", cache_in(tmp_path), shards_of(store)[0]
-    outside.mkdir()
-    (outside / "precious").write_text("precious")
-    path = cache.folder / planted.format(shard.key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(outside if planted in ("shards/{}", "shards/{}.part") else outside / "precious")
-    if planted.endswith("tokens.bin"):  # the rest of a download that was killed, which is deleted
-        cache.hold(shard)
-    else:
-        with pytest.raises(CacheError, match=f"{re.escape(str(path))}: a link in the cache"):
-            cache.hold(shard)
-        assert path.is_symlink()
-    assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("precious", "precious")]
 
 
 def test_a_cache_of_two_windows_downloads_each_shard_once(store: FileServer, tmp_path: Path) -> None:

@@ -139,15 +139,6 @@ def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: Sentence
         assert unit.is_dir()
 
 
-def test_a_link_in_place_of_the_units_is_refused(tmp_path: Path) -> None:
-    """What is not of this build is deleted there."""
-    (tmp_path / "precious" / "folder").mkdir(parents=True)
-    units_path(tmp_path / "out").symlink_to("precious")
-    with pytest.raises(OutputExists, match="a link"):
-        prepare(tmp_path / "out", {"dataset_config": {}}, 1 << 20, SILENT)
-    assert (tmp_path / "precious" / "folder").exists()
-
-
 def test_units_of_a_cache_with_brackets_in_its_name_go_too(tmp_path: Path) -> None:
     """The name is no pattern: what was set aside to be deleted stayed for ever."""
     units = units_path(tmp_path / "chats[v2]")

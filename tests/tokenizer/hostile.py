@@ -152,8 +152,6 @@ def change_file(file: Path, rng: random.Random) -> None:
                 file.mkdir,
                 lambda: file.symlink_to("nothing"),
                 lambda: file.symlink_to(file.name),
-                lambda: file.symlink_to("/dev/zero"),
-                lambda: os.mkfifo(file),
                 lambda: os.truncate(os.open(file, os.O_CREAT | os.O_RDWR), 3 << 30),
                 lambda: None,
             )

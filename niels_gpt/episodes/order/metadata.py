@@ -18,7 +18,7 @@ from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.extras import check_library
-from niels_gpt.storage.regular import is_regular, map_regular
+from niels_gpt.storage.files import map_array
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -102,7 +102,7 @@ def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:
     path = shard.folder / METADATA_NAME
     if column not in METADATA_COLUMNS:
         raise UsageError(f"episodes have no {column!r}; expected one of {', '.join(METADATA_COLUMNS)}")
-    if not is_regular(path):
+    if not path.is_file():
         raise CacheError(
             f"{path}: no such file; sampling by {column} needs it. Build the dataset from rows that have a {column}"
         )
@@ -139,7 +139,7 @@ def open_completions(shard: Shard) -> npt.NDArray[np.void]:
     """
     path = shard.folder / COMPLETIONS_NAME
     with storage_errors("reading", path):
-        if not is_regular(path):
+        if not path.is_file():
             raise CacheError(
                 f"{path}: no such file, so these are episodes without preferences; build them with: niels-gpt "
                 "preferences build"
@@ -148,7 +148,7 @@ def open_completions(shard: Shard) -> npt.NDArray[np.void]:
         size, wanted = path.stat().st_size, COMPLETION.itemsize * len(shard.records)
         if size != wanted:
             raise CacheError(f"{path}: {size:,} bytes; expected {wanted:,}, {COMPLETION.itemsize} for each episode")
-        return map_regular(path, COMPLETION)
+        return map_array(path, COMPLETION)
 
 
 def checked_begins(shard: Shard, records: npt.NDArray[np.void]) -> Int64s:

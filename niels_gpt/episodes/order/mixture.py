@@ -44,7 +44,6 @@ from niels_gpt.storage.manifests import (
     read_manifest,
     with_manifest_hash,
 )
-from niels_gpt.storage.regular import is_regular
 
 MIXTURE_NAME: Final = "mixture.json"
 MIXTURE_VERSION: Final = 1
@@ -324,7 +323,7 @@ def read_mixture(folder: Path) -> Mixture | None:
         CacheError: the file is damaged, or of another version.
     """
     path = folder / MIXTURE_NAME
-    if not is_regular(path):
+    if not path.is_file():
         return None
     found = read_manifest(path)
     if found.get("format_version") != MIXTURE_VERSION:

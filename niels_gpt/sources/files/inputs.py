@@ -22,7 +22,6 @@ from typing import IO, Any, Final, cast, overload
 from niels_gpt.errors import InputError, MessageError, StorageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.sources.unique_keys import UNIQUE_KEYS
-from niels_gpt.storage.regular import is_regular
 from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
@@ -140,8 +139,7 @@ def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path
     Raises:
         InputError: a path does not exist; a pattern or directory matches nothing, also one below a directory whose name
             is like a file's.
-        StorageError: below a directory, something with such a name is a pipe, a device or a dead link, or another
-            directory cannot be read.
+        StorageError: a directory below one cannot be read.
     """
     files: dict[Path, None] = {}
     for one in inputs:
@@ -155,10 +153,9 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
     # Existing paths before patterns, so that a file whose name contains [ or ? can be named.
     path = Path(pattern)
     if path.is_dir():
-        # A directory may have a name like a file's; a pipe or a dead link must not be left out without a word.
-        # Sorted: file systems list names in orders of their own.
+        # A directory may have a name like a file's. Sorted: file systems list names in orders of their own.
         named = sorted(file for file in _below(path) if file.name.endswith(suffixes))
-        found = [file for file in named if not file.is_dir() and is_regular(file)]
+        found = [file for file in named if not file.is_dir()]
         for folder in named:
             if folder.is_dir() and not any(folder in file.parents for file in found):
                 raise InputError(
