@@ -62,9 +62,6 @@ def run(command):
     return 0
 
 
-with contextlib.suppress(ImportError):
-    import py3langid
-    py3langid.rank("Loading its model takes longer than the rest of a command.")
 for line in sys.stdin:
     order = json.loads(line)
     reading, log = os.pipe()  # not a file, which a limit of sizes would cut too
@@ -143,10 +140,10 @@ COMMANDS = {
     "tokenizer train of bytes": Command(
         "tokenizer train {given}/words.txt --out {out}/bytes --vocab-size 300 --kind byte-bpe --overwrite"
     ),
-    "doctor that repairs": Command("doctor {given}/chats.jsonl --fix {out}/repaired.jsonl --workers 1"),
+    "doctor that repairs": Command("doctor {given}/rows.jsonl --fix {out}/repaired.jsonl --workers 1"),
     "doctor that repairs and reports": Command(
-        "doctor {given}/chats.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1",
-        "doctor {given}/chats.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1 --evidence 1",
+        "doctor {given}/rows.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1",
+        "doctor {given}/rows.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1 --evidence 1",
     ),
     **{
         f"export to {to}": Command(f"export {{given}}/{what} --to {to} --out {{out}}/{to} --overwrite")
@@ -257,6 +254,7 @@ def runner(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     words = ["".join(random.Random(n).choices("aeioubdlmnrst", k=6)) for n in range(300)]
     (given / "words.txt").write_text("\n".join(words))  # a tokenizer of so little is trained at once
     write_rows(given / "pairs.jsonl", pairs(20))
+    write_rows(given / "rows.jsonl", [{"input_ids": list(range(n + 3)), "labels": [-100] * (n + 3)} for n in range(40)])
     write_rows(given / "rollouts.jsonl", map(as_line, rows(5)))
     answers = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in pairs(20)]
     write_rows(given / "answers.jsonl", [*answers, *answers[:5]])

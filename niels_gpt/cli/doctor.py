@@ -131,16 +131,14 @@ class RowFlags:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the rows to this .jsonl file, with what is certain repaired; of a tokenizer its "
-            "generation_config.json. What is left is listed.",
+            help="Write rows of ids to this .jsonl file, with what is certain of their labels repaired; of a tokenizer "
+            "its generation_config.json. What is left is listed.",
             **IN_HOME,
         ),
     ] = None
     validation: Annotated[
         str | None,
-        typer.Option(
-            metavar="INPUT", help="Validation data: find rows of the input that are in it, too, or nearly.", **IN_HOME
-        ),
+        typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are in it, too.", **IN_HOME),
     ] = None
     length: Annotated[
         int | None,

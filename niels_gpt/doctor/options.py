@@ -29,7 +29,7 @@ class DiagnoseOptions:
         max_length: the longest row that training takes, in tokens.
         workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
         validation: validation data (rows, a file, a directory, a dataset), whose rows must not be in the input.
-        fix: a .jsonl file for the rows with what is certain repaired (see `repair`); of a tokenizer its
+        fix: a .jsonl file for the rows of ids with what is certain repaired (see `repair`); of a tokenizer its
             generation_config.json.
         silence: findings that are accepted: rule -> reason.
         evidence: how many places of each rule are reported.

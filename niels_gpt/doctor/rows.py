@@ -236,7 +236,7 @@ def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: st
     for number, record in zip(numbers.tolist(), records, strict=True):
         read = record if isinstance(record, Rejected) else record_to_conversation(record, dialect)
         if isinstance(read, Rejected):
-            counters.add(rule_of(record, read, dialect), [Evidence(row=number, where=read.where, note=read.why)])
+            counters.add(_rule_of(record, read, dialect), [Evidence(row=number, where=read.where, note=read.why)])
         else:
             # Rules about nulls need it: Arrow adds nulls that the file did not hold.
             arrow = isinstance(record, Record) and record.arrow
@@ -244,7 +244,7 @@ def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: st
     return usable
 
 
-def rule_of(record: Record | Rejected, read: Rejected, dialect: str) -> str:
+def _rule_of(record: Record | Rejected, read: Rejected, dialect: str) -> str:
     """The rule that a row without a conversation breaks: `empty-row` if it has the columns, with nothing in them.
 
     Otherwise it is `unusable-row`: the rows of a file with other columns are not empty, they cannot be read.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +12,13 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
+from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.doctor import diagnose
+from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import UsageError
+from niels_gpt.messages import Conversation
 from tests.conftest import run_cli
-from tests.doctor.made import Row, Sample, as_rows, chats, model, report_on, rows, samples, template_of, tool_chats
-from tests.doctor.planted_contents import answer, conversations
-from tests.doctor.planted_documents import built
+from tests.doctor.made import Row, Sample, as_rows, chats, model, report_on, rows, samples, template_of
 from tests.doctor.test_reading import as_jsonl
 from tests.renderers.tiny_families import folder_of, renderer_of
 
@@ -89,52 +89,6 @@ def test_shifted_labels_padding_and_missing_masks(tmp_path: Path) -> None:
     assert [row["assistant_masks"] for row in lines(out)] == [[int(x != -100) for x in r["labels"]] for r in clean]
 
 
-def test_conversations_are_repaired_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
-    made, out = conversations(20), tmp_path / "out.jsonl"
-    kept = json.loads(json.dumps(made))
-    answer(made[3])["content"] += " The cafÃ© isnâ€™t open: «CAFÉ»."
-    answer(kept[3])["content"] += " The café isn’t open: «CAFÉ»."
-    answer(made[5])["content"] = answer(kept[5])["content"] = "cut \ufffd here"
-    made[7]["messages"][1]["role"] = kept[7]["messages"][1]["role"] = "user"
-    broken = [made[1], {"messages": []}, {"messages": 5}]
-    report = report_on("chatml", as_jsonl([*made, *broken], tmp_path), fix=out)
-    assert lines(out) == kept
-    assert report.repaired == {
-        "path": str(out),
-        "rows": 20,
-        "repaired": {"text-damaged": 1},
-        "left_out": {"duplicate-row": 1, "empty-row": 1, "unusable-row": 1},
-        "left": {"mask-all-zero": 1, "role-order": 1, "text-damaged": 1},
-    }
-
-
-@pytest.mark.parametrize(
-    ("arguments", "repaired", "rule"),
-    [
-        (lambda n: json.dumps(json.dumps({"city": f"x{n}"})), '{"city": "x0"}', "tool-arguments-double-encoded"),
-        (lambda n: {"arguments": json.dumps({"city": f"x{n}"})}, {"city": "x0"}, "tool-arguments-double-encoded"),
-        (lambda n: {"city": f"x{n}", "zip": None, "days": None}, {"city": "x0"}, "tool-arguments-null"),
-    ],
-)
-def test_arguments_of_calls(arguments: Callable[[int], Any], repaired: Any, rule: str, tmp_path: Path) -> None:
-    given, out = as_jsonl(tool_chats(arguments), tmp_path), tmp_path / "out.jsonl"
-    assert rule in diagnose(given, fix=out).rules()
-    assert lines(out)[0]["messages"][1]["tool_calls"][0]["function"]["arguments"] == repaired
-    assert rule not in diagnose(out).rules()
-    # What is written needs no further repair.
-    diagnose(out, fix=tmp_path / "again.jsonl")
-    assert (tmp_path / "again.jsonl").read_bytes() == out.read_bytes()
-
-
-def test_nulls_of_declarations(tmp_path: Path) -> None:
-    made = tool_chats(lambda n: {"city": f"x{n}"})
-    kept = json.loads(json.dumps(made))
-    made[0] = json.loads(json.dumps(made[0]))
-    made[0]["tools"][0]["function"]["parameters"]["properties"]["query"] = None
-    diagnose(as_jsonl(made, tmp_path), fix=tmp_path / "out.jsonl")
-    assert lines(tmp_path / "out.jsonl") == kept
-
-
 def test_a_tokenizer_gets_its_end_of_turn_into_the_stops(tmp_path: Path) -> None:
     other = renderer_of("llama-3").encoder.control_ids["<|begin_of_text|>"]
     held = {"eos_token_id": [other], "do_sample": True}
@@ -151,11 +105,14 @@ def test_a_tokenizer_gets_its_end_of_turn_into_the_stops(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_written_is_refused_before_the_input_is_read(tmp_path: Path) -> None:
-    given = as_jsonl(as_rows(chats()), tmp_path)
+    given = as_jsonl(rows(samples("chatml")), tmp_path)
+    conversations = [Conversation(messages) for messages in chats()]  # type: ignore[arg-type]
+    build_episodes(conversations, tmp_path / "episodes", encoder=as_encoder(renderer_of("chatml")))
     for source, fix, said in (
         (given, given, "is the input itself"),
         (given, tmp_path / "out.parquet", "name a .jsonl file"),
-        (built(tmp_path, "llama-3"), tmp_path / "out.jsonl", "build this dataset again"),
+        (tmp_path / "episodes", tmp_path / "out.jsonl", "build this dataset again"),
+        (as_rows(chats()), tmp_path / "out.jsonl", "only rows of ids and tokenizers are repaired"),
     ):
         with pytest.raises(UsageError, match=said):
             diagnose(source, fix=fix)
@@ -164,17 +121,16 @@ def test_what_cannot_be_written_is_refused_before_the_input_is_read(tmp_path: Pa
 
 
 def test_the_command_says_what_it_repaired_and_what_it_left(tmp_path: Path) -> None:
-    made, out = as_rows(chats()), tmp_path / "out.jsonl"
-    made.append(made[2])
-    made[0]["messages"][1]["content"] = ""
+    made, out = rows(samples("chatml")), tmp_path / "out.jsonl"
+    made += [made[2], {"input_ids": [], "labels": []}]
+    made[0]["labels"] = [*made[0]["labels"][1:], -100]
     options = ("--tokenizer", folder_of("chatml"), "--renderer", "chatml")
     done = run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out)
-    assert done.returncode == 0
-    assert f"{out}: 8 rows; left out: duplicate-row (1 row); left as it is: empty-answer (1 row)" in " ".join(
-        done.stderr.split()
-    )
+    assert done.returncode == 1
+    said = "repaired: labels-preshifted (1 row); left out: empty-row (1 row); left as it is: duplicate-row (1 row)"
+    assert f"{out}: 9 rows; {said}" in " ".join(done.stderr.split())
     shown = json.loads(run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out, "--json").stdout)
-    assert shown["repaired"]["left_out"] == {"duplicate-row": 1}
+    assert shown["repaired"]["left_out"] == {"empty-row": 1}
 
 
 @pytest.mark.parametrize("others", ["train their empty think blocks", "leave them out", "have no mask either"])
@@ -194,18 +150,6 @@ def test_a_row_without_a_mask_treats_empty_think_blocks_as_the_others_do(others:
     assert lines(tmp_path / "out.jsonl") == rows(clean)
 
 
-def test_what_arrow_added_is_dropped_beside_names_that_the_tool_does_not_have(tmp_path: Path) -> None:
-    given = tool_chats(lambda n: {"city": f"Oslo {n}", "days": None, "query": None})
-    report = diagnose(given, fix=tmp_path / "out.jsonl")
-    assert report.repaired is not None
-    assert report.repaired["repaired"]["tool-arguments-null"] == len(given)
-    assert lines(tmp_path / "out.jsonl") == tool_chats(lambda n: {"city": f"Oslo {n}"})
-    # Without them a null may be meant: such rows stay.
-    alone = tool_chats(lambda n: {"city": f"Oslo {n}", "days": None})
-    diagnose(alone, fix=tmp_path / "out.jsonl")
-    assert lines(tmp_path / "out.jsonl") == alone
-
-
 def test_labels_that_a_repair_writes_anew_are_not_left(tmp_path: Path) -> None:
     """Labels of which each is that of the token before are no ids, and are also a shifted mask."""
     made = rows(samples("qwen2.5"))
@@ -219,21 +163,6 @@ def test_labels_that_a_repair_writes_anew_are_not_left(tmp_path: Path) -> None:
     found = report_on("qwen2.5", lines(tmp_path / "out.jsonl")).finding("labels-foreign")
     assert found is not None
     assert found.rows == 1
-
-
-def test_rows_that_could_be_repaired_in_part_only_are_left_too(tmp_path: Path) -> None:
-    given = conversations(20)
-    for n, row in enumerate(given[:9]):
-        answer(row)["content"] += " The cafÃ© is closed." + (" It is \ufffd." if n < 4 else "")
-    for row in given[9:12]:
-        answer(row)["content"] += " It is \ufffd."
-    report = diagnose(given, fix=tmp_path / "out.jsonl")
-    assert report.repaired is not None
-    assert report.repaired["repaired"] == {"text-damaged": 9}
-    assert report.repaired["left"] == {"text-damaged": 7}
-    again = diagnose(tmp_path / "out.jsonl").finding("text-damaged")
-    assert again is not None
-    assert again.rows == 7
 
 
 def test_rows_in_memory_may_hold_arrays(tmp_path: Path) -> None:

@@ -135,11 +135,11 @@ def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str
 
 def hash_chats(chats: Sequence[ChatRow], counters: Counters) -> None:
     """Store a hash of every conversation, to find duplicates."""
-    counters.hashes.append(np.array([hash_of(chat) for chat in chats], dtype=np.uint64))
+    counters.hashes.append(np.array([_hash_of(chat) for chat in chats], dtype=np.uint64))
     counters.numbers.append(np.array([chat.number for chat in chats], dtype=np.int64))
 
 
-def hash_of(chat: ChatRow) -> int:
+def _hash_of(chat: ChatRow) -> int:
     """64 bits of a hash of all that a conversation says; among a million rows two collide once in 37 million times."""
     # As JSON, which is slower, only where a conversation has more than roles and contents.
     if chat.tools is None and all(len(m) == 2 and isinstance(m["content"], str) for m in chat.messages):
