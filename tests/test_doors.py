@@ -59,7 +59,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceToke
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "sft": ("cache info {}", "cache verify {}", "show {} 0", "doctor {} --workers 1", "export {} --to hf --out out"),
-    "pretrain": ("cache verify {}", "show {} 0", "doctor {} --workers 1", "export {} --to megatron --out out"),
+    "pretrain": ("cache verify {}", "show {} 0", "export {} --to megatron --out out"),
     "episodes": (
         "episodes info {}",
         "episodes verify {}",

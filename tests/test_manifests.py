@@ -235,7 +235,7 @@ def test_a_cache_of_the_original_system_opens(
         assert "not judged: meta.json records no checksums" in result.out
         assert niels("cache", "info", folder / cache).code == 0
         assert niels("show", folder / cache, "0").code == 0
-        assert niels("doctor", folder / cache, "--workers", "1").code in (0, 1)
+        assert niels("doctor", folder / cache, "--workers", "1").code in ((0, 1) if cache == "sft" else (3,))
         export(folder / cache, to="hf", out=folder / f"{cache}-exported")
         with pytest.raises(CacheError, match="without the checksums"):
             publish(folder / cache, f"file://{folder}/there")

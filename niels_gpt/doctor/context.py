@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import Examination
 from niels_gpt.doctor.layouts.inference import NO_TEMPLATE, infer_layout, layout_without_template
-from niels_gpt.doctor.layouts.layout import Layout, plain_layout, sentinel_layout
+from niels_gpt.doctor.layouts.layout import Layout, sentinel_layout
 from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rules import (
@@ -28,10 +27,8 @@ from niels_gpt.doctor.rules import (
     calls,
     contents,
     data,
-    documents,
     masks,
     preferences,
-    shares,
     tokenizers,
     turns,
     vocabulary,
@@ -39,7 +36,7 @@ from niels_gpt.doctor.rules import (
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
-from niels_gpt.errors import Mismatch, MissingExtra, TemplateError, UsageError
+from niels_gpt.errors import Mismatch, TemplateError, UsageError
 from niels_gpt.ranges import EXAMINED_LENGTH
 from niels_gpt.renderers.choice import RendererOptions, clock_on, open_renderer
 from niels_gpt.renderers.family import Family
@@ -77,23 +74,9 @@ class Context:
         """The context for an input, from what the user passed; a dataset of ours adds its sentinels.
 
         Raises:
-            UsageError: a template or renderer without a tokenizer, or one for plain text.
+            UsageError: a template or renderer without a tokenizer.
             Mismatch: the dataset was built with another tokenizer.
         """
-        if opened.form == "documents":
-            # A cache of plain text needs a tokenizer only to show texts.
-            if template is not None or renderer is not None:
-                raise UsageError(
-                    f"{opened.name}: a cache of plain text has no template; leave --template and --renderer"
-                )
-            encoder = None if tokenizer is None else open_encoder(tokenizer)
-            if encoder is not None:
-                _check_tokenizer(opened, encoder)
-            context = cls(encoder, None, None)
-            special, size = sentinels_of(opened.stored), opened.stored.vocab_size
-            if special and size:
-                context.layout, context.sentinels = plain_layout(special, size), special
-            return context
         if tokenizer is not None or is_renderer(renderer):
             encoder, opened_renderer = renderer_for(tokenizer, template, renderer, date)
             _check_tokenizer(opened, encoder)
@@ -131,8 +114,6 @@ class Context:
 
     def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
         """The examiner that is sent to workers."""
-        if max_length is not None and opened.form == "documents":
-            raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --sequence-length out")
         # Rows of ids are judged by the layout; workers need the renderer, which is large, for conversations only.
         renderer = self.renderer if opened.kind == "chats" else None
         return Examination(
@@ -145,7 +126,6 @@ class Context:
             # Found here once by rendering probes, and not by every worker.
             bad_forms=calls.bad_forms(renderer) if renderer is not None else {},
             unread_tags=contents.unread_tags(renderer),
-            libraries=frozenset(name for name in ("rensa", "py3langid") if find_spec(name) is not None),
         )
 
     def conclude(self, counters: Counters, opened: Opened, *, sampled: bool, max_length: int | None = None) -> None:
@@ -159,13 +139,13 @@ class Context:
         vocabulary.finish(counters, self.encoder, self.layout)
         if vocabulary.all_wrong(counters):
             # With ids of another tokenizer, findings about turns or control tokens only follow from that.
-            for rule in RULES.values():
-                if {"turns", "controls"} & set(rule.needs) and rule not in vocabulary.RULES:
-                    counters.drop(rule.id)
+            for name in list(counters.hits):
+                rule = RULES.get(name.partition(":")[0])  # of candidates, too: `header-drift: ...`
+                if rule is not None and {"turns", "controls"} & set(rule.needs) and rule not in vocabulary.RULES:
+                    counters.drop(name)
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)
-        shares.finish(counters)
         contents.finish(counters)
         data.duplicates(counters, opened.name)
         if opened.holds_rollouts:
@@ -177,9 +157,6 @@ class Context:
                 return
             preferences.check_stored(opened.stored, list(opened.splits), max_length, counters)
         preferences.finish(counters, opened.name)
-        if opened.form == "documents":
-            documents.finish(counters, opened.stored, opened.splits, sampled=sampled)
-            return
         if masks.share_is_unusual(counters):
             # The share is one number over all rows, so there is no row to show.
             counters.add("loss-share", [], count=counters.sums["plain real tokens"], rows=counters.sums["rows"])
@@ -204,7 +181,7 @@ class Context:
         """Which needs of rules were met.
 
         Args:
-            kind: chats, tokens, documents or tokenizer.
+            kind: chats, tokens or tokenizer.
             unasked: rules that need an option which the user did not pass.
             sampled: not all rows were read.
             stored_preferences: rows of ids are the completions of preferences.
@@ -229,8 +206,6 @@ class Context:
                 unmet |= dict.fromkeys(rendered, NO_TOKENIZER if self.encoder is None else NO_TEMPLATE)
             if self.renderer is None and self.encoder is None:
                 unmet["controls"] = NO_TOKENIZER
-            libraries: dict[Need, str] = {"similarity": "rensa", "language": "py3langid"}
-            unmet |= {need: str(MissingExtra(name)) for need, name in libraries.items() if find_spec(name) is None}
         if kind == "tokens" and not counters.sums["rows with a mask"]:
             unmet["mask"] = NO_MASK
         return Conditions(kind, unmet, unasked, ("preferences",) if stored_preferences else ())
@@ -240,7 +215,6 @@ class Context:
         layout = self.layout
         if layout is None:
             unmet: dict[Need, str] = dict.fromkeys(("vocabulary", "turns", "controls", "beginnings"), NO_TOKENIZER)
-        # Plain text has no turns, so none are missing from it.
         elif kind != "tokens" or (layout.trusted and counters.sums["turns found"]):
             return {}
         elif layout.trusted:
@@ -303,7 +277,7 @@ def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
     Raises:
         Mismatch: with the sha256 of both.
     """
-    if opened.form not in ("cache", "episodes", "documents"):
+    if opened.form not in ("cache", "episodes"):
         return
     # Another program's episodes record no checksum, so they are taken as they are.
     built, passed = opened.stored.tokenizer_sha256, encoder.fingerprints["tokenizer"]

@@ -6,16 +6,15 @@ order of the input, so a report is the same whatever the number of workers.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.doctor.evidence import Evidence
+from niels_gpt.doctor.evidence import Evidence, Severity
 
 
 @dataclass
@@ -26,25 +25,6 @@ class Hits:
     rows: int = 0
     last_row: int | None = None
     evidence: list[Evidence] = field(default_factory=list)
-
-
-# Rows of a sample, which are judged at the end.
-SAMPLED_ROWS: Final = 512
-
-
-@dataclass(frozen=True)
-class SampledRow:
-    """A row that is judged at the end, because that takes a tokenizer: its number, its place, and its first ids."""
-
-    number: int
-    where: str
-    ids: npt.NDArray[np.int64]
-
-    @property
-    def draw(self) -> bytes:
-        """The number that decides whether the row stays in a sample: the rows with the lowest ones do."""
-        # A hash of the row's number, not a random one: every run, with any number of workers, draws the same rows.
-        return hashlib.blake2b(self.number.to_bytes(8), digest_size=8).digest()
 
 
 class Counters:
@@ -58,10 +38,8 @@ class Counters:
     Attributes:
         hits: by rule id.
         sums: numbers that rules add up over the whole input, by name.
-        remarks: rules whose hits are too few for their own severity; they are reported as remarks (info).
+        milder: severities of rules whose hits are too few for their own.
         hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
-        minhashes: of conversations, 512 bytes each; `Copies.take` moves them to a file slice by slice.
-        samples: by name, at most `SAMPLED_ROWS` rows of all that were passed to `sample`.
         trained_turns: keys of every trained assistant turn, 8 bytes each; 41 a turn where formats move system texts.
         untrained_turns, untrained_kinds: key, row and kind of every assistant turn that is not trained although its row
             trains another one, 24 bytes each. See `rules.untrained`.
@@ -71,11 +49,9 @@ class Counters:
         self.max_evidence = max_evidence
         self.hits: dict[str, Hits] = {}
         self.sums: Counter[str] = Counter()
-        self.remarks: set[str] = set()
+        self.milder: dict[str, Severity] = {}
         self.hashes: list[npt.NDArray[np.uint64]] = []
         self.numbers: list[npt.NDArray[np.int64]] = []
-        self.minhashes: list[npt.NDArray[np.uint32]] = []
-        self.samples: dict[str, list[SampledRow]] = {}
         self.trained_turns: list[npt.NDArray[np.uint64]] = []
         self.untrained_turns: list[npt.NDArray[np.uint64]] = []
         self.untrained_kinds: list[npt.NDArray[np.int64]] = []
@@ -126,25 +102,14 @@ class Counters:
         evidence = [make(row, position) for row, position in first]
         self.add(rule, evidence, count=len(rows), rows=len(np.unique(rows)))
 
-    def sample(self, name: str, rows: Iterable[SampledRow]) -> None:
-        """Offer rows to a sample. Which of them stay does not depend on how the input was cut into slices."""
-        sampled = [*self.samples.get(name, ()), *rows]
-        if len(sampled) > SAMPLED_ROWS:
-            # The lowest draws of the lowest draws of parts are those of the whole, so parts can be merged in any order.
-            sampled = sorted(sorted(sampled, key=lambda row: row.draw)[:SAMPLED_ROWS], key=lambda row: row.number)
-        self.samples[name] = sampled
-
     def merge(self, later: Counters) -> None:
         """Add the counters of the part of the input that follows."""
         for rule, hits in later.hits.items():
             self.add(rule, hits.evidence, count=hits.count, rows=hits.rows)
         self.sums.update(later.sums)
-        # Not `remarks`: they are decided by counts of the whole input, after the last slice.
-        for name, sampled in later.samples.items():
-            self.sample(name, sampled)
+        # Not `milder`: these are decided by counts of the whole input, after the last slice.
         self.hashes += later.hashes
         self.numbers += later.numbers
-        self.minhashes += later.minhashes
         self.trained_turns += later.trained_turns
         self.untrained_turns += later.untrained_turns
         self.untrained_kinds += later.untrained_kinds
@@ -155,7 +120,7 @@ class Counters:
         if hits is not None and hits.count < remark:
             self.drop(rule)
         elif hits is not None and hits.count < warning:
-            self.remarks.add(rule)
+            self.milder[rule] = "info"
 
     def drop(self, rule: str) -> Hits | None:
         """Remove the hits of a rule and return them."""

@@ -18,9 +18,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from niels_gpt.datasets import DocumentPieces
 from niels_gpt.doctor.columns import token_parts
-from niels_gpt.doctor.copies import store_minhashes
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.layouts.layout import Layout
@@ -34,11 +32,9 @@ from niels_gpt.doctor.rules import (
     chats,
     contents,
     data,
-    documents,
     masks,
     packing,
     preferences,
-    shares,
     turns,
     vocabulary,
 )
@@ -124,7 +120,6 @@ class Examination:
         controls: texts of control tokens.
         bad_forms: forms of tool arguments that the renderer writes wrongly; see `calls.bad_forms`.
         unread_tags: tags of reasoning that the renderer takes for text; see `contents.unread_tags`.
-        libraries: optional ones that rules use, where they are installed.
     """
 
     opened: Opened
@@ -135,7 +130,6 @@ class Examination:
     controls: tuple[str, ...] = ()
     bad_forms: Mapping[str, str] = field(default_factory=dict)
     unread_tags: frozenset[str] = frozenset()
-    libraries: frozenset[str] = frozenset()
 
     @cached_property
     def _unsupported(self) -> UnsupportedFields:
@@ -147,10 +141,6 @@ class Examination:
         """Run the rules over one slice."""
         counters = Counters(self.max_evidence)
         numbers, payload = part
-        if isinstance(payload, DocumentPieces):
-            documents.check(numbers, payload, self.opened.stored, self.scope, counters)
-            return counters
-        # Documents are counted by their own rule: a slice may hold only a part of one.
         counters.sums["rows"] += len(numbers)
         if isinstance(payload, Stored):
             # Rows are numbered through all splits; with 10 rows of train, number 12 is row 2 of val.
@@ -182,16 +172,11 @@ class Examination:
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
         calls.check(usable, counters, self.bad_forms)
         contents.check(usable, counters, self.unread_tags, self.controls)
-        shares.check(usable, counters)
-        if "py3langid" in self.libraries:
-            shares.check_languages(usable, counters)
         for rule in CHAT_RULES:
             for chat in usable:
                 for message, note in rule.check_chat(chat):
                     counters.add(rule.id, [chat.evidence(message, note)])
         chats.hash_chats(usable, counters)
-        if "rensa" in self.libraries:
-            store_minhashes(usable, counters)
         # Builds leave out conversations in which no message is trained, so their masks are not judged.
         trained = [chat for chat in usable if not is_untrained(chat.messages)]
         counters.sums["rows switched off"] += len(usable) - len(trained)

@@ -25,7 +25,6 @@ from niels_gpt.doctor.slices import (
     parquet_batches,
     parquet_file,
 )
-from niels_gpt.doctor.stored import document_slices
 from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError, shown
@@ -49,8 +48,8 @@ class Opened:
     """An input whose form is known.
 
     Attributes:
-        form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, documents (a cache of
-            plain text), rows, hub, or an import format (megatron, nanogpt, ...).
+        form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, rows, hub, or an import
+            format (megatron, nanogpt, ...).
         dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`.
         arrow: rows in memory that came through Arrow, as those of a `datasets.Dataset`.
     """
@@ -135,8 +134,6 @@ class Opened:
             return of_batches(self._batches(), chosen)
         if self.form in ("cache", "episodes"):
             return self._numbers_of_splits(chosen)
-        if self.form == "documents":
-            return document_slices(self.stored, self.splits, chosen)
         if self.token_files is not None:
             return self.token_files.slices(chosen)
         return of_records(self.records(), chosen)
@@ -293,17 +290,21 @@ def _form(path: AnyFile) -> str:
 
 
 def _of_ours(path: Path, split: str | None) -> Opened:
-    """One of our own datasets, with the rows of each split counted."""
+    """One of our own datasets, with the rows of each split counted.
+
+    Raises:
+        UsageError: no such split. InputError: a cache of plain text.
+    """
     dataset = open_dataset(path)
+    if dataset.kind == "pretrain":
+        raise InputError(
+            f"{path}: a cache of plain text has neither turns nor masks to examine; `niels-gpt cache verify` checks "
+            "its files"
+        )
     if split is not None and split not in SPLITS:
         raise UsageError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
-    form = {"sft": "cache", "pretrain": "documents"}.get(dataset.kind, dataset.kind)
-    names = (split,) if split else SPLITS
-    if dataset.kind == "pretrain":
-        # As the meta counts them: the rules compare that with the files, and counting would read these whole.
-        counts = {name: int(dataset.manifest["splits"].get(name, {}).get("documents", 0)) for name in names}
-    else:
-        counts = {name: len(dataset.split(name)) for name in names}
+    form = "cache" if dataset.kind == "sft" else dataset.kind
+    counts = {name: len(dataset.split(name)) for name in ((split,) if split else SPLITS)}
     return Opened(str(path), form, "tokens", (path,), splits=counts, dataset=dataset)
 
 

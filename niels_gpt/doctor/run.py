@@ -18,9 +18,8 @@ from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, DiagnoseOptions
 from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, data, masks, shares, tokenizers, wrapped_ids
+from niels_gpt.doctor.rules import RULES, data, masks, tokenizers
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.rules.secrets import without_keys
 from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
@@ -127,19 +126,15 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     """Judge conversations or rows of ids, slice by slice, and then what only the whole input shows."""
     examination = context.examination(opened, LossOn.of(how.loss_on), how.max_length, how.evidence)
     counters = Counters(examination.max_evidence)
-    # Documents of plain text are not compared across splits.
-    # `Copies.finish` compares the train split of a dataset with its validation split.
-    splits = {} if opened.form == "documents" else opened.splits
-    with _copies(opened, examination, how) as copies:
-        how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
-        for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
-            copies.take(part)
-            counters.merge(part)
-            how.progress.advance(part.sums["rows"])
-            # The total of a file of lines is not known: after a quarter of its bytes, it is four times the rows so far.
-            if how.sample is None and (fraction := opened.fraction_read(counters.sums["tokens"])):
-                how.progress.expect(int(counters.sums["rows"] / fraction))
-        copies.finish(counters, splits, how.progress)
+    copies = _copies(opened, examination, how)
+    how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
+    for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
+        counters.merge(part)
+        how.progress.advance(part.sums["rows"])
+        # The total of a file of lines is not known: after a quarter of its bytes, it is four times the rows so far.
+        if how.sample is None and (fraction := opened.fraction_read(counters.sums["tokens"])):
+            how.progress.expect(int(counters.sums["rows"] / fraction))
+    copies.finish(counters, opened.splits)
     # A wrong pattern or an empty file must not be reported as "nothing found".
     if not counters.sums["rows"]:
         raise InputError(f"{opened.name}: contains no rows; check the path")
@@ -150,14 +145,12 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
         description["dialect"] = opened.dialect
     if how.sample is not None:
         description |= {"sample": how.sample, "seed": how.seed}
-    # Reports call plain text "tokens"; for rules it is a kind of its own, because it has neither turns nor masks.
-    kind = "documents" if opened.form == "documents" else opened.kind
     asked = {
         "over-long": how.max_length is not None,
-        "validation-leak": how.validation is not None or is_split(splits),
+        "validation-leak": how.validation is not None or is_split(opened.splits),
     }
     conditions = context.conditions(
-        kind,
+        opened.kind,
         counters,
         unasked=tuple(rule for rule, is_asked in asked.items() if not is_asked),
         sampled=how.sample is not None,
@@ -167,7 +160,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
 
 
 def _copies(opened: Opened, examination: Examination, how: DiagnoseOptions) -> Copies:
-    """The counter of copies and leaks; rows of the validation data are already in it."""
+    """What finds leaks; rows of the validation data are already in it."""
     if how.validation is None:
         return Copies(opened.name)
     validation = open_input(how.validation, split=how.split, form=how.form)
@@ -205,7 +198,7 @@ def _report(
     findings = [
         Finding(
             rule=rule.id,
-            severity="info" if rule.id in counters.remarks else rule.severity,
+            severity=counters.milder.get(rule.id, rule.severity),
             title=rule.title,
             count=hits.count,
             rows=hits.rows,
@@ -213,8 +206,7 @@ def _report(
             cause=rule.cause,
             fix=rule.fix,
             thread=rule.thread,
-            # Notes quote the data, and keys that are in it must not get into build logs.
-            evidence=tuple(replace(piece, note=without_keys(piece.note)) for piece in hits.evidence),
+            evidence=tuple(hits.evidence),
             details=details_of(rule, counters),
         )
         for rule in RULES.values()
@@ -225,7 +217,7 @@ def _report(
     skipped, judged = conditions.skipped(RULES.values(), counters.hits)
     share = masks.loss_share(counters)
     stats: dict[str, Any] = {} if share is None else {"loss_share": round(share, 4)}
-    for name in ("near duplicates", "refusals", "rows switched off", "answers switched off"):
+    for name in ("rows switched off", "answers switched off"):
         if counters.sums[name]:
             stats[name.replace(" ", "_")] = counters.sums[name]
     return Report(
@@ -244,18 +236,15 @@ def _report(
 def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
     """How much was found, and which part of the input it is."""
     rows = counters.sums["rows"]
-    # These rules count tokens, probes or answers, and not places in rows.
+    # These rules count tokens or probes, and not places in rows.
     if rule.id == "loss-share":
         share = masks.loss_share(counters) or 0.0
         return f"{share:.1%} of {hits.count:,} tokens are trained"
     if rule.id == "format-not-understood":
         return "the turns of the built-in probes were not found where the template writes them"
-    share_of_answers = shares.share_of(rule.id, hits.count, counters)
-    if share_of_answers:
-        return share_of_answers
     # Findings about a tokenizer are in no row.
     if not hits.rows or not rows:
-        return without_keys(hits.evidence[0].note) if hits.evidence else rule.title
+        return hits.evidence[0].note if hits.evidence else rule.title
     of_rows = f"in {hits.rows:,} of {rows:,} rows ({hits.rows / rows:.1%})"
     # One hit a row: then both numbers would be the same.
     return of_rows if hits.count == hits.rows else f"{hits.count:,} times, {of_rows}"
@@ -271,9 +260,6 @@ def details_of(rule: Rule, counters: Counters) -> dict[str, Any]:
     if rule.id == "history-thinking-stripped":
         names = ("samples needed", "tokens of these samples", "tokens of one sequence each")
         return {name: counters.sums[f"thinking: {name}"] for name in names}
-    if rule.id == "ids-wrapped" and counters.sums[wrapped_ids.ENCODED_AGAIN]:
-        low = "rows without ids from 65,536 on"
-        return {low: counters.sums[wrapped_ids.LOW], "of these encoded again": counters.sums[wrapped_ids.ENCODED_AGAIN]}
     if rule.id == "tool-arguments-mixed":
         return {form: counters.sums[f"arguments as {form}"] for form in ("text", "object")}
     if f"{rule.id}: conversations" in counters.sums:

@@ -29,7 +29,7 @@ from niels_gpt.sources.files.records import batch_records
 # Large enough that numpy calls cost little, small enough that two slices a worker are a few megabytes.
 SLICE_ROWS: Final = 256
 SLICE_BYTES: Final = 1 << 20
-# Row numbers, int64 of shape (rows,), and a payload: one of the classes below, or `datasets.DocumentPieces`.
+# Row numbers, int64 of shape (rows,), and a payload: one of the classes below.
 Slice = tuple[Int64s, Any]
 
 

@@ -61,7 +61,6 @@ def cases() -> list[Case]:
     from tests.doctor import (
         planted_chats,
         planted_contents,
-        planted_documents,
         planted_models,
         planted_preferences,
         planted_tokens,
@@ -70,7 +69,6 @@ def cases() -> list[Case]:
 
     modules = (
         planted_tokens,
-        planted_documents,
         planted_chats,
         planted_contents,
         planted_models,

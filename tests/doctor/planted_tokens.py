@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.doctor.made import (
     user,
 )
 from tests.doctor.planted import Case
-from tests.doctor.planted_contents import conversations
 from tests.renderers.tiny_families import renderer_of
 
 PLAIN = ("chatml", "llama-3", "deepseek-v3")
@@ -36,7 +34,6 @@ WITH_TAIL = ("chatml", "gemma", "minimax-m2")
 WITH_SYSTEM = ("chatml", "qwen2.5", "kimi-k2")
 THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
-GLM = ("glm-4.5", "glm-5")  # the next opener ends a turn
 LONE_TAGS = ("glm-5", "glm-5.3", "kimi-k2.5", "nemotron-3")  # of an empty think block the model samples the end alone
 HEADERS = ("chatml", "qwen2.5", "llama-3", "gemma")
 MANY = (
@@ -257,47 +254,6 @@ def cut(family: str, given: list[Sample]) -> Any:
     return rows(given)
 
 
-def cut_at_limit(family: str, given: list[Sample]) -> Any:
-    """Rows of many lengths, of which a third are cut at one; without the cut they are clean."""
-    made = rows_of_many_lengths(family)
-    limit = sorted(len(row["input_ids"]) for row in made)[2 * len(made) // 3] - 1
-    return [{name: column[:limit] for name, column in row.items()} for row in made]
-
-
-def rows_of_many_lengths(family: str) -> list[Row]:
-    made = chats(24, turns=1)
-    for number, messages in enumerate(made):
-        messages[1]["content"] += " and the lazy dog jumps over it" * number
-    return rows(samples(family, made))
-
-
-def cut_where_others_end(family: str, given: list[Sample]) -> Any:
-    """A tenth of the rows lack the opener that ends the last answer in the others."""
-    made = ending_rows(family)
-    for row in made[::10]:
-        del row["input_ids"][-3:], row["labels"][-3:]
-    return made
-
-
-def ending_rows(family: str) -> list[Row]:
-    """Rows whose last answers end, as `build_training_samples` makes them."""
-    renderer, made = renderer_of(family, ("sampled_openers", True)), list[Row]()
-    for messages in chats(20):
-        for ids, mask in build_training_samples(renderer, messages, ensure_final_stop=True):
-            made.append({"input_ids": ids, "labels": [t if m else -100 for t, m in zip(ids, mask, strict=True)]})
-    return made
-
-
-def cut_inside_sentences(each: int, family: str, given: list[Sample]) -> Any:
-    """Answers of different lengths that break off, in each so many rows; nothing ends them in the ids."""
-    rng = random.Random(0)
-    made = conversations(4 * each if each > 1 else 40)
-    for row in made[::each]:
-        words = row["messages"][1]["content"].split()
-        row["messages"][1]["content"] = " ".join(words[: rng.randrange(10, len(words) - 1)])
-    return rows(samples(family, [row["messages"] for row in made]))
-
-
 def cut_in_front(family: str, given: list[Sample]) -> Any:
     """Some rows begin inside their first answer."""
     for sample in given[::2]:
@@ -478,28 +434,24 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("turns-untrained", (*PLAIN, "gemma"), middle_untrained, ()),
     ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, middle_untrained), ()),
     # The forged answer begins with the space before a word.
-    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), forged_answer, ("answers-begin-with-space",)),
+    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), forged_answer, ("header-drift",)),
     (
         "turns-untrained",
         ("chatml", "llama-3", "kimi-k2", "gemma"),
         partial(in_some, forged_answer),
-        ("answers-begin-with-space",),
+        ("header-drift",),
     ),
     ("header-drift", HEADERS, header_without_white_space, ()),
     ("header-drift", HEADERS, partial(in_some, header_without_white_space), ()),
     ("header-drift", HEADERS, mask_of_the_right_header, ("mask-holes",)),
     ("header-drift", (*HEADERS, "qwen3"), header_with_more_white_space, ("mask-holes",)),
-    ("answers-begin-with-space", HEADERS, partial(in_some, header_with_more_white_space), ("mask-holes",)),
-    ("header-drift", ("qwen3",), partial(in_some, header_with_more_white_space), ("mask-holes",)),
+    ("header-drift", (*HEADERS, "qwen3"), partial(in_some, header_with_more_white_space), ("mask-holes",)),
     ("header-drift", ("chatml", "qwen2.5", "llama-3"), header_of_another_role, MANY),
     ("header-drift", ("chatml", "qwen2.5", "llama-3"), partial(in_some, header_of_another_role), MANY),
     ("tail-trained", WITH_TAIL, tail, ()),
     ("eot-missing", PLAIN, stops_removed, ()),
     ("wrong-end-of-turn", PLAIN, other_stop, ()),
     ("truncated-mid-turn", PLAIN, cut, ()),
-    ("truncated-mid-turn", GLM, cut_at_limit, ("open-turns",)),
-    ("truncated-mid-turn", GLM, cut_where_others_end, ("open-turns",)),
-    *(("truncated-mid-turn", GLM, partial(cut_inside_sentences, each), ("open-turns",)) for each in (1, 10, 50)),
     ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling"), cut_in_front, ()),
     (
         "begins-mid-turn",

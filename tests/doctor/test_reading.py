@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
-from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.doctor import diagnose
 from niels_gpt.doctor import examine as pool
 from niels_gpt.doctor.open_input import open_input
@@ -212,6 +212,13 @@ def test_an_input_that_is_none_says_what_was_expected(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(InputError, match="expected a name that ends in"):
         diagnose(tmp_path / "notes.txt")
+
+
+def test_a_cache_of_plain_text_is_refused(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    limits: dict[str, Any] = {"max_train_tokens": 1 << 20, "max_val_tokens": 0, "shuffle_buffer": None}
+    build_pretrain_cache(["the fox"], str(tmp_path / "cache"), tokenizer=tokenizer, seed=1, **limits)
+    with pytest.raises(InputError, match="neither turns nor masks to examine; `niels-gpt cache verify` checks"):
+        diagnose(tmp_path / "cache")
 
 
 def test_a_folder_of_several_kinds_has_the_rows_and_numbers_of_the_explorer(tmp_path: Path) -> None:

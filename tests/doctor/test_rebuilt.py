@@ -21,7 +21,6 @@ from niels_gpt.messages import Conversation
 from niels_gpt.renderers.base import attribute_text_segments
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.doctor.made import chats, model
-from tests.doctor.planted_documents import built, texts
 from tests.renderers.tiny_families import renderer_of
 
 
@@ -39,11 +38,7 @@ def episodes(folder: Path, n: int, _: SentencePieceTokenizer) -> Path:
     return folder
 
 
-def documents(folder: Path, n: int, _: SentencePieceTokenizer) -> Path:
-    return built(folder, "qwen2.5", texts(n))
-
-
-@pytest.mark.parametrize("build", [examples, episodes, documents])
+@pytest.mark.parametrize("build", [examples, episodes])
 def test_a_dataset_that_was_rebuilt_between_two_diagnoses_is_read_anew(
     build: Callable[..., Path], tmp_path: Path, tokenizer: SentencePieceTokenizer
 ) -> None:

@@ -1,9 +1,7 @@
-"""Ids that were stored in 16 bits, where the format's control tokens have small ids, so that all turns are there."""
+"""Ids that were stored in 16 bits, and those of another tokenizer that look like control tokens or another format."""
 
 from __future__ import annotations
 
-import json
-import random
 from itertools import pairwise
 from typing import Any
 
@@ -12,17 +10,14 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.doctor import diagnose
-from niels_gpt.doctor.rules.encoded_again import changes_inside
 from niels_gpt.renderers.registry import create_renderer
-from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.samples import notes_dir
 from tests.assets import ASSETS, needs_assets
 from tests.doctor.made import chats
 from tests.doctor.planted_vocabulary import renumbered
 from tests.memory import shared
 from tests.renderers.small import user
 from tests.renderers.tiny_families import renderer_of
-
-TEXT = "The old bridge was painted in the spring, and nobody saw it before the autumn."
 
 
 @shared
@@ -39,49 +34,6 @@ def wrapped(row: dict[str, Any]) -> dict[str, Any]:
         name: np.where(np.array(ids) < 0, ids, np.array(ids) % (1 << 16)).tolist()  # -100 stays
         for name, ids in row.items()
     }
-
-
-@needs_assets
-def test_wrapped_text_is_found_though_every_turn_is_there() -> None:
-    renderer = renderer_at("gemma-3-1b-it")
-    messages = [json.loads(line)["messages"] for line in chats_file().read_text(encoding="utf-8").splitlines()]
-    plain = rows_of(renderer, [one for one in messages if {each["role"] for each in one[::2]} == {"user"}])
-    assert sum(len(row["input_ids"]) for row in plain) > 5_000
-    assert diagnose(plain, renderer=renderer).rules("error") == []
-    report = diagnose([wrapped(row) for row in plain], renderer=renderer)
-    assert report.rules("error") == ["ids-wrapped"]
-    found = report.finding("ids-wrapped")
-    assert found is not None
-    assert found.rows == len(plain)
-
-
-@needs_assets
-@pytest.mark.parametrize("folder", ["gemma-3-1b-it", "mistral-nemo-instruct-2407"])
-def test_a_tenth_of_wrapped_rows_among_others_is_found(folder: str) -> None:
-    renderer = renderer_at(folder)
-    plain = rows_of(renderer, notes(300))
-    assert diagnose(plain, renderer=renderer).rules("error") == []
-    report = diagnose([wrapped(row) if n % 10 == 4 else row for n, row in enumerate(plain)], renderer=renderer)
-    assert report.rules("error") == ["ids-wrapped"]
-    found = report.finding("ids-wrapped")
-    assert found is not None
-    assert found.rows <= 30
-    assert all(evidence.row % 10 == 4 for evidence in found.evidence)
-
-
-@needs_assets
-def test_one_wrapped_id_of_many_shows_in_the_text_around_it() -> None:
-    encoder = renderer_at("mistral-nemo-instruct-2407").encoder
-    texts = (" ".join([TEXT] * 20), f" {TEXT}")
-    own, tail = ([int(token) for token in encoder.encode_pieces([text], [False])[0]] for text in texts)
-    assert not changes_inside(own, encoder)
-    # "st" and "ress" are one token where they meet.
-    parts = [int(token) for text in ("st", "ress") for token in encoder.encode_pieces([text], [False])[0]]
-    assert len(parts) == 2
-    assert changes_inside([*own, *parts, *tail], encoder)
-    # Where a tool encodes a header and a message apart, their borders are at the ends of the text.
-    assert not changes_inside([*parts, *own], encoder)
-    assert not changes_inside([*own, *parts], encoder)
 
 
 def notes(n: int) -> list[Any]:
@@ -133,14 +85,6 @@ def test_rows_whose_control_tokens_are_wrapped_are_judged_by_nothing_else() -> N
         "ids-wrapped": 10,
         "mask-all-one": 2,
     }
-
-
-@needs_assets
-def test_rows_that_need_no_large_ids_are_not_taken_for_wrapped_ones() -> None:
-    renderer, rng = renderer_at("gemma-3-1b-it"), random.Random(1)
-    sums = [(rng.randint(1, 999), rng.randint(1, 999)) for _ in range(2000)]
-    pairs = [[user(f"{a} + {b} = ?"), {"role": "assistant", "content": str(a + b)}] for a, b in sums]
-    assert diagnose(rows_of(renderer, pairs), renderer=renderer).rules("error") == []
 
 
 def test_separators_that_were_added_later_do_not_hide_wrapped_rows() -> None:

@@ -16,7 +16,7 @@ plain text, which has no turns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -218,11 +218,4 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
         white_bytes=np.zeros(vocab_size, dtype=np.int64),
         first_ids=frozenset(special[name] for name in opener_of.values()),
         names={token: f"<{name}>" for name, token in special.items()},
-    )
-
-
-def plain_layout(special: dict[str, int], vocab_size: int) -> Layout:
-    """The layout of plain text: a vocabulary and the names of control tokens, no turns."""
-    return replace(
-        sentinel_layout(special, vocab_size), openers=(), trusted=False, untrusted_because="documents have no turns"
     )

@@ -3,16 +3,13 @@
 ::
 
     data.py       rows as such               chats.py        conversations
-    turns.py      turns, their contents      calls.py        tool calls
-    turn_ends.py  how answers end            tokenizers.py   a tokenizer and its template
-    masks.py      the mask of whole rows     drift.py        two of them
-    answers.py    the mask inside rows       documents.py    caches of plain text
-    untrained.py  turns that no row trains   preferences.py  chosen and rejected, labels, ranks
-    packing.py    several texts in a row     vocabulary.py   ids of another tokenizer
-    contents.py   the text of messages       cut_answers.py  answers that break off
-    secrets.py    patterns of keys in it     code_pages.py   texts of another code page
-    shares.py     how frequent faults are    wrapped_ids.py  ids that were stored in 16 bits
-    encoded_again.py  whether ids are those that their text is encoded as
+    turns.py      turns, their contents      contents.py     the text of messages
+    turn_ends.py  how answers end            calls.py        tool calls
+    masks.py      the mask of whole rows     preferences.py  chosen and rejected, labels, ranks
+    answers.py    the mask inside rows       tokenizers.py   a tokenizer and its template
+    untrained.py  turns that no row trains   drift.py        two of them
+    packing.py    several texts in a row
+    vocabulary.py ids of another tokenizer or format, by encoding their text again (encoded_again.py)
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::
@@ -34,12 +31,10 @@ from niels_gpt.doctor.rules import (
     chats,
     contents,
     data,
-    documents,
     drift,
     masks,
     packing,
     preferences,
-    shares,
     tokenizers,
     turns,
     untrained,
@@ -58,10 +53,8 @@ RULES: Final[dict[str, Rule]] = {
         untrained.RULES,
         answers.RULES,
         packing.RULES,
-        documents.RULES,
         chats.RULES,
         contents.RULES,
-        shares.RULES,
         calls.RULES,
         preferences.RULES,
         tokenizers.RULES,

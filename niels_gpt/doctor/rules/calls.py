@@ -321,7 +321,7 @@ def finish(counters: Counters) -> None:
     if not counters.sums["arguments as object"]:
         counters.drop("tool-arguments-mixed")
     if not counters.sums[DECLARING]:
-        counters.remarks.add("tool-not-offered")
+        counters.milder["tool-not-offered"] = "info"
 
 
 def bad_forms(renderer: Any) -> dict[str, str]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
-from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
 from niels_gpt.format.masks import IGNORE_INDEX
@@ -31,7 +30,6 @@ RULES: Final = (
         "They count in averages over rows and train nothing.",
         "A filter emptied the contents and left the rows.",
         "Drop them.",
-        applies=("chats", "tokens", "documents"),
     ),
     Rule(
         "duplicate-row",
@@ -40,24 +38,13 @@ RULES: Final = (
         "They weigh more than others. With copies in train and validation, validation loss is too low.",
         "Sources overlap, or a file was appended to itself.",
         "Drop the copies, or silence this rule with the reason.",
-        applies=("chats", "tokens", "documents"),
-    ),
-    Rule(
-        "near-duplicate",
-        "warning",
-        "rows say nearly the same as others",
-        "They weigh more than others, like copies. With some in train and validation, validation loss is too low.",
-        "One source in several versions, prompts made from few templates, or answers generated with little variety.",
-        "Leave them out when building (`duplicates` in a recipe), or silence this rule with the reason.",
-        applies=("chats",),
-        needs=("similarity",),
     ),
     Rule(
         "validation-leak",
         "error",
         "rows are in the validation data, too",
         "Validation loss measures what the model has seen, so it falls while the model gets worse.",
-        "Data was split after it was copied or paraphrased, or sources overlap with a benchmark.",
+        "Data was split after it was copied, or sources overlap with a benchmark.",
         "Remove these rows from one of the two; split by conversation before augmenting.",
         applies=("chats", "tokens"),
         needs=("validation",),
@@ -69,7 +56,7 @@ RULES: Final = (
         "The embedding lookup reads past its table: a crash on the GPU, or a token with another meaning.",
         "Rows were tokenised with another tokenizer, or ids wrapped around in a small integer type.",
         "Tokenise again with this tokenizer.",
-        applies=("tokens", "documents"),
+        applies=("tokens",),
         needs=("vocabulary",),
     ),
     Rule(
@@ -110,14 +97,14 @@ def check(view: View) -> View:
     Returns:
         The view for all further rules: where labels are shifted, with the mask moved to the tokens that it means.
     """
-    check_ids(view)
+    _check_ids(view)
     # Before all rules about masks: they need to know which token a label means.
     view = _check_labels(view)
     _check_lengths(view)
     return view
 
 
-def check_ids(view: View) -> None:
+def _check_ids(view: View) -> None:
     """Judge whether the ids are in the vocabulary."""
     rows, layout = view.rows, view.scope.layout
     wrong = rows.ids < 0
@@ -252,12 +239,8 @@ def duplicates(counters: Counters, source: str) -> None:
     counters.add("duplicate-row", evidence, count=len(copies), rows=len(copies))
 
 
-def hash_rows(view: View, chosen: Bools | None = None) -> None:
-    """Store a hash of the ids and mask of every row, to find duplicates.
-
-    Args:
-        chosen: only rows where it is True, bool of shape (rows,).
-    """
+def hash_rows(view: View) -> None:
+    """Store a hash of the ids and mask of every row, to find duplicates."""
     rows = view.rows
     arrays = [rows.ids] if rows.trained is None else [rows.ids, rows.trained]
     hashes = np.zeros(len(rows), dtype=np.uint64)
@@ -267,6 +250,5 @@ def hash_rows(view: View, chosen: Bools | None = None) -> None:
             # The buffer itself: no copy of the row is made.
             digest.update(values[start:stop].data)
         hashes[row] = int.from_bytes(digest.digest())
-    wanted = slice(None) if chosen is None else chosen
-    view.counters.hashes.append(hashes[wanted])
-    view.counters.numbers.append(rows.numbers[wanted])
+    view.counters.hashes.append(hashes)
+    view.counters.numbers.append(rows.numbers)

@@ -25,9 +25,7 @@ Need = Literal[
     "prompts",  # which tokens belong to a prompt, or a mask other than labels
     "padding",  # which tokens are padding
     "everything",  # all rows, not a sample of them
-    "similarity",  # the library that finds similar texts
     "validation",  # validation data whose rows can be compared
-    "language",  # the library that detects languages
 ]
 
 
@@ -44,7 +42,7 @@ class Rule:
         meaning: what it does to a model, and why the loss curve does not show it.
         cause, fix: the usual cause, and what to do.
         threads: public threads in which people met it, as owner/repository#number.
-        applies: kinds of input: chats, tokens, documents (a cache of plain text), tokenizer, drift (two of them).
+        applies: kinds of input: chats, tokens, preferences, tokenizer, drift (two of them).
         needs: without these the rule is not judged, and the report says so.
     """
 

@@ -7,7 +7,7 @@ import numpy as np
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.turns import occurrences
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, SYSTEM, TOOL, Bools, Int64s, Turns, counts_in, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, SYSTEM, Bools, Int64s, Turns, counts_in, covered
 from niels_gpt.doctor.rules import turn_ends
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
@@ -64,7 +64,7 @@ def _beginnings(view: View) -> Int64s:
 
 
 class _TurnOrder(Rule):
-    """A user turn after a user turn, an assistant turn after one, or a system turn after a user or tool turn.
+    """A user turn after a user turn, an assistant turn after one, or a system turn after a user turn.
 
     Ids alone show this order, so it is a warning. A system turn after an assistant turn may begin another text, which
     `attention-crosses` reports.
@@ -77,10 +77,13 @@ class _TurnOrder(Rule):
         before, after = turns.role[:-1], turns.role[1:]
         # Neighbours in one row and one text.
         same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
-        # After a tool turn only if a user has written before: a format may declare tools before the system message.
-        late = (before == USER) | ((before == TOOL) & _follows_role(turns, USER, rows.first_of_document)[1:])
-        twice = ((before == USER) & (after == USER)) | self._assistant_twice(view, turns)
-        wrong = same & (twice | (late & (after == SYSTEM)))
+        answers = (before == ASSISTANT) & (after == ASSISTANT)
+        layout = view.scope.layout
+        if layout is not None and layout.repeats_opener:
+            # Neighbouring assistant turns are parts of one answer (gpt-oss), which ends where serving stops.
+            stop = turns.stop[:-1]
+            answers &= (stop >= 0) & np.isin(rows.ids[stop], list(layout.serving_stops))
+        wrong = same & (answers | ((before == USER) & ((after == USER) | (after == SYSTEM))))
         # A table by place, since only the few findings that become evidence need a note.
         pairs = dict(zip(turns.start[1:][wrong].tolist(), zip(before[wrong], after[wrong], strict=True), strict=True))
         ends = turns.end - counts_in(view.padding, turns.body, turns.end)
@@ -94,20 +97,6 @@ class _TurnOrder(Rule):
 
         view.hit(self.id, turns.row[1:][wrong], turns.start[1:][wrong], note)
 
-    @staticmethod
-    def _assistant_twice(view: View, turns: Turns) -> Bools:
-        """True where an assistant turn follows another one, of shape (turns - 1,).
-
-        In some formats neighbouring assistant turns are parts of one answer, which ends where serving stops.
-        """
-        layout = view.scope.layout
-        twice: Bools = (turns.role[:-1] == ASSISTANT) & (turns.role[1:] == ASSISTANT)
-        if layout is None or not layout.repeats_opener:
-            return twice
-        stop = turns.stop[:-1]
-        ended: Bools = twice & (stop >= 0) & np.isin(view.rows.ids[stop], list(layout.serving_stops))
-        return ended
-
 
 class _HeaderDrift(Rule):
     """Headers that the format does not write."""
@@ -120,15 +109,14 @@ class _HeaderDrift(Rule):
         notes |= dict.fromkeys(long.tolist(), _MORE_SPACE)
         places = np.array(sorted(notes), dtype=np.int64)
         view.hit(self.id, view.rows.row_of[places], places, lambda _, at: notes[at])
-        view.counters.sums["long headers"] += len(long)
         view.counters.sums["answers"] += 0 if turns is None else len(turns.assistants)
-        view.hit(SPACE_FIRST, view.rows.row_of[spaced], spaced, lambda _, __: _MORE_SPACE)
+        view.hit(_SPACE_FIRST, view.rows.row_of[spaced], spaced, lambda _, __: _MORE_SPACE)
         view.counters.sums[WRONG_HEADERS] += len(np.unique(view.rows.row_of[np.append(places, spaced)]))
 
 
-# One answer may begin with an empty line. Where many do, the model learns to begin so; where nearly all do, the header
-# has another line.
-SPACE_FIRST = "answers-begin-with-space"
+# Candidates, counted as hits of this name until `finish` decides. One answer may begin with an empty line. Where many
+# do, the model learns to begin so; where nearly all do, the header has another line.
+_SPACE_FIRST = "header-drift: white space before answers"
 WRONG_HEADERS = "rows with headers that the format does not write"
 FEWEST_SPACED, SPACED_SHARE, ALL_SPACED_SHARE = 3, 0.03, 0.9
 _MORE_SPACE = "more white space than the format writes follows this header"
@@ -205,7 +193,6 @@ RULES = (
         "Scraped or user-written text that quotes a template.",
         "Encode contents without control tokens (niels_gpt's renderers do), or clean the text.",
         ("huggingface/transformers#29279", "antirez/ds4#197"),
-        applies=("chats", "tokens", "documents"),
         needs=("controls",),
     ),
     _TurnOrder(
@@ -226,23 +213,13 @@ RULES = (
         "error",
         "turns begin with other headers than the format writes",
         "The model is trained on headers that serving never writes: another token, a missing one, or one too many, "
-        "between role and text.",
-        "Another version of the template, an edited template, or rows that were joined from texts.",
-        "Render with the template that will serve (`niels-gpt doctor TRAINED SERVED` compares two).",
+        "between role and text; or it learns to begin its answers with an empty line.",
+        "Another version of the template, an edited template, or rows that were joined from texts. Where only some "
+        "answers begin with more white space (a warning), it may be their own.",
+        "Render with the template that will serve (`niels-gpt doctor TRAINED SERVED` compares two), and strip the "
+        "answers.",
         ("ollama/ollama#6823", "InternLM/lmdeploy#1945"),
         ("tokens",),
-        needs=("turns",),
-    ),
-    Rule(
-        SPACE_FIRST,
-        "warning",
-        "many answers begin with white space that the format does not write",
-        "The model learns to begin its answers with an empty line, or is trained on a header that serving does not "
-        "write.",
-        "The rows were rendered with another version of the template, whose header has another line; or the answers "
-        "themselves begin with white space.",
-        "Render with the template that will serve, and strip the answers.",
-        applies=("tokens",),
         needs=("turns",),
     ),
     Rule(
@@ -299,26 +276,16 @@ def _check_contents(view: View, layout: Layout, turns: Turns) -> None:
     )
 
 
-def _follows_role(turns: Turns, role: int, first_of_document: Bools) -> Bools:
-    """True on turns that follow a turn of this role in their text.
-
-    ::
-
-        roles  u a | a u t      before  0 1 1 1 2      in earlier texts  0 0 1 1 1      follows  . # . . #
-    """
-    count = np.concatenate(([0], np.cumsum(turns.role == role)))
-    text = np.cumsum(first_of_document)[turns.start]  # a row may hold several
-    found: Bools = count[:-1] > count[np.searchsorted(text, text, side="left")]
-    return found
-
-
 def finish(counters: Counters) -> None:
     """Adjust the findings that depend on the whole input; called after the last row."""
-    spaced, answers = counters.hits.get(SPACE_FIRST), counters.sums["answers"]
+    spaced, answers = counters.hits.get(_SPACE_FIRST), counters.sums["answers"]
     if spaced is not None and spaced.count < max(FEWEST_SPACED, SPACED_SHARE * answers):
-        counters.drop(SPACE_FIRST)
-    elif spaced is not None and (counters.sums["long headers"] or spaced.count >= ALL_SPACED_SHARE * answers):
-        counters.move(SPACE_FIRST, "header-drift", rows=counters.sums[WRONG_HEADERS])
+        counters.drop(_SPACE_FIRST)
+    elif spaced is not None:
+        # Alone, and before some of the answers only, the white space may be that of the answers themselves.
+        if "header-drift" not in counters.hits and spaced.count < ALL_SPACED_SHARE * answers:
+            counters.milder["header-drift"] = "warning"
+        counters.move(_SPACE_FIRST, "header-drift", rows=counters.sums[WRONG_HEADERS])
     turn_ends.finish(counters)
     # Without any turn the rows are plain text, of which no turn can be cut.
     if not counters.sums["turns found"]:

@@ -11,7 +11,10 @@ for the whole input::
     unmasked              their text holds headers of another format                      other-format
                           else                                                            nothing: plain text
     foreign               no row is of another tokenizer                                  special-tokens-in-content
-    any                   text as varied as this has ids from 65,536 on                   ids-wrapped (`wrapped_ids.py`)
+
+Ids that were stored in 16 bits are those of a row without a turn that holds the last 16 bits of an opener: of 151,644
+(`<|im_start|>`) 20,572 is left, 151,644 - 2 * 65,536. Where control tokens have small ids (Gemma, Mistral), such rows
+have all their turns, and are found where their text is encoded as other ids, as those of another tokenizer.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ import numpy as np
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.layout import Layout
+from niels_gpt.doctor.layouts.turns import occurrences
 from niels_gpt.doctor.rows import Bools, Turns
-from niels_gpt.doctor.rules import wrapped_ids
 from niels_gpt.doctor.rules.encoded_again import SAME, are_its_own
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
@@ -34,6 +37,7 @@ from niels_gpt.tokenizer.pieces import PieceEncoder
 
 WRONG_TOKENIZER: Final = "wrong-tokenizer"
 OTHER_FORMAT: Final = "other-format"
+WRAPPED: Final = "ids-wrapped"
 RULES: Final = (
     Rule(
         WRONG_TOKENIZER,
@@ -58,7 +62,7 @@ RULES: Final = (
         needs=("turns",),
     ),
     Rule(
-        wrapped_ids.RULE,
+        WRAPPED,
         "error",
         "ids were stored in 16 bits, and those from 65,536 on are others now",
         "Control tokens have the highest ids, so no turn begins or ends any more; the texts are noise.",
@@ -68,17 +72,18 @@ RULES: Final = (
         needs=("turns",),
     ),
 )
-_NAMES: Final = (WRONG_TOKENIZER, OTHER_FORMAT, wrapped_ids.RULE)
+_NAMES: Final = (WRONG_TOKENIZER, OTHER_FORMAT, WRAPPED)
 # Findings that ids of another vocabulary cause by accident: these look like the rest of a turn or the start of a text.
 _BY_ACCIDENT: Final = ("begins-mid-turn", "packed-start-trained", "attention-crosses")
 
 # Candidates, counted as hits of these names until `finish` decides.
 _FOREIGN: Final = "wrong-tokenizer: control tokens"
 _UNMASKED: Final = "other-format: rows without a mask"
-_SAMPLE: Final = "ids-wrapped: sample"  # windows of any rows
 NO_TURN: Final = "no turn of this format is in the row"  # the note of candidates, and the sum of such rows
 
 FOREIGN: Final = 5  # different control tokens of a row that the format does not write
+SIZE: Final = 1 << 16  # ids of 16 bits
+WINDOW: Final = 64  # tokens of a row that are shown, and encoded again
 _OTHER_TURNS: Final = re.compile(
     r"<\|im_start\|>|<\|start_header_id\|>|<\|header_start\|>|<start_of_turn>|\[INST\]|<｜User｜>"
     r"|<\|(?:system|user|assistant)\|>|### (?:Instruction|Response|User|Assistant)|\b(?:User|USER|Human): "
@@ -118,10 +123,8 @@ def check(view: View) -> View:
     layout = view.scope.layout
     if layout is None or not layout.trusted or view.rendered_turns is not None or view.turns is None:
         return view
-    wrapped_ids.collect(view, layout)
-    _sample(view, np.ones(len(view.rows), dtype=np.bool_), _SAMPLE, "the first tokens of a row")
     kinds = _kinds_of(view, layout, view.turns)
-    view.hit_rows(wrapped_ids.RULE, kinds.wrapped, "turns begin with the last 16 bits of this format's control tokens")
+    view.hit_rows(WRAPPED, kinds.wrapped, "turns begin with the last 16 bits of this format's control tokens")
     note = f"the row holds {FOREIGN} or more control tokens that the format does not write"
     view.hit_rows(_FOREIGN, kinds.foreign, note)
     view.counters.sums[NO_TURN] += int(kinds.without_turn.sum())
@@ -136,17 +139,28 @@ def check(view: View) -> View:
 def _kinds_of(view: View, layout: Layout, turns: Turns) -> _RowKinds:
     rows, n = view.rows, len(view.rows)
     no_turn = np.bincount(turns.row, minlength=n) == 0
-    wrapped = no_turn & wrapped_ids.with_wrapped_opener(view, layout)
-    # In a vocabulary of more ids, rows without high ones may be wrapped, which `wrapped_ids.find` decides.
+    wrapped = no_turn & _with_wrapped_opener(view, layout)
     foreign = _foreign_rows(view, layout) & ~wrapped
-    if layout.vocab_size > wrapped_ids.SIZE:
-        foreign &= wrapped_ids.high_ids(view) > 0
     trained = rows.per_row(view.trained)
     partly = (trained > 0) & (trained < rows.per_row(~view.padding & ~rows.first_of_document))
     rest = ~wrapped & ~foreign
     outside = rest & (rows.per_row(rows.ids >= layout.vocab_size) > (1 - SAME) * rows.lengths)
     unmasked = rest & no_turn & ~outside if rows.trained is None else np.zeros(n, dtype=np.bool_)
     return _RowKinds(wrapped, foreign, rest & no_turn & partly, outside, unmasked)
+
+
+def _with_wrapped_opener(view: View, layout: Layout) -> Bools:
+    """Rows with no id from 65,536 on, and with an opener of which 16 bits are left; bool of shape (rows,)."""
+    rows = view.rows
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for _, ids in layout.openers:
+        if max(ids) >= SIZE:
+            at = occurrences(rows.ids, tuple(token % SIZE for token in ids))
+            found[rows.row_of[at]] = True
+    # Separators and padding may have been added after the ids were stored in 16 bits.
+    added = [*layout.serving_stops, *layout.stops, -1 if layout.pad is None else layout.pad]
+    found &= rows.per_row((rows.ids >= SIZE) & ~np.isin(rows.ids, added)) == 0
+    return found
 
 
 def _foreign_rows(view: View, layout: Layout) -> Bools:
@@ -166,7 +180,7 @@ def _sample(view: View, chosen: Bools, rule: str, note: str) -> None:
     evidence = []
     for row in places[: counters.max_evidence].tolist():
         start, stop = int(rows.starts[row]), int(rows.starts[row + 1])
-        ids = rows.ids[start:stop][~view.padding[start:stop]][: wrapped_ids.WINDOW].tolist()
+        ids = rows.ids[start:stop][~view.padding[start:stop]][:WINDOW].tolist()
         window = tuple(WindowToken(token, view.scope.decode_id(token)) for token in ids)
         evidence.append(Evidence(int(rows.numbers[row]), rows.wheres[row], note, window=window))
     counters.add(rule, evidence, count=len(places), rows=len(places))
@@ -187,7 +201,7 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
     Args:
         encoder: `None` without a tokenizer; then there are no candidates.
     """
-    sample, unmasked = counters.drop(_SAMPLE), counters.drop(_UNMASKED)
+    unmasked = counters.drop(_UNMASKED)
     if encoder is not None and layout is not None:
         found = counters.hits.get(WRONG_TOKENIZER)
         if found is not None and (
@@ -197,8 +211,6 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
             # Rows with turns are of this format, whatever control tokens their texts hold.
             evidence = [piece for piece in found.evidence if piece.note == NO_TURN]
             counters.add(OTHER_FORMAT, evidence, count=counters.sums[NO_TURN], rows=counters.sums[NO_TURN])
-        elif found is None and wrapped_ids.RULE not in counters.hits:
-            wrapped_ids.find(sample, counters, encoder, layout)
         if WRONG_TOKENIZER in counters.hits:
             counters.drop(_FOREIGN)
         elif unmasked is not None and unmasked.evidence and _hold_other_turns(unmasked.evidence, encoder, layout):
