@@ -31,7 +31,6 @@ from tests.renderers.tiny_families import renderer_of
 PLAIN = ("chatml", "llama-3", "deepseek-v3")
 WITH_BOS = ("llama-3", "gemma", "mistral")
 WITH_TAIL = ("chatml", "gemma", "minimax-m2")
-WITH_SYSTEM = ("chatml", "qwen2.5", "kimi-k2")
 THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
 LONE_TAGS = ("glm-5", "glm-5.3", "kimi-k2.5", "nemotron-3")  # of an empty think block the model samples the end alone
