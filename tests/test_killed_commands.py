@@ -254,7 +254,7 @@ def runner(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     words = ["".join(random.Random(n).choices("aeioubdlmnrst", k=6)) for n in range(300)]
     (given / "words.txt").write_text("\n".join(words))  # a tokenizer of so little is trained at once
     write_rows(given / "pairs.jsonl", pairs(20))
-    write_rows(given / "rows.jsonl", [{"input_ids": list(range(n + 3)), "labels": [-100] * (n + 3)} for n in range(40)])
+    write_rows(given / "rows.jsonl", [{"input_ids": [n, n, 5, 6], "labels": [-100, -100, 5, 6]} for n in range(40)])
     write_rows(given / "rollouts.jsonl", map(as_line, rows(5)))
     answers = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in pairs(20)]
     write_rows(given / "answers.jsonl", [*answers, *answers[:5]])

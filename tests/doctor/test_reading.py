@@ -215,10 +215,11 @@ def test_an_input_that_is_none_says_what_was_expected(tmp_path: Path) -> None:
 
 
 def test_a_cache_of_plain_text_is_refused(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    limits: dict[str, Any] = {"max_train_tokens": 1 << 20, "max_val_tokens": 0, "shuffle_buffer": None}
-    build_pretrain_cache(["the fox"], str(tmp_path / "cache"), tokenizer=tokenizer, seed=1, **limits)
+    limits: dict[str, Any] = {"max_train_tokens": 1 << 20, "max_val_tokens": 0, "shard_bytes": 1 << 20}
+    cache = str(tmp_path / "cache")
+    build_pretrain_cache(["the fox"], cache, tokenizer=tokenizer, seed=1, shuffle_buffer=None, **limits)
     with pytest.raises(InputError, match="neither turns nor masks to examine; `niels-gpt cache verify` checks"):
-        diagnose(tmp_path / "cache")
+        diagnose(cache)
 
 
 def test_a_folder_of_several_kinds_has_the_rows_and_numbers_of_the_explorer(tmp_path: Path) -> None:
