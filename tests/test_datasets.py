@@ -67,15 +67,6 @@ def test_a_pretraining_cache_as_documents_and_windows(tmp_path: Path) -> None:
     shards = [np.fromfile(file, "<u2").tolist() for file in sorted((path / "train").glob("*.bin"))]
     windows = [ids[at : at + 8] for ids in shards for at in range(0, len(ids) - 1, 7)]
     check(train.windows(7), windows, None)
-    pieces = [
-        (number, start, stop)
-        for part in train.pieces(5)
-        for number, start, stop in zip(part.numbers.tolist(), part.starts.tolist(), part.stops.tolist(), strict=True)
-    ]
-    documents: dict[int, list[int]] = {}
-    for number, start, stop in pieces:
-        documents.setdefault(number, []).extend(train.stream.read(start, stop).tolist())
-    assert list(documents.values()) == [[token for token in row.ids if token != EOT] for row in rows]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.lists(st.tuples(st.integers(0, 24), st.integers(0, 24))))

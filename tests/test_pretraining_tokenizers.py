@@ -229,14 +229,6 @@ def test_documents_are_found_again(
     chunks = [chunk.ids[a:b].tolist() for chunk in split.chunks(block) for a, b in pairs(chunk.starts)]
     assert chunks == rows
     assert [split.rows(np.array([n])).ids.tolist() for n in range(4)] == rows
-    pieces: dict[int, list[int]] = {}
-    for part in split.pieces(block):
-        for number, start, stop in zip(part.numbers.tolist(), part.starts.tolist(), part.stops.tolist(), strict=True):
-            pieces.setdefault(number, []).extend(split.stream.read(start, stop).tolist())
-    border = slice(None, -1) if "eos" in separator else slice(1, None)
-    assert list(pieces.values()) == [row[border] for row in rows]
-    assert sum(int(part.begins.sum()) for part in split.pieces(block)) == len(texts)
-    assert sum(int(part.ends.sum()) for part in split.pieces(block)) == len(texts)
 
 
 def pairs(starts: Any) -> list[tuple[int, int]]:

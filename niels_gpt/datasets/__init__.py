@@ -34,13 +34,12 @@ from niels_gpt.datasets.rows import (
     gather_from,
     slices_of_tokens,
 )
-from niels_gpt.datasets.stream import DocumentPieces, DocumentSplit, TokenStream, WindowSplit
+from niels_gpt.datasets.stream import DocumentSplit, TokenStream, WindowSplit
 
 __all__ = [
     "CHUNK_ROWS",
     "CHUNK_TOKENS",
     "Dataset",
-    "DocumentPieces",
     "DocumentSplit",
     "EpisodeRows",
     "ExampleSplit",

@@ -14,7 +14,6 @@ from niels_gpt.cache.meta import Meta
 from niels_gpt.cache.mmap import Tokens, map_tokens
 from niels_gpt.datasets.rows import (
     CHUNK_TOKENS,
-    Bools,
     Int64s,
     Rows,
     Split,
@@ -87,40 +86,11 @@ class TokenStream:
                 yield shard[start : start + max_tokens]
 
 
-@dataclass(frozen=True)
-class DocumentPieces:
-    """Some documents of a split, without the ids that end them; long ones in several pieces.
-
-    Attributes:
-        split: its name.
-        numbers: of each piece its document's number in the split, int64 of shape (pieces,), as are
-        starts, stops: its place in the run of ids.
-        begins, ends: bool of shape (pieces,): the piece begins or ends its document.
-    """
-
-    split: str
-    numbers: Int64s
-    starts: Int64s
-    stops: Int64s
-    begins: Bools
-    ends: Bools
-
-    @property
-    def whole(self) -> Bools:
-        """The piece is a whole document."""
-        return self.begins & self.ends
-
-    def select(self, chosen: Bools) -> DocumentPieces:
-        """The chosen pieces."""
-        numbers, starts, stops = self.numbers[chosen], self.starts[chosen], self.stops[chosen]
-        return DocumentPieces(self.split, numbers, starts, stops, self.begins[chosen], self.ends[chosen])
-
-
 class DocumentSplit(Split):
     """The documents of a pretraining cache, each with the ids that separate it from its neighbours.
 
     A document ends with its end-of-text, or where the next one begins, in caches that only have ids before documents.
-    Where documents start is not recorded. `chunks`, `pieces` and `windows` do without; all else scans the ids once.
+    Where documents start is not recorded. `chunks` and `windows` do without; all else scans the ids once.
 
     Attributes:
         stream: the ids.
@@ -200,38 +170,6 @@ class DocumentSplit(Split):
         if len(rest):
             yield Rows(np.array([number]), np.array([0, len(rest)]), rest)
 
-    def pieces(self, max_tokens: int) -> Iterator[DocumentPieces]:
-        """All documents, `max_tokens` ids of the run at a time, whatever their lengths.
-
-        ::
-
-            ids  a a E b b | b c      numbers 0 1 | 1     starts 0 3 | 5     begins # # | .     ends # . | #
-        """
-        n = len(self.stream)
-        number, goes_on = 0, False
-        for at in range(0, n, max_tokens):
-            stop = min(at + max_tokens, n)
-            ends = np.flatnonzero(self.stream.read(at, stop) == self._border) + at
-            # Ends at 2 of a block 0:5 give pieces 0:2 and 3:5; the id that ends a document is in neither.
-            starts, stops = np.append(at, ends + 1), np.append(ends, stop)
-            if self._opens and at == 0 and len(ends) and ends[0] == 0:  # nothing ends before the first document
-                starts, stops = starts[1:], stops[1:]
-            # All pieces but the last end with an end-of-text; the last one does where the split ends.
-            closed = np.append(np.ones(len(starts) - 1, dtype=np.bool_), stop == n)
-            begins = np.ones(len(starts), dtype=np.bool_)
-            begins[0] = not goes_on
-            # The first piece has the number `number`, whether it begins its document or goes on with it.
-            numbers = number + np.cumsum(begins) - begins[0]
-            goes_on = bool(starts[-1] < stops[-1])
-            # After an end-of-text at the very end of the block no other document has begun yet.
-            filled = slice(None) if goes_on else slice(-1)
-            if len(numbers[filled]):
-                yield DocumentPieces(
-                    self.name, numbers[filled], starts[filled], stops[filled], begins[filled], closed[filled]
-                )
-            # Of the document that goes on, or of the next: then the last piece is empty, and the first of that one.
-            number = int(numbers[-1])
-
     def windows(self, width: int) -> WindowSplit:
         """The same ids as training windows."""
         windows = WindowSplit(self, width)
@@ -272,15 +210,6 @@ class WindowSplit(Split):
         start = (numbers - self._first[shard]) * self._width
         sizes = np.diff(self._documents.stream.edges)
         return shard, start, np.minimum(self._width + 1, sizes[shard] - start)
-
-    def holding(self, token: int) -> int:
-        """The window in which a token, counted through the split, is an input, or the last target of its shard."""
-        edges = self._documents.stream.edges
-        shard = int(np.searchsorted(edges, token, side="right")) - 1
-        # Windows of 1 024: token 2 048 of a shard of 2 049 tokens is the last target of the shard's window 1.
-        # As the position of an input, counted in its shard.
-        inside = min(token, int(edges[shard + 1]) - 2) - int(edges[shard])
-        return int(self._first[shard]) + max(0, inside) // self._width
 
     def lengths_of(self, numbers: Int64s) -> Int64s:
         """See `Split`."""

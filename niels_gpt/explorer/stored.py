@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import META_NAME, SPLITS
+from niels_gpt.cache.formats import META_NAME
 from niels_gpt.datasets import DocumentSplit, Row, Split, TokenText, open_dataset, token_text_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import CacheError, InputError, Mismatch, UsageError
@@ -21,7 +21,6 @@ from niels_gpt.token_display import raw_spelling, whole
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48  # in the list of rows
-SCAN_TOKENS = 1 << 20  # read at once to find a document
 NO_TOKENS = "the row has no tokens; loaders leave it out"
 
 Int64s = npt.NDArray[np.int64]
@@ -80,25 +79,13 @@ class StoredRows:
         return token_text_of(self.directory, self.dataset.manifest, None)
 
     def place_of(self, number: int) -> tuple[str, int]:
-        """See `Dataset`. Of a document, the row in which it begins."""
+        """See `Dataset`."""
         name = ""
-        for name in SPLITS:
-            rows = self.dataset.split(name)
-            # Documents are counted by the meta, as the doctor counts them: they are not indexed.
-            is_stream = isinstance(rows, DocumentSplit)
-            count = self.dataset.manifest["splits"].get(name, {}).get("documents", 0) if is_stream else len(rows)
-            if number < count:
-                return name, self._window_of(rows, number) if isinstance(rows, DocumentSplit) else number
-            number -= count
+        for name, rows in self._rows.items():
+            if number < len(rows):
+                return name, number
+            number -= len(rows)
         return name, number
-
-    def _window_of(self, documents: DocumentSplit, number: int) -> int:
-        """The window in which a document begins. Reads the split up to there."""
-        for pieces in documents.pieces(SCAN_TOKENS):
-            found = np.flatnonzero((pieces.numbers == number) & pieces.begins)
-            if len(found):
-                return documents.windows(WINDOW).holding(int(pieces.starts[found[0]]))
-        return 0
 
     def split(self, name: str) -> Split:
         """The rows of a split.

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.datasets import open_dataset as open_stored
 from niels_gpt.doctor import diagnose
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer.api import Explorer, open_dataset
@@ -18,8 +17,7 @@ from niels_gpt.explorer.findings import Findings
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.explorer.requests import Browse, Open, Train
 from niels_gpt.explorer.token_columns import with_last_target
-from tests.conftest import EOT
-from tests.export.sources import Row, episodes, pretrain_cache
+from tests.export.sources import Row, episodes
 
 
 def opened(path: Path) -> tuple[Explorer, Any]:
@@ -35,8 +33,8 @@ def test_token_ids_of_another_program_are_imported_first(tmp_path: Path) -> None
         opened(path)
 
 
-def test_findings_open_in_their_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The doctor counts through both splits, and of a pretraining cache documents; the page has rows of one split."""
+def test_findings_open_in_their_split(tmp_path: Path) -> None:
+    """The doctor counts through both splits; the page has rows of one split."""
 
     def placed(path: Path, row: int) -> tuple[str, int]:
         evidence = [{"row": row}, {"row": -1}]
@@ -55,15 +53,6 @@ def test_findings_open_in_their_split(tmp_path: Path, monkeypatch: pytest.Monkey
     train, val = [Row([token, 1], [0, 1]) for token in range(5)], [Row([9, 2], [0, 1])] * 3
     path = episodes(tmp_path / "episodes", train, val)
     assert [placed(path, row) for row in (0, 4, 5, 7)] == [("train", 0), ("train", 4), ("val", 0), ("val", 2)]
-    cache = pretrain_cache(tmp_path / "cache", n=2000, shard_bytes=700)[0]
-    documents = open_stored(cache).split("train")
-    monkeypatch.setattr("niels_gpt.explorer.stored.WINDOW", 64)
-    at = 150
-    split, window = placed(cache, at)
-    # Of each document its first token, by what the windows hold, in which each document ends with `EOT`.
-    windows = [documents.windows(64).row(number).ids[:-1].tolist() for number in range(len(documents.windows(64)))]
-    ends = [number for number, ids in enumerate(windows) for token in ids if token == EOT]
-    assert (split, window) == ("train", ends[at - 1])
 
 
 def test_empty_episodes_have_the_doctors_numbers(tmp_path: Path) -> None:

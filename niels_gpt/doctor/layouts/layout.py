@@ -9,8 +9,7 @@ and 1 newline; roles are numbered as in `rows.ROLES`, so 1 is the user and 2 the
 
     ids        10 20 1 5 6 11 1 10 21 1 7 11 1   the user's turn is 0:7, the assistant's 7:13, of which 10:12 is sampled
 
-Layouts are inferred from a renderer (`inference.py`). Two are known without one: that of our own sentinels, and that of
-plain text, which has no turns.
+Layouts are inferred from a renderer (`inference.py`). That of our own sentinels is known without one.
 """
 
 from __future__ import annotations
