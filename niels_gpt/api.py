@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from niels_gpt.errors import UsageError, shown
 from niels_gpt.extras import with_extras_named
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.values import check_keywords, check_names
 
 if TYPE_CHECKING:
     from niels_gpt.builds.sample_encoder import Samples
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from niels_gpt.sources.mapping import RowMapping
 
     AnyRenderer: TypeAlias = Family | DefaultRenderer
-
-# Parameters of `build_episodes` and `build_preferences` that `build` sets itself.
-_SET_BY_BUILD = {"conversations", "preferences", "out_dir", "encoder", "source_name", "source_config", "executor"}
 
 
 def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **options: Any) -> AnyRenderer:
@@ -242,8 +237,7 @@ def build(
         format: the shape of the rows; default as they look (`niels-gpt formats`).
         mapping: which columns of the rows hold what, and what their roles mean: `niels_gpt.sources.mapping.RowMapping`.
         workers: processes; the bytes do not depend on it.
-        options: of `build_episodes` (or `build_preferences`): val_frac, seed, max_bad_rows, overwrite, ..., or
-            `options=BuildOptions(...)`.
+        options: of `build_episodes` (or `build_preferences`): val_frac, seed, max_bad_rows, overwrite, ...
 
     Raises:
         DataError: too many unusable rows, or none usable. OutputExists, Mismatch: `out` is taken. UsageError: a
@@ -251,7 +245,6 @@ def build(
 
     More: `niels_gpt.episodes.build_episodes`.
     """
-    from niels_gpt.builds.build import BuildFields
     from niels_gpt.builds.conversation_encoders import as_encoder
     from niels_gpt.builds.renderer_encoder import RenderingPolicy
     from niels_gpt.episodes import build_episodes
@@ -275,7 +268,6 @@ def build(
             "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
             "trained"
         )
-    check_names(options, {*signature(write).parameters, *BuildFields.__annotations__} - _SET_BY_BUILD, "ng.build")
     policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
     config = source.config(progress)
     chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {}, with_images=images is not None)
@@ -324,8 +316,6 @@ def tokenize(
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.renderers.loss import LossOn
 
-    known = [item.name for item in fields(Tokenize) if item.init and item.name not in ("renderer", "loss_on", "pack")]
-    check_names(options, known, "ng.tokenize")
     chosen = _renderer_of(tokenizer, name, renderer_options or {})
     return Tokenize(chosen, LossOn.of(loss_on), pack, **options)
 
@@ -337,15 +327,13 @@ def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
     Args:
         source: rows in memory, a file, a dataset directory, a hub dataset, a tokenizer directory, a batch's rows.
         other: a second tokenizer or template: then the two are compared.
-        options: of `niels_gpt.doctor.diagnose`: tokenizer, renderer, loss_on, sample, max_length, ..., or
-            `options=DiagnoseOptions(...)`.
+        options: of `niels_gpt.doctor.diagnose`: tokenizer, renderer, loss_on, sample, max_length, ...
 
     Raises:
         UsageError: arguments that do not go together. DataError: what cannot be read at all.
     """
     from niels_gpt.doctor.run import diagnose as run
 
-    check_keywords(run, options)
     return run(source, other, **options)
 
 

@@ -24,7 +24,6 @@ from niels_gpt.preferences.loader import PreferenceLoader
 from niels_gpt.rollouts.loader import RolloutLoader
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
-from niels_gpt.values import check_keywords
 
 # Parameters of the loaders' classes for which `ng.loader` has a parameter of its own.
 _OTHER_NAMES: Final = {
@@ -96,7 +95,6 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
     kind = kind_of(asked.path)
     if kind == "preferences":
         asked.refuse("preferences", "packing", "sampling", "cache_dir", "cache_bytes")
-        check_keywords(PreferenceLoader, asked.options)
         paths: Any = asked.path
         return PreferenceLoader(paths, **asked.of_completions, **asked.options)
     if kind == "rollouts":
@@ -104,7 +102,6 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
         if isinstance(asked.path, Mapping):
             first = next(iter(asked.path))
             raise UsageError(f"{first}: rollouts are not mixed in proportions; pass a list of directories")
-        check_keywords(RolloutLoader, asked.options)
         packing = False if asked.packing is None else asked.packing
         return RolloutLoader(asked.path, packing=packing, **asked.of_completions, **asked.options)
     if are_token_caches(asked.path, _shard_cache(asked)):
@@ -115,7 +112,6 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
 
 def _episode_loader(asked: LoaderRequest, mixture: Mixture | None) -> GPTEpisodeDataLoader:
     """The loader of episodes; what a recipe built (`mixture`) names its folders, row length and packing itself."""
-    check_keywords(GPTEpisodeDataLoader, asked.options)
     settings, path, length = _settings(asked, mixture), asked.path, asked.sequence_length
     packing = False if asked.packing is None else asked.packing
     if mixture is not None:

@@ -1,76 +1,13 @@
-"""Values of options: options as one value, and the value that a text of the command line means.
-
-`merged` lets a function take the fields of a dataclass as a value and as keywords, too.
-
-::
-
-    build_episodes(rows, "out", encoder=renderer, max_bad_rows=10)
-    build_episodes(rows, "out", encoder=renderer, options=BuildOptions(max_bad_rows=10))      the same
-
-The value can be passed on and stored; the keywords are shorter for a single call.
-
-`name_and_value` splits NAME=VALUE, and `option_value` reads VALUE, for every option of this form.
-"""
+"""NAME=VALUE on a command line: `name_and_value` splits it, and `option_value` reads VALUE."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from niels_gpt.errors import UsageError, did_you_mean
-
-Options = TypeVar("Options")
-
-
-def merged(defaults: Options, options: Options | None, keywords: Mapping[str, Any]) -> Options:
-    """The options of a function that takes each of them as a keyword, too.
-
-    A keyword that has its default's value counts as not passed.
-
-    Args:
-        defaults: a frozen dataclass with all defaults.
-        options: what the caller passed as a value.
-        keywords: what the caller passed as keywords, all of them.
-
-    Raises:
-        UsageError: one is set by keyword and in `options`, or the dataclass has no such field. Also what the dataclass
-            itself refuses.
-    """
-    kind = type(defaults)
-    if options is not None and not isinstance(options, kind):
-        raise UsageError(f"options is {options!r}; expected {kind.__name__}(...), or each option as a keyword")
-    known = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
-    check_names(keywords, known, kind.__name__)
-    # `True` equals 1, but is no number of workers: it is passed on, so that the check of the value refuses it.
-    passed = {
-        name: value
-        for name, value in keywords.items()
-        if type(value) is not type(default := getattr(defaults, name)) or bool(value != default)
-    }
-    for name in passed if options is not None else ():
-        if getattr(options, name) != getattr(defaults, name):
-            raise UsageError(f"{name} is passed as a keyword and in {kind.__name__}; pass it in one place")
-    # All at once: a dataclass may refuse one option without another, such as packing without a length.
-    return replace(defaults if options is None else options, **passed)  # type: ignore[type-var]
-
-
-def check_keywords(target: Callable[..., Any], passed: Iterable[str]) -> None:
-    """Raise `UsageError` unless a function or class has all these parameters; the message has the nearest name."""
-    check_names(passed, [name for name in inspect.signature(target).parameters if name != "self"], target.__name__)
-
-
-def check_names(passed: Iterable[str], known: Iterable[str], owner: str) -> None:
-    """Raise `UsageError` for a name that `owner` does not have as an option; the message has the nearest name."""
-    options = list(known)
-    for name in passed:
-        if name not in options:
-            raise UsageError(f"{name!r} is not an option of {owner}{did_you_mean(name, options)}")
-
+from niels_gpt.errors import UsageError
 
 VALUE_HELP: Final = "VALUE is read as JSON or TOML, such as true, 8, null or [1, 2]; anything else is a text"
 

@@ -18,7 +18,6 @@ import pytest
 pytest.importorskip("torch")
 
 from niels_gpt.builds import units
-from niels_gpt.builds.build import BuildOptions
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.verify import verify_dataset
@@ -188,7 +187,7 @@ def test_hashing_verifying_publishing_and_fetching_count_bytes(
     assert source.config(heard) == source.config()
     assert heard.phases[1:] == [["hashing the input", "bytes", size, size]]
     fake.vocab_size = 60_000
-    build_episodes(source, tmp_path / "o", encoder=fake, options=BuildOptions(source_name="o"))
+    build_episodes(source, tmp_path / "o", encoder=fake, source_name="o")
     heard = Heard()
     assert list(verify_dataset(tmp_path / "o", progress=heard)) == []
     what, unit, total, done = heard.phases[0]

@@ -35,7 +35,6 @@ from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import Manifest, read_manifest, with_manifest_hash
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
-from niels_gpt.values import merged
 
 MOST_SHOWN: Final = 5  # differences between two recipes in one message
 NOT_WRITTEN: Final = "_not_written"  # suffix of a change's code: `reasoning_content_not_written`
@@ -50,7 +49,7 @@ def unknown_fraction() -> float | None:
 class BuildOptions:
     """The options that all build functions share: how a build runs, and what its manifest records about the source.
 
-    Example: `build_episodes(rows, "out", encoder=renderer, options=BuildOptions(max_bad_rows=10, overwrite=True))`
+    Each is a keyword of them: `build_episodes(rows, "out", encoder=renderer, max_bad_rows=10, overwrite=True)`.
 
     None of these changes the ids of a row. The seed decides the bytes, so it is an argument of each build function.
 
@@ -74,15 +73,6 @@ class BuildOptions:
     executor: Executor = SERIAL
     fraction_read: Callable[[], float | None] = unknown_fraction
     progress: Progress = SILENT
-
-    @classmethod
-    def merged(cls, options: BuildOptions | None, fields: BuildFields) -> BuildOptions:
-        """The options of a function that takes each of them as a keyword, too.
-
-        Raises:
-            UsageError: one is set by keyword and in `options`, or there is no such option.
-        """
-        return merged(cls(), options, fields)
 
     def check(self) -> None:
         """Raise `UsageError` for a number out of range."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import BuildOptions, CacheTokenizer
+from niels_gpt.builds.build import BuildFields, CacheTokenizer
 from niels_gpt.builds.documents import DocumentEncoder, document_encoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Executor
@@ -332,7 +332,7 @@ def _build_cache(
 ) -> None:
     source = target.source
     assert source is not None
-    options = BuildOptions(
+    options = BuildFields(
         source_name=source.name,
         source_config=source_config,
         max_bad_rows=settings.max_bad_rows,
@@ -354,12 +354,12 @@ def _build_cache(
         # either is shuffled where it is read, or is built completely, so its order does not matter.
         buffer = settings.shuffle_buffer if isinstance(source, FineWebEduUnits) else None
         arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": buffer}
-        build_pretrain_cache(source, str(out), tokenizer=tokenizer, options=options, **arguments)
+        build_pretrain_cache(source, str(out), tokenizer=tokenizer, **options, **arguments)
         return
     # Without sentinels, conversations are rendered in the model's format: its family if known, else its chat template.
     has_sentinels = isinstance(tokenizer.tokenizer, CacheTokenizer)
     chats = tokenizer.tokenizer if has_sentinels else create_renderer(settings.tokenizer)
-    build_sft_cache(source, str(out), tokenizer=chats, options=options, **arguments)
+    build_sft_cache(source, str(out), tokenizer=chats, **options, **arguments)
 
 
 def _is_stub(out: Path) -> bool:

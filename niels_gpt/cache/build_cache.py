@@ -83,7 +83,6 @@ def build_pretrain_cache(
     token_dtype: str | None = None,
     streaming: bool | None = None,
     num_threads: int | None = None,
-    options: BuildOptions | None = None,
     **fields: Unpack[BuildFields],
 ) -> None:
     """Write `out_dir/{train,val}/shard_*.bin` and `out_dir/meta.json` from a stream of documents.
@@ -106,15 +105,15 @@ def build_pretrain_cache(
         token_dtype: "uint16" or "uint32"; `None` means the smaller that holds the vocabulary (65,536 ids in uint16).
         streaming: recorded: whether rows were read over the network during the build.
         num_threads: for encoding; the result does not depend on it.
-        options, fields: how the build runs, as a value or as keywords, see `BuildOptions`.
+        fields: how the build runs, see `BuildOptions`.
 
     Raises:
-        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
         DataError: too many bad rows, or no text at all.
         TokenizerError: not a tokenizer, one without the separator's tokens, or ids outside the vocabulary.
         StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(options, fields)
+    options = BuildOptions(**fields)
     _check_numbers(seed, num_threads, options, val_frac)
     check_budgets(max_train_tokens, max_val_tokens)
     ranges.CACHE_SHARD_BYTES.check(shard_bytes)
@@ -203,7 +202,6 @@ def build_sft_cache(
     on_unsupported: OnUnsupported = "drop",
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
-    options: BuildOptions | None = None,
     **fields: Unpack[BuildFields],
 ) -> None:
     """Write `out_dir/{train,val}_{tokens.bin,idx.npy}` and `out_dir/meta.json` from conversations.
@@ -222,14 +220,14 @@ def build_sft_cache(
         token_dtype, streaming, num_threads: as for `build_pretrain_cache`.
         allow_partial, on_unsupported: for renderers, see `RenderingPolicy`.
         max_message_bytes: a row with a longer message is rejected.
-        options, fields: how the build runs, as a value or as keywords, see `BuildOptions`.
+        fields: how the build runs, see `BuildOptions`.
 
     Raises:
-        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
         DataError: too many bad rows, or no usable conversation. TokenizerError: ids outside the vocabulary.
         StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(options, fields)
+    options = BuildOptions(**fields)
     _check_numbers(seed, num_threads, options, val_frac)
     ranges.MAX_MESSAGE_BYTES.check(max_message_bytes)
     try:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import BuildOptions
+from niels_gpt.builds.build import BuildFields
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cli.options import EXECUTION, ROWS, LossFlags, MaxBadRows, RendererFlags, Threads, one_of
 from niels_gpt.errors import UsageError
@@ -217,9 +217,9 @@ def source_options(
     progress: Progress,
     *,
     overwrite: bool,
-) -> BuildOptions:
-    """The `BuildOptions` of a source: how its build runs, and what its manifest records about it."""
-    return BuildOptions(
+) -> BuildFields:
+    """The `BuildOptions` of a source, as keywords: how its build runs, and what its manifest records about it."""
+    return BuildFields(
         source_name=source.name,
         # As the caller has computed it, with progress: it hashes every file.
         source_config=config,

@@ -208,7 +208,7 @@ def build_sft(
             on_unsupported=rows.on_unsupported,
             max_message_bytes=rows.max_message_bytes,
             num_threads=executor.threads,
-            options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
+            **source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     _report(directory, as_json, tokenizer)
 
@@ -260,7 +260,7 @@ def build_pretrain(
             seed=seed,
             token_dtype=limits.token_dtype,
             num_threads=executor.threads,
-            options=options,
+            **options,
         )
     _report(directory, as_json, documents.tokenizer)
 

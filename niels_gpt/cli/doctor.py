@@ -34,7 +34,6 @@ from niels_gpt.storage.files import write_atomic
 from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:
-    from niels_gpt.doctor.options import DiagnoseOptions
     from niels_gpt.doctor.report import Report
     from niels_gpt.renderers.choice import RendererOptions
 
@@ -145,21 +144,18 @@ class RowFlags:
         sequence_length("--max-length", "The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH),
     ] = None
 
-    def options(self, **others: Any) -> DiagnoseOptions:
-        """These options and `others` as the value that `diagnose` takes."""
-        from niels_gpt.doctor.options import DiagnoseOptions
-
-        return DiagnoseOptions(
-            split=self.split,
-            form=self.form,
-            sample=self.sample,
-            seed=self.seed,
-            max_length=self.length,
-            validation=self.validation,
-            fix=self.fix,
-            workers=self.workers or cores(),
-            **others,
-        )
+    def keywords(self) -> dict[str, Any]:
+        """These options as `diagnose` takes them."""
+        return {
+            "split": self.split,
+            "form": self.form,
+            "sample": self.sample,
+            "seed": self.seed,
+            "max_length": self.length,
+            "validation": self.validation,
+            "fix": self.fix,
+            "workers": self.workers or cores(),
+        }
 
 
 @dataclass(frozen=True)
@@ -276,8 +272,8 @@ def doctor(
 
     # Lines of progress would be between those of a report that a program reads from a terminal.
     with ShownProgress(quiet=report_form != "text" and report.file is None) as progress:
-        options = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence, progress=progress)
-        found = diagnose(inputs.source, inputs.other, chats=inputs.chats, options=options, **renderer)
+        options = rows.keywords() | {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
+        found = diagnose(inputs.source, inputs.other, chats=inputs.chats, progress=progress, **options, **renderer)
     # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
     rendered = inputs.other is None and found.source.get("kind") == "chats"
     if report_form == "text" and inputs.tokenizer is not None and rendered:

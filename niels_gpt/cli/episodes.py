@@ -161,7 +161,7 @@ def build(
             mask_dtype=None if encoding.mask == "none" else encoding.mask,
             shard_bytes=most_bytes,
             metadata=encoding.metadata,
-            options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
+            **source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     # Never `None` after a build; the empty one is for the type checker.
     manifest = open_manifest(directory) or {}

@@ -237,7 +237,7 @@ def import_command(
 ) -> None:
     """Read a token dataset of another program and write it as episodes, with its mask where it has one.
 
-    Example: niels-gpt import data/owt --from tokens --dtype uint16 --eos-id 50256 --out owt
+    Example: niels-gpt import owt --from tokens --dtype uint16 --eos-id 2 --out o
     """
     from niels_gpt.imports.run import import_episodes
 

@@ -109,7 +109,7 @@ def build(
             val_frac=val_frac,
             seed=seed,
             shard_bytes=most_bytes,
-            options=source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
+            **source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
     manifest = open_manifest(directory) or {}
     keys = {"dataset": str(directory), "form": manifest["form"]}

@@ -29,7 +29,6 @@ from niels_gpt.lazy import lazy_names
 if TYPE_CHECKING:
     from niels_gpt.doctor.evidence import Evidence, WindowToken
     from niels_gpt.doctor.live import watch
-    from niels_gpt.doctor.options import DiagnoseOptions
     from niels_gpt.doctor.report import Finding, Report
     from niels_gpt.doctor.rules import RULES
     from niels_gpt.doctor.run import check_batch, diagnose
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 # Public names, imported when they are used: `niels-gpt` imports this package, and most commands need no renderers.
 _MODULES = {
     "RULES": "rules",
-    "DiagnoseOptions": "options",
     "Evidence": "evidence",
     "Finding": "report",
     "Report": "report",
@@ -49,7 +47,6 @@ _MODULES = {
 
 __all__ = [
     "RULES",
-    "DiagnoseOptions",
     "Evidence",
     "Finding",
     "Report",

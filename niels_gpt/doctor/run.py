@@ -26,7 +26,6 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.tokenizer.load import open_encoder
-from niels_gpt.values import merged
 
 # What was found, the report's `source`, and which rules could be judged.
 Judged = tuple[Counters, dict[str, Any], Conditions]
@@ -41,7 +40,6 @@ def diagnose(
     template: str | Path | None = None,
     renderer: Any = None,
     date: str | None = None,
-    options: DiagnoseOptions | None = None,
     loss_on: LossOn | Preset | None = None,
     split: str | None = None,
     form: str | None = None,
@@ -66,8 +64,8 @@ def diagnose(
         template: a template's text, or a file with it.
         renderer: a family's name, a config, a renderer, or `RendererOptions`, of which only name and options are used.
         date: the date that templates write, where they write one; default: a fixed day.
-        options: which rows are examined, and how; each of its fields may be passed as a keyword instead, see
-            `DiagnoseOptions`.
+        loss_on, split, form, sample, seed, max_length, workers, validation, fix, silence, evidence, progress: which
+            rows are examined, and how, see `DiagnoseOptions`.
 
     Returns:
         The report. It does not depend on the number of workers.
@@ -76,10 +74,20 @@ def diagnose(
         UsageError: arguments that exclude each other, a number out of range, or an unknown rule.
         DataError: the input cannot be read at all.
     """
-    keywords: dict[str, Any] = {"loss_on": loss_on, "split": split, "form": form, "sample": sample, "seed": seed}
-    keywords |= {"max_length": max_length, "workers": workers, "silence": silence or {}}
-    keywords |= {"validation": validation, "fix": fix}
-    how = merged(DiagnoseOptions(), options, keywords | {"evidence": evidence, "progress": progress})
+    how = DiagnoseOptions(
+        loss_on=loss_on,
+        split=split,
+        form=form,
+        sample=sample,
+        seed=seed,
+        max_length=max_length,
+        workers=workers,
+        validation=validation,
+        fix=fix,
+        silence=silence or {},
+        evidence=evidence,
+        progress=progress,
+    )
     how.check()
     if how.fix is not None and (other is not None or how.sample is not None):
         raise UsageError("fix= (--fix) repairs all rows of one input; leave the second input or --sample out")

@@ -69,7 +69,6 @@ def build_episodes(
     metadata: bool = False,
     allow_partial: bool = False,
     on_unsupported: OnUnsupported = "drop",
-    options: BuildOptions | None = None,
     **fields: Unpack[BuildFields],
 ) -> None:
     """Write an episodes dataset from conversations. Same rows, encoder, options and seed: same bytes.
@@ -83,15 +82,15 @@ def build_episodes(
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
         metadata: write each row's `type`, `source` and `weight` to `episodes.parquet`, to sample by.
         allow_partial, on_unsupported: for renderers, see `RenderingPolicy`. Encoders have their own policy.
-        options, fields: how the build runs, as a value or as keywords, see `BuildOptions`.
+        fields: how the build runs, see `BuildOptions`.
 
     Raises:
-        UsageError: an option out of range, or passed twice; or several samples of a conversation without masks.
+        UsageError: an option out of range; or several samples of a conversation without masks.
         OutputExists, Mismatch: `out_dir` is taken.
         DataError: too many bad rows, or no usable conversation. TokenizerError: the encoder gave invalid ids.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(options, fields)
+    options = BuildOptions(**fields)
     EPISODES_SHARD_BYTES.check(shard_bytes)
     options.check()
     VAL_FRAC.check(val_frac)

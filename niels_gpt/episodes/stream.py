@@ -43,7 +43,6 @@ from niels_gpt.format.collate import to_device
 from niels_gpt.format.gather import Buffers
 from niels_gpt.kernel import native
 from niels_gpt.required_torch import torch
-from niels_gpt.values import check_keywords
 
 _log = logging.getLogger("niels_gpt.stream")
 
@@ -64,7 +63,6 @@ def make_data_loader(
     check_names(config, options)
     if dataset_mode(config, options.pop("dataset_mode", None)) == "token_stream":
         return GPTDataLoader(config, tokenizer, dataset_dir, **options)
-    check_keywords(GPTEpisodeDataLoader, options)
     return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
 
 

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from niels_gpt.export.arranging import Arrangement
     from niels_gpt.export.registry import FORMATS
     from niels_gpt.export.run import export
 
 # Public names, imported when they are used: the command line must not load what only an export needs.
-_MODULES = {"FORMATS": "registry", "Arrangement": "arranging", "export": "run"}
+_MODULES = {"FORMATS": "registry", "export": "run"}
 
-__all__ = ["FORMATS", "Arrangement", "export"]
+__all__ = ["FORMATS", "export"]
 
 if not TYPE_CHECKING:  # else a type checker would accept any name
     __getattr__ = lazy_names(__name__, _MODULES)

@@ -32,7 +32,6 @@ from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import with_manifest_hash
 from niels_gpt.storage.staging import StagedDirectory
-from niels_gpt.values import merged
 
 MANIFEST_NAME = "export.json"
 README_NAME = "README.md"
@@ -45,7 +44,6 @@ def export(
     out: str | Path,
     *,
     split: str | None = None,
-    arrangement: Arrangement | None = None,
     limit: int | None = None,
     max_length: int | None = None,
     too_long: str = "error",
@@ -68,8 +66,8 @@ def export(
         to: the name of the format; see `registry.FORMATS`, and for preferences `preferences.PREFERENCE_FORMATS`.
         out: the directory to create. It appears when everything is written, with export.json and README.md in it.
         split: "train" or "val"; by default both, unless one is empty.
-        arrangement: which rows, in which order, cut and packed how. Each of its fields but `pad_multiple`, an option of
-            one format, may be passed as a keyword instead: limit, max_length, too_long, packing, shuffle.
+        limit, max_length, too_long, packing, shuffle: which rows, in which order, cut and packed how, see
+            `arranging.Arrangement`.
         binary: in formats that hold only 0 and 1, write weights above 0 as 1; without it other weights are refused.
         shard_tokens: about how many tokens a file holds, in formats of several files.
         overwrite: replace an earlier export at `out`.
@@ -80,9 +78,15 @@ def export(
         CacheError: the source is missing, unfinished or damaged. OutputExists: `out` exists already.
         MissingExtra: a library is not installed. StorageError: writing failed; `out` is then as it was before.
     """
-    keywords = {"limit": limit, "max_length": max_length, "too_long": too_long, "packing": packing, "shuffle": shuffle}
+    arrangement = {
+        "limit": limit,
+        "max_length": max_length,
+        "too_long": too_long,
+        "packing": packing,
+        "shuffle": shuffle,
+    }
     # First: whether an option exists does not depend on the data.
-    form, how, settings = _checked_arguments(to, arrangement, keywords, binary, shard_tokens, options)
+    form, how, settings = _checked_arguments(to, arrangement, binary, shard_tokens, options)
     path = Path(source)
     if isinstance(form, PreferenceFormat):
         return _export_preferences(path, form, Path(out), checked_split(split), how, settings, overwrite, progress)
@@ -113,8 +117,7 @@ def export(
 
 def _checked_arguments(
     to: str,
-    arrangement: Arrangement | None,
-    keywords: dict[str, Any],
+    arrangement: dict[str, Any],
     binary: bool,
     shard_tokens: int,
     options: dict[str, Any],
@@ -134,7 +137,7 @@ def _checked_arguments(
     if isinstance(form, PreferenceFormat):
         check_options(format_options)
     # The arrangement must know of padding: packed rows are planned with the lengths of padded texts.
-    how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": format_options.get("pad_multiple", 1)})
+    how = Arrangement(**arrangement, pad_multiple=format_options.get("pad_multiple", 1))
     settings = Settings(how.packing, how.max_length, shard_tokens, format_options, binary)
     if settings.packing and not form.packs:
         raise UsageError(
@@ -155,8 +158,10 @@ def recorded_choices(
     Raises:
         UsageError: as `export`.
     """
-    fields = {name: options.pop(name, default) for name, default in Arrangement().to_json().items() if name in options}
-    return _recorded(*_checked_arguments(to, None, fields, binary, shard_tokens, options))
+    # `pad_multiple` is an option of the format.
+    names = [name for name in Arrangement().to_json() if name in options and name != "pad_multiple"]
+    fields = {name: options.pop(name) for name in names}
+    return _recorded(*_checked_arguments(to, fields, binary, shard_tokens, options))
 
 
 def _recorded(form: Format | PreferenceFormat, how: Arrangement, settings: Settings) -> dict[str, Any]:

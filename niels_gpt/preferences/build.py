@@ -45,7 +45,6 @@ def build_preferences(
     shard_bytes: int | None = None,
     allow_partial: bool = False,
     on_unsupported: OnUnsupported = "drop",
-    options: BuildOptions | None = None,
     **fields: Unpack[BuildFields],
 ) -> None:
     """Write a dataset of preferences. Same rows, encoder, options and seed: same bytes.
@@ -56,14 +55,14 @@ def build_preferences(
         form: one of `sources.rows.preference_rows.FORMS`; for `PreferenceFiles` it is detected.
         val_frac: share of the rows for val, at least 0 and below 1. All completions of a row go to the same split.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; the completions of a row stay together.
-        seed, allow_partial, on_unsupported, options, fields: as in `build_episodes`.
+        seed, allow_partial, on_unsupported, fields: as in `build_episodes`.
 
     Raises:
-        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
         DataError: too many bad rows, or no usable one. TokenizerError: the encoder gave invalid ids.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
-    options = BuildOptions.merged(options, fields)
+    options = BuildOptions(**fields)
     EPISODES_SHARD_BYTES.check(shard_bytes)
     options.check()
     VAL_FRAC.check(val_frac)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.builds.build import BuildOptions, differences
+from niels_gpt.builds.build import differences
 from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
@@ -126,16 +126,14 @@ def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwr
         encoder=opened.encoder,
         val_frac=recipe.split.val_frac,
         seed=recipe.seed,
-        options=BuildOptions(
-            source_name=name,
-            source_config=opened.configs[name],
-            max_bad_rows=recipe.rows.max_bad_rows,
-            relative_to=opened.loaded.base,
-            overwrite=overwrite,
-            executor=executor,
-            fraction_read=opened.sources[name].fraction_read,
-            progress=progress,
-        ),
+        source_name=name,
+        source_config=opened.configs[name],
+        max_bad_rows=recipe.rows.max_bad_rows,
+        relative_to=opened.loaded.base,
+        overwrite=overwrite,
+        executor=executor,
+        fraction_read=opened.sources[name].fraction_read,
+        progress=progress,
     )
 
 

@@ -25,7 +25,6 @@ from niels_gpt.errors import InputError, TokenizerError, UsageError, shown
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.rollouts.writer import RolloutWriter
 from niels_gpt.sources.files.inputs import ReadProgress, Rejected, read_jsonl
-from niels_gpt.values import check_keywords
 
 # Keys of a turn, and of the line around turns.
 TURN_FIELDS: Final = ("prompt_ids", "completion_ids", "completion_mask", "version")
@@ -56,7 +55,6 @@ def import_rollouts(
         InputError: a line is no JSON, a field is missing or of another kind, or lists differ in length (file, line and
             field named). OutputExists: `out_dir` is taken. Whatever is raised, `out_dir` is as it was before.
     """
-    check_keywords(RolloutWriter, options)
     options = {"name": Path(out_dir).name, **options}
     # Whatever is raised inside of `with` deletes what was written.
     with RolloutWriter(out_dir, renderer, **options) as writer:

@@ -30,7 +30,6 @@ from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of, read_prompts
 from niels_gpt.sources.rejections import BadRowLimit, RejectedReason, TooManyBadRows
 from niels_gpt.storage.remote import AnyFile
-from niels_gpt.values import check_keywords
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +128,6 @@ class PromptSet:
         Raises:
             As `PromptSet`, and InputError: a file cannot be read.
         """
-        check_keywords(cls, options)
         wanted = PromptColumns(columns or {}, answers)
         # The bytes of a text would be taken for a list of files.
         if isinstance(inputs, bytes | bytearray):
@@ -181,7 +179,6 @@ class PromptSet:
 
     def loader(self, *, batch_size: int, **options: Any) -> PromptLoader:
         """A `PromptLoader` of these prompts; `options` are its other arguments."""
-        check_keywords(PromptLoader, options)
         return PromptLoader(self, batch_size=batch_size, **options)
 
 

@@ -44,7 +44,6 @@ from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.hf import CONFIG_NAME, TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_sentencepiece
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
-from niels_gpt.values import merged
 from niels_gpt.version import __version__
 
 META_NAME = "tokenizer_meta.json"
@@ -83,7 +82,6 @@ def train_tokenizer(
     inputs: Iterable[str | Path],
     out_dir: str | Path,
     *,
-    options: TrainingOptions | None = None,
     vocab_size: int = 16_000,
     model_type: ModelType = "unigram",
     character_coverage: float = 1.0,
@@ -102,7 +100,7 @@ def train_tokenizer(
     Args:
         inputs: the files.
         out_dir: the directory that is created.
-        options: what decides the model; each of its fields may be passed as a keyword instead, see `TrainingOptions`.
+        vocab_size, model_type, character_coverage, seed, max_lines: what decides the model, see `TrainingOptions`.
         overwrite: replace an existing directory.
 
     Raises:
@@ -110,9 +108,7 @@ def train_tokenizer(
         TokenizerError: there is too little text for `vocab_size`, or it has too many different characters.
         OutputExists: `out_dir` exists.
     """
-    keywords: dict[str, Any] = {"vocab_size": vocab_size, "model_type": model_type, "seed": seed}
-    keywords |= {"character_coverage": character_coverage, "max_lines": max_lines}
-    options = merged(TrainingOptions(), options, keywords)
+    options = TrainingOptions(vocab_size, model_type, character_coverage, seed, max_lines)
     ranges.PIECES.check(options.vocab_size)
     ranges.CHARACTER_COVERAGE.check(options.character_coverage)
     ranges.MAX_LINES.check(options.max_lines)

@@ -284,7 +284,6 @@ def test_names_of_other_parts_of_a_program_are_allowed(tmp_path: Path) -> None:
     [
         ("token_stream", {"packing": True}, "'packing' is no option of a loader with dataset_mode 'token_stream'"),
         ("token_stream", {"epoch_sed": 3}, "did you mean 'epoch_seed'"),
-        ("sft_episode", {"packin": True}, "did you mean 'packing'"),
     ],
 )
 def test_an_option_that_the_loader_does_not_have(tmp_path: Path, mode: str, option: Any, told: str) -> None:

@@ -142,8 +142,6 @@ def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"packk": 9}, "'packk' is not an option of ng.tokenize"),
-        ({"max_lenght": 9}, "did you mean 'max_length'"),
         ({"pack": 9, "max_length": 9}, "expected one of them"),
         ({"pack": 0}, "pack is 0"),
         ({"max_length": -1}, "max_length is -1"),
