@@ -1,33 +1,26 @@
-"""Forks of a process whose other threads render; for a process of its own: `python -m tests.forking FAMILY FORKS`.
+"""Rendering in processes that were forked after rendering: `check(NAME)`, for a process of its own.
 
-Three threads render without a pause: one by one, in batches, and through a pool of two. Each child renders in the same
-three ways, must come to the ids of a process that never forked, and ends with 0. A child that waits for ever shows
-where it waits, and ends.
+Each child must come to the ids of its parent, with the parent's renderer as the fork has it and with a pickled one.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import random
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from niels_gpt.renderers.base import RendererPool
+from niels_gpt.forks import is_forked
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from tests.renderers.small import conversation, family
 from tests.renderers.tiny_families import folder_of
 
-PATIENCE = 60.0  # seconds; a child needs a hundredth of a second
-WRONG_IDS, FAILED = 3, 4
+CHATS = 96
+made: dict[str, Any] = {}  # the parent's renderer and conversations, which children find here
 
 
 def renderer(name: str) -> Any:
@@ -37,81 +30,74 @@ def renderer(name: str) -> Any:
     return family(name)
 
 
-def chats_of(name: str, count: int) -> list[list[dict[str, Any]]]:
+def chats_of(name: str) -> list[list[dict[str, Any]]]:
     if name != "ngpt":
         rng = random.Random(7)
-        return [conversation(rng) for _ in range(count)]
+        return [conversation(rng) for _ in range(CHATS)]
     texts = ("hello", "the quick brown fox jumps over the lazy dog, twice. ", "x + 1")
     roles = ("user", "assistant")
-    return [[{"role": role, "content": texts[k % 3] * (1 + k % 9)} for role in roles] for k in range(count)]
+    return [[{"role": role, "content": texts[k % 3] * (1 + k % 9)} for role in roles] for k in range(CHATS)]
 
 
-class Ways:
-    """Three ways to the ids of some conversations."""
-
-    def __init__(self, name: str) -> None:
-        self.chats = chats_of(name, 90)
-        self._one = renderer(name)
-        self._pool = RendererPool(lambda: renderer(name), 2)
-        self._long = [[{"role": "user", "content": str(k) + " hello world" * 300}] for k in range(3)]
-
-    def one_by_one(self) -> list[list[int]]:
-        return [list(self._one.render_ids(chat)) for chat in self.chats[:12]]
-
-    def together(self) -> list[list[int]]:
-        made = self._one.render_many([*self.chats, *self._long])
-        ends = np.cumsum([0, *made.lengths[:12]])
-        return [made.ids[a:b].tolist() for a, b in pairwise(ends)]
-
-    def by_pool(self) -> list[list[int]]:
-        with self._pool.checkout() as first, self._pool.checkout() as second:
-            return [list((first, second)[k % 2].render(chat).token_ids) for k, chat in enumerate(self.chats[:12])]
-
-    def all(self) -> list[Callable[[], list[list[int]]]]:
-        return [self.one_by_one, self.together, self.by_pool]
+def one_by_one(numbers: list[int], pickled: Any = None) -> list[list[int]]:
+    return [list((pickled or made["renderer"]).render_ids(made["chats"][number])) for number in numbers]
 
 
-def child(ways: Ways, expected: list[list[int]]) -> None:
-    """Render in every way, and end."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)  # ends with 1
-    try:
-        right = all(way() == expected for way in ways.all())
-    except BaseException:  # this process has the parent's stack below it
-        traceback.print_exc()
-        os._exit(FAILED)
-    os._exit(0 if right else WRONG_IDS)
+def together(numbers: list[int], pickled: Any = None) -> list[list[int]]:
+    batch = (pickled or made["renderer"]).render_many([made["chats"][number] for number in numbers])
+    return [batch.ids[a:b].tolist() for a, b in pairwise(np.cumsum([0, *batch.lengths]))]
 
 
-def main(name: str, forks: int) -> None:
-    ways = Ways(name)
-    expected = ways.one_by_one()
-    assert ways.together() == ways.by_pool() == expected
-    rounds = [0, 0, 0]
-
-    def work(index: int) -> None:
-        while True:
-            assert ways.all()[index]() == expected
-            rounds[index] += 1
-
-    for index in range(3):
-        threading.Thread(target=work, args=(index,), daemon=True).start()
-    number, deadline = 0, time.monotonic() + PATIENCE
-    # A thread's first round may take longer than all forks: a template's certificate renders a hundred conversations.
-    while number < forks or (not min(rounds) and time.monotonic() < deadline):
-        number += 1
-        process = os.fork()
-        if process == 0:
-            child(ways, expected)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        if status:
-            print(f"child {number} ended with {status}")
-            break
-    else:
-        alive = threading.active_count() - 1
-        print(f"all children were right, {alive} threads render, all did rounds: {min(rounds) > 0}")
-    sys.stdout.flush()
-    os._exit(0)
+def rendered(batch: dict[str, list[int]], pickled: Any = None) -> dict[str, list[list[int]]]:
+    """For `datasets.map`, with both ways of rendering in one child."""
+    assert is_forked()
+    ids = together(batch["number"], pickled)
+    assert one_by_one(batch["number"], pickled) == ids
+    return {"ids": ids}
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+def by_datasets(renders: Any) -> list[list[int]]:
+    import datasets
+    import multiprocess  # as `datasets` does
+
+    multiprocess.set_start_method("fork", force=True)
+    datasets.disable_progress_bars()
+    rows = datasets.Dataset.from_dict({"number": list(range(CHATS))})
+    mapped = rows.map(rendered, batched=True, batch_size=40, num_proc=2, fn_kwargs={"pickled": renders})
+    return list(mapped["ids"])
+
+
+def by_torch(collate: Callable[[list[int]], list[list[int]]]) -> list[list[int]]:
+    from torch.utils.data import DataLoader
+
+    def in_worker(numbers: list[int]) -> list[list[int]]:
+        assert is_forked()
+        return collate(numbers)
+
+    numbers: Any = range(CHATS)
+    loader = DataLoader(numbers, batch_size=7, num_workers=2, collate_fn=in_worker, multiprocessing_context="fork")
+    return [ids for batch in loader for ids in batch]
+
+
+def check(name: str) -> str:
+    """Render in two threads, so that all that is loaded lazily is in use; then fork, and compare."""
+    made.update(renderer=renderer(name), chats=chats_of(name))
+    found: list[list[list[int]]] = []
+
+    def work() -> None:
+        found.extend(way(list(range(CHATS))) for way in (one_by_one, together))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    work()
+    thread.join()
+    assert found == [found[0]] * 4
+    ways = (
+        lambda: by_torch(one_by_one),
+        lambda: by_torch(together),
+        lambda: by_datasets(None),  # these come last: `datasets` sets TOKENIZERS_PARALLELISM=false
+        lambda: by_datasets(made["renderer"]),
+    )
+    assert [way() == found[0] for way in ways] == [True] * 4
+    assert together(list(range(CHATS))) == found[0]  # the parent goes on
+    return "equal"

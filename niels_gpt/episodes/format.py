@@ -146,7 +146,7 @@ def _holds_episodes(folder: Path) -> bool:
 
 
 def _candidates(split: Path) -> list[Path]:
-    # Python 3.13's glob raises ValueError for a name that no path has; `is_regular` then says which name that is.
+    # Python 3.13's glob raises ValueError for a name that no path has.
     shards = split.glob("shard_*") if split.is_dir() else ()
     return [split, *sorted(path for path in shards if path.is_dir())]
 

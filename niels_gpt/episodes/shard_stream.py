@@ -14,6 +14,7 @@ Each process has its own stream. What they have downloaded they share: see `stor
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -30,7 +31,6 @@ from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader
 from niels_gpt.episodes.spans import RowSpans
 from niels_gpt.errors import UsageError
-from niels_gpt.forks import reset_after_fork
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
 from niels_gpt.storage.shard_cache_folder import RemoteShard
 from niels_gpt.storage.shard_cache_room import release_when_full
@@ -90,12 +90,12 @@ class ShardStream:
                     "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
                 )
         self._room_ahead = min(cache.max_bytes for cache in caches) // SHARE_AHEAD
-        self.after_fork()
-        reset_after_fork(self)
+        self._begin()
         release_when_full(self)
 
-    def after_fork(self) -> None:
-        """Forget what the process had open, and its threads."""
+    def _begin(self) -> None:
+        """Without open shards and threads."""
+        self._process = os.getpid()
         self._lock, self._fetcher = threading.Lock(), _Fetcher()
         self._opened: _Opened | None = None
 
@@ -112,6 +112,8 @@ class ShardStream:
         Raises:
             See `ShardCache.hold`.
         """
+        if self._process != os.getpid():  # a fork, in which the threads do not exist
+            self._begin()
         opened = self._opened
         numbers = None if opened is None else opened.number[spans.shard]
         # In a new window the last one's shards are dropped, even if those of these rows are open already.

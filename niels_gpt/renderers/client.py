@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.extras import check_library
-from niels_gpt.forks import new_lock, reset_after_fork
 from niels_gpt.messages import Message
 from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
@@ -402,15 +402,10 @@ class Limits:
     """The prompt lengths of models, by server. One request per model, however many calls wait for it."""
 
     def __init__(self) -> None:
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._limits: dict[Key, int | None] = {}
         self._requests: dict[Key, Future[Answer | None]] = {}
         self._warned: set[Key] = set()
-        reset_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Forget open requests: the threads that would answer them do not exist in this process."""
-        self._requests = {}
 
     async def of(self, key: Key, ask: Callable[[], Awaitable[Answer]]) -> int | None:
         """The limit. A failure is returned to all who wait for the same request, and is not stored."""

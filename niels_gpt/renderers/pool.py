@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from niels_gpt.errors import UsageError
-from niels_gpt.forks import reset_after_fork
 from niels_gpt.messages import Message
 from niels_gpt.ranges import WORKERS
 from niels_gpt.renderers.base_renderer import StreamingRenderer
@@ -24,8 +22,6 @@ from niels_gpt.renderers.types import MultimodalRenderer, RenderedTokens, Render
 class RendererPool:
     """A renderer that lends out `size` renderers, one to a call at a time.
 
-    In a forked process the renderers that other threads had borrowed are free again.
-
     Args:
         factory: makes one renderer; called `size` times, some at once.
 
@@ -35,36 +31,19 @@ class RendererPool:
 
     def __init__(self, factory: Callable[[], Renderer], size: int) -> None:
         self.size = WORKERS.whole(size, "the pool's size")
+        self._free: queue.SimpleQueue[Renderer] = queue.SimpleQueue()
         with ThreadPoolExecutor(max_workers=min(self.size, 8)) as threads:
-            self._renderers = list(threads.map(lambda _: factory(), range(self.size)))
-        self._taken: dict[int, int] = {}  # number of a borrowed renderer -> thread that has it
-        self._free = self._queue_of_free()
-        reset_after_fork(self)
-
-    def _queue_of_free(self) -> queue.SimpleQueue[int]:
-        free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(self.size):
-            if number not in self._taken:
-                free.put(number)
-        return free
-
-    def after_fork(self) -> None:
-        """Free the renderers that other threads had borrowed: those threads do not exist in this process."""
-        here = threading.get_ident()
-        self._taken = {number: thread for number, thread in self._taken.items() if thread == here}
-        self._free = self._queue_of_free()
+            for renderer in threads.map(lambda _: factory(), range(self.size)):
+                self._free.put(renderer)
 
     @contextmanager
     def checkout(self) -> Iterator[Renderer]:
         """Borrow one renderer for the `with` block; waits until one is free."""
-        number = self._free.get()
-        # For `after_fork`, which must know whose renderers come back.
-        self._taken[number] = threading.get_ident()
+        renderer = self._free.get()
         try:
-            yield self._renderers[number]
+            yield renderer
         finally:
-            del self._taken[number]
-            self._free.put(number)
+            self._free.put(renderer)
 
     def render(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.errors import TokenizerError, UsageError, shown
-from niels_gpt.forks import new_lock
 from niels_gpt.tokenizer.description import EngineJson, engine_json, read_description
 from niels_gpt.tokenizer.engines import (
     PROVEN,
@@ -113,7 +112,6 @@ class TokenizerAdapter(FromParts):
                     "tokens have no flags. Use engine='auto'"
                 )
             engine = "tokenizers"
-        self._loading = new_lock()
         self._whole_tokenizer: Any = None
         self.fast: FastPath | None = None
         self._added_bytes = {token: text.encode() for text, token in about.added_ids.items()}
@@ -340,10 +338,9 @@ class TokenizerAdapter(FromParts):
         )
 
     def _whole(self) -> Any:
-        with self._loading:
-            if self._whole_tokenizer is None:
-                self._whole_tokenizer = load_rust_tokenizer(engine_json(self.parts).official, self.parts.name)
-            return self._whole_tokenizer
+        if self._whole_tokenizer is None:
+            self._whole_tokenizer = load_rust_tokenizer(engine_json(self.parts).official, self.parts.name)
+        return self._whole_tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
         return {"parts": self.parts, "engine": self._requested_engine, "controls": self._controls}

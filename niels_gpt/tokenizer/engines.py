@@ -27,7 +27,7 @@ import numpy as np
 
 from niels_gpt.errors import NielsError, TokenizerError, shown
 from niels_gpt.extras import check_library
-from niels_gpt.forks import is_forked, new_lock
+from niels_gpt.forks import GIGATOKEN, is_forked
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.hf import file_of
@@ -57,7 +57,7 @@ BETWEEN = b"\xff"  # separates the texts of a batch; this byte does not occur in
 class RunEncoder:
     """A tokenizer without control tokens: runs of text to ids, with the byte at which each token starts.
 
-    The engine is loaded when it is first needed, once, under a lock that a fork waits for.
+    The engine is loaded when it is first needed.
 
     Args:
         name: what errors call the tokenizer.
@@ -70,7 +70,6 @@ class RunEncoder:
         self._lengths, self._form = about.byte_lengths, about.form
         self._gigatoken: Gigatoken | None = None
         self._loaded: Any = None
-        self._one_at_a_time = new_lock()  # gigatoken refuses a second thread: "Already borrowed"
 
     def prove(self, added: Mapping[str, int]) -> str:
         """Load `tokenizers`, choose gigatoken if its ids are equal and `engine` allows it, and return the reason.
@@ -101,10 +100,9 @@ class RunEncoder:
 
     @property
     def _tokenizer(self) -> Any:
-        with self._one_at_a_time:
-            if self._loaded is None:
-                self._loaded = load_rust_tokenizer(self._data(), self._name)
-            return self._loaded
+        if self._loaded is None:
+            self._loaded = load_rust_tokenizer(self._data(), self._name)
+        return self._loaded
 
     def encode(self, runs: list[bytes]) -> tuple[Ids, Positions, Positions]:
         """`(ids, starts, counts)`: all tokens, the byte within its run at which each starts, the tokens of each run."""
@@ -133,7 +131,7 @@ class RunEncoder:
         """`(ids, counts)`: the tokens of all runs, and how many each run has."""
         encoded: list[Any]
         if self.engine == "gigatoken":
-            with self._one_at_a_time:
+            with GIGATOKEN:
                 if self._gigatoken is None:
                     self._gigatoken = Gigatoken(self._data())
                 backend = self._gigatoken.after(sum(map(len, runs)))
@@ -192,7 +190,7 @@ class Gigatoken:
         self._backend: Any = None
 
     def after(self, size: int) -> Any:
-        """The tokenizer, before it encodes `size` more bytes. The caller holds a lock."""
+        """The tokenizer, before it encodes `size` more bytes. The caller holds `GIGATOKEN`."""
         self._seen += size
         if self._backend is None or self._seen > MOST_SEEN:
             import gigatoken

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.forks import new_lock
+from niels_gpt.forks import GIGATOKEN
 from niels_gpt.kernel import native
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.engines import Gigatoken
@@ -50,7 +50,6 @@ class FastPath:
         self._unsafe_class = {None: MAY_CHANGE + 1, "NFC": MAY_CHANGE}.get(self._form, ASCII_ONLY + 1)
         self._finder, self._controls_of = finder, ScaffoldControls(finder)
         self._gigatoken = gigatoken
-        self._one_at_a_time = new_lock()
         self._lengths = signed_lengths(about)
         # Long spellings are rarer in texts than <|endoftext|>.
         longest = max(about.control_ids, key=len, default=None)
@@ -154,7 +153,7 @@ class FastPath:
         return np.concatenate([self._encode(string) for string in strings])
 
     def _encode(self, data: bytes) -> Ids:
-        with self._one_at_a_time:  # gigatoken refuses a second thread: "Already borrowed"
+        with GIGATOKEN:  # gigatoken refuses a second thread: "Already borrowed"
             ids: Ids = self._gigatoken.after(len(data)).encode(data).view(np.int32)
         return ids
 

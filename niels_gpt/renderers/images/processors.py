@@ -5,6 +5,7 @@ The processor decides how many placeholder tokens an image takes, and makes the 
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError, shown
 from niels_gpt.extras import check_library
-from niels_gpt.forks import new_lock
 from niels_gpt.renderers.images.loading import ImagePart, image_hash, load_image
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Images:
         self._inner, self.most = inner, most
         self._cache: OrderedDict[str, ProcessedImage] = OrderedDict()
         self._bytes = 0
-        self._lock = new_lock()
+        self._lock = threading.Lock()
 
     @classmethod
     def of(cls, processor: Any, most: int) -> Images:

@@ -23,6 +23,7 @@ import select
 import struct
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +31,6 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from niels_gpt.errors import MessageError, NielsError, TemplateError, UsageError
-from niels_gpt.forks import new_lock
 from niels_gpt.renderers.template.execution.jinja import Chunk
 from niels_gpt.renderers.template.execution.provenance import MessageDict, TrackedDict, TrackedList, TrackedStr, plain
 from niels_gpt.renderers.template.execution.reads import Reads
@@ -79,7 +79,7 @@ class TemplateProcess:
         if sys.platform == "win32":
             raise UsageError("isolating a template needs process limits, which Windows does not have; use Linux or WSL")
         self._source, self._clock, self._limits = source, clock, limits
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._child: _Child | None = None
         with self._lock:
             self._running_child()  # reports at once a template that cannot be compiled

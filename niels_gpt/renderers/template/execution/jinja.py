@@ -17,7 +17,6 @@ attributes that our subclasses add to `str`, `dict` and `list`. What it does not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from types import BuiltinMethodType, MethodType
 from typing import Any, NamedTuple
 
@@ -30,7 +29,6 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.utils import Namespace
 from markupsafe import Markup
 
-from niels_gpt.forks import new_lock
 from niels_gpt.renderers.template.execution.filters import TrackedMarkup, TrackingFormatter, safe, tracking_filters
 from niels_gpt.renderers.template.execution.provenance import (
     LABEL,
@@ -381,9 +379,3 @@ def _concat(parts: Iterable[str]) -> TrackedStr:
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-@cache
-def compile_lock() -> Any:
-    """Held while a template is compiled. Jinja caches its lexers under a lock, which must not be held at a fork."""
-    return new_lock()

@@ -16,7 +16,7 @@ import jinja2
 from niels_gpt.errors import MessageError, NielsError, TemplateError, shown
 from niels_gpt.renderers.template.execution.bounds import BoundedEnvironment
 from niels_gpt.renderers.template.execution.budget import CALL, Budget
-from niels_gpt.renderers.template.execution.jinja import Chunk, MessageStack, compile_lock
+from niels_gpt.renderers.template.execution.jinja import Chunk, MessageStack
 from niels_gpt.renderers.template.execution.provenance import NO_MESSAGE
 from niels_gpt.renderers.template.execution.reads import Reads
 
@@ -46,8 +46,7 @@ def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Templat
             f"the chat template has {len(source):,} characters; expected at most {LONGEST_SOURCE:,}; pass another one"
         )
     try:
-        with compile_lock():
-            template = BoundedEnvironment(clock).from_string(source)
+        template = BoundedEnvironment(clock).from_string(source)
         # Every rendering begins with a copy of these. Jinja's `ChainMap` would be copied key by key.
         template.globals = dict(template.globals)
         return template

@@ -23,7 +23,7 @@ from jinja2 import nodes
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS
 from niels_gpt.renderers.template.execution.bounds import BoundedEnvironment
-from niels_gpt.renderers.template.execution.jinja import TrackingEnvironment, compile_lock
+from niels_gpt.renderers.template.execution.jinja import TrackingEnvironment
 from niels_gpt.renderers.template.execution.run import run_template
 
 _FLAG: Final = "add_generation_prompt"
@@ -65,8 +65,7 @@ def template_strings(source: str) -> TemplateStrings:
     argument of a method (`content.split('</think>')`) or the left side of `in`.
     """
     environment = TrackingEnvironment(no_date)
-    with compile_lock():
-        tree = environment.parse(source)
+    tree = environment.parse(source)
     written: set[int] = set()
     searched: set[str] = set()
     for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat)):
@@ -126,9 +125,8 @@ def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[st
     never reads the flag has the fixed prompt "".
     """
     environment = BoundedEnvironment(clock)
-    with compile_lock():
-        # Parsed without charges, whose calls (`context.charge(...)`) would make every statement depend on something.
-        tree = TrackingEnvironment(clock).parse(source)
+    # Parsed without charges, whose calls (`context.charge(...)`) would make every statement depend on something.
+    tree = TrackingEnvironment(clock).parse(source)
     tree.body = [node for node in tree.body if not _is_default_of_flag(node)]
     if all(name.name != _FLAG for name in tree.find_all(nodes.Name)):
         return ""
@@ -143,8 +141,7 @@ def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[st
     # The prompt is what this `if` writes after the assignments that it may read, as a template of its own.
     prompt = nodes.Template([*(node for node in settings if _is_fixed(node, changing)), last], lineno=1)
     prompt.set_environment(environment)
-    with compile_lock():
-        code = environment.compile(prompt)
+    code = environment.compile(prompt)
     template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
     try:
         return "".join(chunk.text for chunk in run_template(template, {**variables, _FLAG: True}))
