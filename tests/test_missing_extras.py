@@ -42,7 +42,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("pyarrow", "hub", "episodes build chats.parquet --out out --tokenizer TOKENIZER"),
         ("pyarrow", "hub", "cache build-sft chats.jsonl.zst --out out --tokenizer TOKENIZER"),
         ("pyarrow", "hub", "preferences build chats.parquet --out out --tokenizer TOKENIZER"),
-        ("pyarrow", "hub", "init chats.parquet --tokenizer TOKENIZER"),
         ("s3fs", "s3", "episodes build s3://bucket/chats.jsonl --out out --tokenizer TOKENIZER"),
         ("fsspec", "remote", "episodes build memory://chats.jsonl --out out --tokenizer TOKENIZER"),
         ("huggingface_hub", "hub", "episodes build hf://datasets/a/b --out out --tokenizer TOKENIZER"),

@@ -201,7 +201,6 @@ def test_an_empty_name_in_python() -> None:
     [
         ("doctor", "text", "--out", "."),
         ("doctor", "text", "--fix", "."),
-        ("init", chats_file(), "--tokenizer", "no-such", "--out", "missing/recipe.toml"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_the_input_is_read(ask: Ask, line: tuple[object, ...]) -> None:

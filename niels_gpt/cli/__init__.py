@@ -11,7 +11,7 @@
     episodes.py       episodes build, pack, info, verify, config
     preferences.py    preferences build, info, verify
     rollouts.py       rollouts import, info, show, verify
-    recipes.py        build and init                              show.py             show and render
+    recipes.py        build                                       show.py             show and render
     explore.py        explore                                     exchange.py         export, import, publish, fetch
     doctor.py         doctor                                      doctor_template.py  doctor template
     catalogue.py      renderers, formats, rules

@@ -79,12 +79,6 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "Build what a recipe describes: episodes of each source, the mixture, exports, and a lock to repeat it.",
             BUILD,
         ),
-        "init": Command(
-            "niels_gpt.cli.recipes",
-            "init",
-            "Write a commented recipe for data: its formats, roles and tools, the renderer, and how long rows are.",
-            BUILD,
-        ),
         "show": Command(
             "niels_gpt.cli.show",
             "show",

@@ -1,4 +1,4 @@
-"""`niels-gpt build` and `niels-gpt init`: data from a recipe, and a recipe from data."""
+"""`niels-gpt build`: data from a recipe."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import typer
 from rich.table import Table
 
 from niels_gpt.cli.build_options import ExecutorFlags
-from niels_gpt.cli.options import ChatInputs, Json, Overwrite, grouped
-from niels_gpt.cli.paths import EXISTING_TOKENIZER, IN_HOME, existing, must_be_writable
+from niels_gpt.cli.options import Json, grouped
+from niels_gpt.cli.paths import existing
 from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, print_line, table_of
-from niels_gpt.errors import OutputExists
 from niels_gpt.values import VALUE_HELP
 
 if TYPE_CHECKING:
-    from niels_gpt.recipes.plan import Plan
     from niels_gpt.recipes.run import BuiltRecipe
 
 RecipeFile = Annotated[
@@ -26,7 +24,7 @@ RecipeFile = Annotated[
         metavar="RECIPE",
         help="A recipe (.toml, .yaml), or the lock of one (.lock.json).",
         show_default=False,
-        **existing("a recipe (niels-gpt init DATA writes one), or the lock of one", "file"),
+        **existing("a recipe (see docs/recipes.md), or the lock of one", "file"),
     ),
 ]
 Settings = Annotated[
@@ -45,9 +43,7 @@ def build(
     recipe: RecipeFile,
     executor: ExecutorFlags,
     settings: Settings = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, estimate rows, tokens, disk and time, build nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and build nothing.")] = False,
     allow_code: Annotated[
         bool,
         typer.Option("--allow-code", help="Run the Python functions that the recipe names for its sources."),
@@ -59,7 +55,7 @@ def build(
 
     Example: niels-gpt build recipe.toml --workers 8
 
-    The plan alone: niels-gpt build recipe.toml --dry-run
+    A check alone: niels-gpt build recipe.toml --dry-run
 
     The same bytes elsewhere: niels-gpt build recipe.lock.json
     """
@@ -72,18 +68,19 @@ def build(
     )
     if dry_run:
         from niels_gpt.recipes.inputs import open_recipe
-        from niels_gpt.recipes.plan import plan_recipe
 
         with ShownProgress() as progress:
-            # Finding duplicates takes a pass over all rows, which a plan that only samples them should not wait for.
-            opened = open_recipe(loaded, threads=executor.threads, duplicates=False, allow_code=allow_code)
-            if loaded.recipe.duplicates is not None:
-                progress.note("the build finds duplicates and leaves them out; this plan still counts them")
-            elif locked is not None:
-                # The lock records the inputs without their duplicates, which are not found here.
+            # Finding duplicates takes a pass over all rows, and writes what it finds to `out`.
+            opened = open_recipe(
+                loaded, threads=executor.threads, duplicates=False, allow_code=allow_code, progress=progress
+            )
+            # The lock records the inputs without their duplicates, which are not found here.
+            if locked is not None and loaded.recipe.duplicates is None:
                 locked.check_inputs(opened.configs, opened.encoder.describe())
-            plan = plan_recipe(opened, progress)
-        _show_plan(plan, recipe, executor.workers or 1, as_json)
+        if as_json:
+            print_json({"out": str(opened.out), "sources": opened.names})
+        else:
+            print_line(f"Nothing is wrong, and nothing was built. To build into {opened.out}: niels-gpt build {recipe}")
         return
     from niels_gpt.recipes.run import build_recipe
 
@@ -98,40 +95,6 @@ def build(
             progress=progress,
         )
     _show_built(built, as_json)
-
-
-def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
-    if as_json:
-        print_json(plan.to_json())
-        return
-    amounts = table_of("source", right=("rows", "used", "tokens", "trained tokens", "disk"))
-    lengths = table_of("lengths", right=("median", "95 %", "longest", "too long", "training rows", "time"))
-    for each in plan.sources:
-        about = "" if each.exact else "~"  # marks an estimate, from a sample of the rows
-        counts = (each.rows, each.used, each.tokens, each.trained_tokens)
-        amounts.add_row(each.name, *(f"{about}{number:,}" for number in counts), about + _bytes(each.disk_bytes))
-        lengths.add_row(
-            each.name,
-            *(f"{number:,}" for number in (each.median, each.percentile_95, each.longest)),
-            *(f"{about}{number:,}" for number in (each.too_long, each.training_rows)),
-            "~" + _seconds(each.seconds / workers),
-        )
-    out().print(amounts)
-    out().print(lengths)
-    for each in plan.sources:
-        for reason, count in each.left_out.items():
-            line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} sampled rows"
-            print_line(line, "yellow")
-        if each.stops:
-            line = (
-                f"{each.name}: the build would stop: {each.bad_rows:,} of {each.sampled:,} sampled rows are unusable "
-                f"(rows.max_bad_rows is {plan.max_bad_rows}); raise it to leave such rows out"
-            )
-            print_line(line, "red")
-    if plan.phases:
-        rows = {each.name: (each.training_rows, each.tokens) for each in plan.sources}
-        out().print(_phases(plan.phases, rows, "estimated"))
-    print_line(f"Nothing was built. To build into {plan.out}: niels-gpt build {recipe}")
 
 
 def _show_built(built: BuiltRecipe, as_json: bool) -> None:
@@ -183,50 +146,3 @@ def _phases(phases: Any, sizes: Mapping[str, tuple[int, int]], title: str) -> Ta
             times = rows / max(1, sizes[name][0])
             table.add_row(label, f"{rows:,}", f"{tokens[name]:,.0f}", f"{share:.1%}", f"{times:.2f}")
     return table
-
-
-def _bytes(number: int) -> str:
-    size, units = float(number), ["B", "kB", "MB", "GB", "TB", "PB"]
-    # From 999.5 on three digits would be 1e+03.
-    while size >= 999.5 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.3g} {units[0]}"
-
-
-def _seconds(number: float) -> str:
-    if number < 100:
-        return f"{number:.1f} s"
-    return f"{number / 60:.0f} min" if number < 6000 else f"{number / 3600:.1f} h"
-
-
-def init(
-    files: ChatInputs,
-    tokenizer: Annotated[
-        str,
-        typer.Option(
-            "--tokenizer",
-            metavar="PATH",
-            help="A Hugging Face tokenizer directory or hub name, or a spm.model.",
-            **EXISTING_TOKENIZER,
-        ),
-    ],
-    recipe: Annotated[Path, typer.Option("--out", metavar="RECIPE", help="The file to write.", **IN_HOME)] = Path(
-        "recipe.toml"
-    ),
-    overwrite: Overwrite = False,
-) -> None:
-    """Write a commented recipe for data: its formats, roles and tools, the renderer, and how long rows are.
-
-    Example: niels-gpt init chats.jsonl --tokenizer ~/models/Qwen3-8B
-    """
-    # Before the rows are read, which takes seconds.
-    must_be_writable(recipe)
-    if recipe.exists() and not overwrite:
-        raise OutputExists(f"{recipe}: exists already; choose another --out, or pass --overwrite to replace it")
-    from niels_gpt.recipes.propose import propose
-    from niels_gpt.storage.files import write_atomic
-
-    # Paths in a recipe are relative to its own folder.
-    text = propose(files, tokenizer, base=recipe.resolve().parent)
-    write_atomic(recipe, text.encode())
-    print_line(f"{recipe} is written. Look at it, then: niels-gpt build {recipe} --dry-run")

@@ -3,18 +3,14 @@
 ::
 
     recipe.toml --reading--> Recipe --inputs--> sources, encoder --run--> episodes, mixture.json, exports, lock
-               key_lines     schema              |
-                                                 plan: rows, tokens, disk, time, from a sample
-
-`build_recipe` and `plan_recipe` are the functions of `niels-gpt build`, `propose` that of `niels-gpt init`.
+                             schema
 """
 
 from __future__ import annotations
 
 from niels_gpt.recipes.inputs import open_recipe
 from niels_gpt.recipes.lock import read_lock
-from niels_gpt.recipes.plan import plan_recipe
 from niels_gpt.recipes.reading import read_recipe
 from niels_gpt.recipes.run import build_recipe
 
-__all__ = ["build_recipe", "open_recipe", "plan_recipe", "read_lock", "read_recipe"]
+__all__ = ["build_recipe", "open_recipe", "read_lock", "read_recipe"]

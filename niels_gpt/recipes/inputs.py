@@ -244,7 +244,7 @@ def _duplicates(
     )
     recover_interrupted(folder)
     recorded = _recorded(folder)
-    # A search over all rows takes long, and a dry run and the build both need it: it is done once for the same rows.
+    # A search over all rows takes long, and an interrupted build needs it again: it is done once for these rows.
     if recorded.get("in") == json.loads(wanted):
         digest = recorded["sha256"]
     else:

@@ -136,6 +136,6 @@ def read_lock(path: str | Path, settings: Sequence[str] = ()) -> tuple[LoadedRec
     check_manifest_hash(file, found)
     values = json.loads(json.dumps(found["recipe"]))  # a copy: settings change it, but `lock` keeps the original
     changed = [set_value(values, text) for text in settings]
-    recipe = check_recipe(values, file, settings=changed)
+    recipe = check_recipe(values, file, changed)
     lock = Lock(found["recipe"], found["sources"], found["encoder"], found["outputs"], found["made_with"])
     return LoadedRecipe(recipe, file, file.resolve().parent), lock

@@ -1,10 +1,10 @@
-"""Reads a recipe from TOML or YAML, with settings of the command line on top, and with errors that name the line.
+"""Reads a recipe from TOML or YAML, with settings of the command line on top, and with errors that name the key.
 
 ::
 
     read_recipe("assistant.toml", ["seed=7", "sources.chats.format=sharegpt"])
 
-    assistant.toml:9: sources.0.fromat: unknown key; expected one of name, files, format, filter; did you mean 'format'?
+    assistant.toml: sources.0.fromat: unknown key; expected one of name, files, format, filter; did you mean 'format'?
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from pydantic_core import ErrorDetails
 
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown
-from niels_gpt.recipes.key_lines import Lines, Location, toml_lines, yaml_lines
 from niels_gpt.recipes.schema import Recipe, Table
 from niels_gpt.storage.files import read_file
 from niels_gpt.values import name_and_value, option_value
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
+MOST_VALUES: Final = 100_000  # in a YAML file; a value counts once for each alias of it
+Location = tuple[str | int, ...]  # of a value: keys of tables and numbers in lists
 # In place of messages of pydantic that do not fit after "expected", or that use Python's terms for tables and texts.
 _EXPECTED: Final = {
     "too_short": "at least one",
@@ -75,36 +76,34 @@ def read_recipe(path: str | Path, settings: Sequence[str] = ()) -> LoadedRecipe:
 
     Raises:
         InputError: the file is missing, or not TOML or YAML. UsageError: a wrong or unknown key or value; the message
-            has file and line. MissingExtra: YAML without PyYAML.
+            has the file and the key. MissingExtra: YAML without PyYAML.
     """
     file = Path(path)
-    values, lines = _read(file)
+    values = _read(file)
     # Before the check, so that a setting may repair a recipe, and is checked like the file.
     changed = [set_value(values, text) for text in settings]
-    return LoadedRecipe(check_recipe(values, file, lines, changed), file, file.resolve().parent)
+    return LoadedRecipe(check_recipe(values, file, changed), file, file.resolve().parent)
 
 
-def check_recipe(
-    values: Mapping[str, Any], file: Path, lines: Lines | None = None, settings: Sequence[Location] = ()
-) -> Recipe:
+def check_recipe(values: Mapping[str, Any], file: Path, settings: Sequence[Location] = ()) -> Recipe:
     """Check the values of a file and return them as a `Recipe`.
 
     Raises:
-        UsageError: a key or value is wrong; the message names up to `MOST_ERRORS` of them with their lines.
+        UsageError: a key or value is wrong; the message names up to `MOST_ERRORS` of them.
     """
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        found = [_sentence(each, values, file, lines or {}, settings) for each in error.errors()]
+        found = [_sentence(each, values, file, settings) for each in error.errors()]
         more = f" (and {len(found) - MOST_ERRORS} more)" if len(found) > MOST_ERRORS else ""
         raise UsageError("; ".join(found[:MOST_ERRORS]) + more) from error
 
 
-def _read(file: Path) -> tuple[dict[str, Any], Lines]:
+def _read(file: Path) -> dict[str, Any]:
     if file.is_dir():
         raise InputError(f"{file}: a directory; expected a recipe: a .toml, .yaml or .lock.json file")
     if not file.is_file():
-        raise InputError(f"{file}: no such file; expected a recipe (niels-gpt init DATA writes one)")
+        raise InputError(f"{file}: no such file; expected a recipe (see docs/recipes.md)")
     if not file.name.endswith((".toml", *YAML_SUFFIXES)):
         raise UsageError(f"{file}: expected a recipe in TOML (.toml) or YAML (.yaml, .yml), or a lock (.lock.json)")
     data = read_file(file)
@@ -114,22 +113,20 @@ def _read(file: Path) -> tuple[dict[str, Any], Lines]:
         raise InputError(f"{file}: byte {error.start:,} is not UTF-8; save the recipe as UTF-8") from error
     if file.suffix == ".toml":
         try:
-            return tomllib.loads(text), toml_lines(text)
+            return tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{file}: not valid TOML: {_reason(error)}") from error
     return _read_yaml(file, text)
 
 
-def _read_yaml(file: Path, text: str) -> tuple[dict[str, Any], Lines]:
+def _read_yaml(file: Path, text: str) -> dict[str, Any]:
     try:
         import yaml
     except ModuleNotFoundError as error:
         raise MissingExtra("yaml") from error
     try:
-        lines: Lines = {}
-        # Nodes first: they have lines, and show keys that occur twice and too many aliases before values are made.
         if (root := yaml.compose(text, Loader=yaml.SafeLoader)) is not None:
-            lines = yaml_lines(root, file)
+            _check_nodes(root, file)
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
@@ -137,25 +134,44 @@ def _read_yaml(file: Path, text: str) -> tuple[dict[str, Any], Lines]:
         raise InputError(f"{file}: not valid YAML: {_reason(error)}") from error
     if not isinstance(values, dict):
         raise InputError(f"{file}: holds {type(values).__name__}; expected keys and values, such as `out: datasets/x`")
-    return values, lines
+    return values
+
+
+def _check_nodes(root: Any, file: Path) -> None:
+    """Refuse what PyYAML does not, in its nodes, before values are made of them.
+
+    Raises:
+        InputError: a table has a key twice, of which PyYAML silently uses the last; or a few lines of aliases that
+            contain aliases hold billions of values ("billion laughs").
+    """
+    nodes, values = [root], 0
+    while nodes:
+        node = nodes.pop()
+        values += 1
+        if values > MOST_VALUES:
+            raise InputError(f"{file}: holds more than {MOST_VALUES:,} values; write them out without so many aliases")
+        if node.id == "mapping":
+            keys = [key.value for key, _ in node.value if key.id == "scalar"]
+            if again := next((key for key in keys if keys.count(key) > 1), None):
+                raise InputError(f"{file}: the key {again!r} again; expected it once")
+            nodes += [value for _, value in node.value]
+        elif node.id == "sequence":
+            nodes += node.value
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "it is nested too deeply, or an alias is within itself"
+        return "it is nested too deeply"
     return " ".join(str(error).split())
 
 
 # ---- errors
 
 
-def _sentence(error: ErrorDetails, values: Any, file: Path, lines: Lines, settings: Sequence[Location]) -> str:
+def _sentence(error: ErrorDetails, values: Any, file: Path, settings: Sequence[Location]) -> str:
     place = _place_of(error["loc"], values)
     name = ".".join(map(str, place)) or "the recipe"
-    if any(place[: len(setting)] == setting for setting in settings):
-        where = "--set"
-    else:
-        where = f"{file}:{line}" if (line := _line_of(place, lines)) else str(file)
+    where = "--set" if any(place[: len(setting)] == setting for setting in settings) else str(file)
     return f"{where}: {name}: {_problem(error, place)}"
 
 
@@ -179,13 +195,6 @@ def _place_of(location: Location, values: Any) -> Location:
         values = values[part]
         place = (*place, part)
     return place
-
-
-def _line_of(place: Location, lines: Lines) -> int | None:
-    # A missing key has no line; that of its table is the nearest.
-    while place and place not in lines:
-        place = place[:-1]
-    return lines.get(place)
 
 
 def _problem(error: ErrorDetails, place: Location) -> str:

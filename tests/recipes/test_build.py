@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import tomllib
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,10 @@ from typing import Any
 import pytest
 
 import niels_gpt as ng
-from niels_gpt.cli.recipes import _bytes
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import CacheError, DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
-from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
+from niels_gpt.recipes import build_recipe, open_recipe, read_lock, read_recipe
 from niels_gpt.recipes import inputs as recipe_inputs
-from niels_gpt.recipes.propose import propose
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.curation.ngrams import RULE
@@ -216,23 +212,6 @@ def test_a_killed_build_goes_on(folder: Path) -> None:
     assert digests(folder / "made") == digests(folder / "whole")
 
 
-def test_the_plan_of_a_small_recipe_is_exact(folder: Path) -> None:
-    loaded = read_recipe(folder / "recipe.toml", ["split.val_frac=0.0"])
-    plan = plan_recipe(open_recipe(loaded))
-    assert not (folder / "made").exists()
-    built = build_recipe(loaded)
-    for each in plan.sources:
-        counted = built.manifests[each.name]["splits"]["train"]
-        part = next(part for part in built.mixture.parts if part.name == each.name)
-        assert each.exact
-        assert (each.used, each.tokens, each.trained_tokens) == tuple(
-            counted[key] for key in ("episodes", "tokens", "trained_tokens")
-        )
-        assert each.training_rows == part.rows
-        assert each.left_out == built.manifests[each.name]["dropped"]
-    assert plan.phases == list(built.mixture.phases)
-
-
 def test_a_damaged_manifest_of_an_export_is_named(folder: Path) -> None:
     """Also one whose hash was deleted after an edit; it ended the build with a TypeError."""
     build_recipe(read_recipe(folder / "recipe.toml"))
@@ -336,6 +315,17 @@ phases = [ { weights = { chats = 1, pairs = 0 }, amount = 10 }, { weights = { ch
     assert len(list(ng.loader(folder / "made", batch_size=1))) == 16
 
 
+def test_a_dry_run_checks_and_writes_nothing(folder: Path) -> None:
+    before = digests(folder)
+    more = ["--set", "duplicates.exact=true", "--dry-run"]
+    done = run_cli("build", "recipe.toml", *more, cwd=folder)
+    assert (done.returncode, "nothing was built" in done.stdout) == (0, True), done.stderr
+    done = run_cli("build", "recipe.toml", *more, "--json", cwd=folder)
+    assert json.loads(done.stdout)["sources"] == ["chats", "pairs"]
+    assert run_cli("build", "recipe.toml", "--dry-run", "--set", "tokenizer.path=./no", cwd=folder).returncode == 3
+    assert digests(folder) == before
+
+
 @pytest.mark.parametrize(
     ("setting", "code", "expected"),
     [
@@ -372,66 +362,6 @@ def test_what_is_refused_before_anything_is_built(folder: Path, setting: str, co
         build_recipe(read_recipe(folder / "recipe.toml", [setting]))
     assert error.value.exit_code == code
     assert not (folder / "made").exists()
-
-
-@pytest.mark.parametrize("tokenizer", ["tokenizer/spm.model", "tokenizer"])
-def test_init_writes_a_recipe_that_builds(folder: Path, tokenizer: str) -> None:
-    turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
-    write_rows(folder / "odd.jsonl", [{"conversations": turns}] * 3)
-    with (folder / "odd.jsonl").open("a") as file:
-        file.write('{"conversations": [{"from": "alien", "value": "x"}]}\n')
-    files = ["pairs.jsonl", "odd.jsonl", "chats/0.jsonl"]
-    options = ["--tokenizer", tokenizer, "--out", "mine.toml"]
-    done = run_cli("init", *files, *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    written = (folder / "mine.toml").read_text()
-    assert 'format = "alpaca"' in written
-    assert "# unusable: unknown_role 1" in written
-    assert 'files = ["chats/0.jsonl"]' in written
-    assert run_cli("init", "pairs.jsonl", *options, cwd=folder).returncode == 2, "mine.toml is there"
-    dry = run_cli("build", "mine.toml", "--dry-run", "--json", "--set", "rows.max_bad_rows=1", cwd=folder)
-    assert dry.returncode == 0, dry.stderr
-    assert [each["rows"] for each in json.loads(dry.stdout)["sources"]] == [50, 4, 60]
-    assert not (folder / "datasets").exists()
-    built = run_cli("build", "mine.toml", "--set", "rows.max_bad_rows=1", cwd=folder)
-    assert built.returncode == 0, built.stderr
-
-
-def test_init_quotes_whatever_the_data_says(tmp_path: Path, tokenizer_dir: Path) -> None:
-    """A role with a line end is no line of the recipe, names of files are strings of TOML, and no two are equal."""
-    hostile = 'x\n[tokenizer]\npath = "evil"\x1b\x7f'
-    turns = [{"role": "user", "content": "?"}, {"role": hostile, "content": "!"}, {"role": "assistant", "content": "."}]
-    names = ["a-3.jsonl", "a.jsonl", "b/a.jsonl", "del\x7f \u2028'\".jsonl", "line\nend.jsonl", "-.jsonl"]
-    (tmp_path / "b").mkdir()
-    for name in names:
-        write_rows(tmp_path / name, [{"messages": turns}, {"messages": [*turns, {"role": 7, "content": ""}]}])
-    recipe = tomllib.loads(propose([str(tmp_path / name) for name in names], str(tokenizer_dir), base=tmp_path))
-    assert recipe["tokenizer"] == {"path": str(tokenizer_dir)}
-    assert [source["files"] for source in recipe["sources"]] == [[name] for name in names]
-    assert len({source["name"] for source in recipe["sources"]}) == len(names)
-
-
-def test_init_refuses_a_name_that_toml_cannot_hold(tmp_path: Path, tokenizer_dir: Path) -> None:
-    path = tmp_path / os.fsdecode(b"\xff.jsonl")
-    write_rows(path, [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "."}]}])
-    with pytest.raises(InputError, match="not UTF-8, and a recipe can name no such file; rename it"):
-        propose([str(path)], str(tokenizer_dir), base=tmp_path)
-
-
-@needs_assets
-def test_init_measures_with_the_model_s_renderer(folder: Path) -> None:
-    model = str(ASSETS / "qwen3-8b")
-    files = ["chats/0.jsonl", "--tokenizer", model, "--out", "mine.toml"]
-    done = run_cli("init", *files, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    written = (folder / "mine.toml").read_text()
-    assert "# qwen3: " in written
-    assert "tokens of 60 conversations: median" in written
-    done = run_cli("build", "mine.toml", "--set", "renderer.options.enable_thinking=false", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    done = run_cli("build", "mine.toml", "--set", "renderer.options.enable_thinkin=false", cwd=folder)
-    assert done.returncode == 2
-    assert "enable_thinking" in done.stderr
 
 
 @needs_assets
@@ -488,20 +418,16 @@ def test_a_mapping_in_a_recipe(folder: Path) -> None:
     assert sum(built.manifests["pairs"]["totals"].values()) == 30
     assert built.manifests["pairs"]["dataset_config"]["mapping"] == {"columns": {"prompt": "q", "completion": "a"}}
     (folder / "recipe.toml").write_text(recipe.replace('completion = "a"', 'answer = "a"'))
-    with pytest.raises(UsageError, match=r"recipe\.toml:14: sources\.1: no column 'answer'; expected one of messages"):
+    with pytest.raises(UsageError, match=r"recipe\.toml: sources\.1: no column 'answer'; expected one of messages"):
         read_recipe(folder / "recipe.toml")
 
 
-def test_a_plan_and_a_build_of_unusable_rows(folder: Path) -> None:
-    """Unusable rows in several files, which are several slices of the sample."""
+def test_a_build_of_unusable_rows(folder: Path) -> None:
     for part in range(2):
         with (folder / f"chats/{part}.jsonl").open("a") as file:
             file.write("{}\n" * 4)
     for limit, stops in (("0", True), ("6.2%", True), ("6.25%", False), ("all", False)):
         loaded = read_recipe(folder / "recipe.toml", [f"rows.max_bad_rows={limit}"])
-        chats, pairs = plan_recipe(open_recipe(loaded)).sources
-        assert (chats.stops, chats.bad_rows, chats.sampled) == (stops, 8, 128)
-        assert (pairs.stops, pairs.bad_rows, pairs.left_out) == (False, 0, {"excluded": 10})
         if stops:
             with pytest.raises(DataError, match=r"Unusable: 8 of all 128 rows"):
                 build_recipe(loaded)
@@ -521,12 +447,7 @@ def test_a_dataset_that_is_built_already(folder: Path) -> None:
     begin, end = RECIPE.split('files = ["pairs.jsonl"]')
     (folder / "recipe.toml").write_text(f'{begin}dataset = "ready"{end[end.index("[mixture]") - 1 :]}')
     loaded = read_recipe(folder / "recipe.toml")
-    plan = plan_recipe(open_recipe(loaded))
     built = build_recipe(loaded)
-    pairs = built.mixture.parts[1]
-    assert [each.training_rows for each in plan.sources][1] == pairs.rows
-    assert plan.sources[1].exact
-    assert plan.sources[1].disk_bytes == 0
     assert built.mixture.folders == {"chats": "sources/chats", "pairs": "../ready"}
     assert not (folder / "made/sources/pairs").exists()
     assert {path.name for path in (folder / "made/exports/hf").iterdir()} == {"chats", "pairs"}
@@ -568,12 +489,3 @@ def test_datasets_that_do_not_fit(folder: Path, source: str, more: str, said: st
     (folder / "recipe.toml").write_text(f"{begin}{source}{end[end.index('[mixture]') - 1 :]}{more}")
     with pytest.raises(NielsError, match=re.escape(said)):
         open_recipe(read_recipe(folder / "recipe.toml"))
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (123_456, "123 kB"), (999_600, "1 MB"), (2_500_000_000, "2.5 GB")],
-)
-def test_sizes_of_a_plan_have_three_digits(number: int, text: str) -> None:
-    """999,600 bytes were 1e+03 kB."""
-    assert _bytes(number) == text
