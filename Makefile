@@ -7,7 +7,7 @@ BIN := .venv/bin
 # They ask for other versions than our pins, and for what they need where they train; their readers run with these.
 READERS := ai2-olmo-core cached-path litdata
 # The tests that `make test` runs a second time with numpy in the place of the native kernel.
-WITHOUT_KERNEL := tests/renderers/test_one_path.py tests/episodes/test_reference.py tests/episodes/test_stream.py tests/test_pretrain_window_sampling.py
+WITHOUT_KERNEL := tests/renderers/test_one_path.py
 
 # Most of their tests import torch, and many start processes that do: 0.1 GB more each with PyTorch's CUDA build.
 LOADING := episodes trainers scale preferences export examples

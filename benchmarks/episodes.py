@@ -10,15 +10,13 @@ before; a process that reads a page for the first time waits a microsecond or tw
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from benchmarks import floor, inputs
+from benchmarks import inputs
 from benchmarks.pairs import Result, measure
 from niels_gpt.cache.mmap import RowReader
 from niels_gpt.config import TrainingConfig
@@ -42,7 +40,7 @@ def run(folder: Path) -> list[Result]:
     dataset = write_episodes(folder / "episodes", EPISODES)
     results: list[Result] = []
     for B, T in SHAPES:
-        results += _padded(dataset, B, T, folder)
+        results += _padded(dataset, B, T)
     for B, T in SHAPES:
         results += _packed(dataset, B, T)
     for B, T in SHAPES:
@@ -50,7 +48,7 @@ def run(folder: Path) -> list[Result]:
     return results + _far(dataset) + _opening(folder / "many")
 
 
-def _padded(dataset: Path, B: int, T: int, folder: Path) -> list[Result]:
+def _padded(dataset: Path, B: int, T: int) -> list[Result]:
     ours = open_loader(dataset, B, T)
     loop = _Loop(dataset, B, T)
     map_pages(ours)
@@ -61,7 +59,6 @@ def _padded(dataset: Path, B: int, T: int, folder: Path) -> list[Result]:
         {
             "get_batch": ours.get_batch,
             "memory copy, one core": Copies(B, T, OF_A_BATCH),
-            **_floor_of_padded(loop.records, dataset / "train", B, T, folder),
             "loop and stack": loop.get_batch,
         },
         amounts={"tokens": B * T},
@@ -125,36 +122,11 @@ def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
         {
             "next_batch": ours.next_batch,
             "memory copy, one core": Copies(B, T, OF_A_PACKED_BATCH),
-            **_floor_of_packed(files, starts, B, T, packed.parent),
             "the rows alone": rows,
         },
         amounts={"tokens": B * T},
         clock=time.process_time,
     )
-
-
-def _floor_of_padded(
-    records: npt.NDArray[np.int64], split: Path, B: int, T: int, folder: Path
-) -> dict[str, Callable[[], None]]:
-    loops = floor.compiled(folder)
-    if loops is None:
-        return {}
-    files = np.memmap(split / TOKENS_NAME, dtype="<u4", mode="r"), np.memmap(split / MASK_NAME, dtype="u1", mode="r")
-    drawn = np.random.default_rng(1).integers(0, len(records), (floor.DRAWN, B))
-    starts, lengths = records[drawn, 0], np.minimum(records[drawn, 1], T + 1)
-    return {floor.NAME: floor.Floor(loops.padded, files, [starts, lengths], (B, T, PAD), OF_A_BATCH)}
-
-
-def _floor_of_packed(
-    files: list[npt.NDArray[Any]], starts: npt.NDArray[np.int64], B: int, T: int, folder: Path
-) -> dict[str, Callable[[], None]]:
-    loops = floor.compiled(folder)
-    if loops is None:
-        return {}
-    # The loop reads T + 1 values of every row, though some have fewer: the next row's, so not at the file's end.
-    whole = starts[starts + T < len(files[0])]
-    drawn = whole[np.random.default_rng(1).integers(0, len(whole), (floor.DRAWN, B))]
-    return {floor.NAME: floor.Floor(loops.packed, files, [drawn], (B, T), OF_A_PACKED_BATCH)}
 
 
 def _far(dataset: Path) -> list[Result]:

@@ -1,16 +1,14 @@
-"""`PretrainTokenStreamDataset.get_batch` beside a memory copy of as many bytes, the floor, and a loop over rows."""
+"""`PretrainTokenStreamDataset.get_batch` beside a memory copy of as many bytes, and beside a loop over rows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks import floor, inputs
+from benchmarks import inputs
 from benchmarks.episodes import PAGE, Copies
 from benchmarks.pairs import Result, measure
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
@@ -28,11 +26,11 @@ def run(folder: Path) -> list[Result]:
         for shards in (1, 8):
             train = inputs.build_shards(folder / f"{dtype}-{shards}", TOKENS, shards, dtype)
             for T in LENGTHS:
-                results += _measure(train, dtype, shards, T, folder)
+                results += _measure(train, dtype, shards, T)
     return results
 
 
-def _measure(train: Path, dtype: str, shards: int, T: int, folder: Path) -> list[Result]:
+def _measure(train: Path, dtype: str, shards: int, T: int) -> list[Result]:
     ours = PretrainTokenStreamDataset(str(train), T=T, device="cpu")
     maps = [np.memmap(path, dtype=dtype, mode="r") for path in sorted(train.iterdir())]
     generator = torch.Generator().manual_seed(42)
@@ -52,18 +50,8 @@ def _measure(train: Path, dtype: str, shards: int, T: int, folder: Path) -> list
         {
             "get_batch": lambda: ours.get_batch(B=B, generator=generator),
             "memory copy, one core": Copies(B, T, (np.int64, np.int64)),
-            **_floor(maps, T, folder),
             "loop and stack": loop,
         },
         amounts={"tokens": B * T},
         clock=time.process_time,
     )
-
-
-def _floor(maps: list[np.memmap[Any, Any]], T: int, folder: Path) -> dict[str, Callable[[], None]]:
-    """The bare loop over windows of one shard; none for several shards, or ids that are not uint32."""
-    loops = floor.compiled(folder)
-    if loops is None or len(maps) > 1 or maps[0].dtype != np.uint32:
-        return {}
-    starts = np.random.default_rng(1).integers(0, len(maps[0]) - T, (floor.DRAWN, B))
-    return {floor.NAME: floor.Floor(loops.windows, maps, [starts], (B, T), (np.int64, np.int64))}

@@ -1,12 +1,9 @@
-/* The native kernel: the loops over messages, pieces, tokens and rows.
+/* The native kernel: the loops over messages, pieces and tokens.
  *
  *   _kernel_messages.c   copies and checks messages                     (messages.py, renderers/conversation.py)
  *   _kernel_json.c       writes and recognises JSON                     (renderers/conversation.py)
  *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
  *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
- *   _kernel_locate.c     finds the spans of rows in the files' indexes  (episodes/spans.py)
- *   _kernel_rows.c       checks which rows of files a batch has         (format/gather.py)
- *   _kernel_fill.c       fills these rows
  *
  * For each function there is one in Python or numpy with equal results, which is used where the kernel was not built
  * and is the reference in the tests; `niels_gpt/kernel.py` chooses.
@@ -14,8 +11,7 @@
  * Rules for this code:
  *   - Every length is checked before a loop relies on it; no caller can make a function read or write outside of a
  *     buffer. Sums of sizes are checked for overflow before they are computed.
- *   - Results are new objects, or are written to arrays that the caller passes for it and that no other thread uses.
- *     Nothing is stored between calls.
+ *   - Results are new objects. Nothing is stored between calls.
  *   - A borrowed reference is used only where no Python code can run in between. Python code can run whenever a
  *     container is created (the garbage collector), an object is called, or an unknown mapping is read.
  *   - An error leaves all references balanced: functions have one exit that releases what they own.
@@ -24,45 +20,12 @@
 
 #include "_kernel.h"
 #include <stdint.h>
-#include <string.h>
 
 PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width)
 {
     if (count > PY_SSIZE_T_MAX / width) /* the product would overflow */
         return PyErr_NoMemory();
     return PyBytes_FromStringAndSize(NULL, count * width);
-}
-
-int open_array(PyObject *array, Py_buffer *view, int axes, Py_ssize_t width, const char *letters, int writable,
-               const char *name)
-{
-    if (PyObject_GetBuffer(array, view, PyBUF_ND | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) < 0)
-        return -1;
-    const char *const format = view->format ? view->format : "B";
-    const int known = view->itemsize == width && format[0] && !format[1] && strchr(letters, format[0]) != NULL;
-    if (view->ndim != axes || !known || (uintptr_t)view->buf % (uintptr_t)width != 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s must be an aligned array of %d axes of items of %zd bytes; found %d axes of items of %zd bytes, "
-                     "format %.20s", name, axes, width, view->ndim, view->itemsize, format);
-        PyBuffer_Release(view);
-        return -1;
-    }
-    return 0;
-}
-
-Py_ssize_t at_most(const int64_t *values, Py_ssize_t n, int64_t value)
-{
-    Py_ssize_t low = 0;
-    while (n > 0) {
-        const Py_ssize_t half = n / 2;
-        if (values[low + half] <= value) {
-            low += half + 1;
-            n -= half + 1;
-        } else {
-            n = half;
-        }
-    }
-    return low;
 }
 
 /* ------------------------------------------------------------------ encode */
@@ -122,13 +85,10 @@ static PyMethodDef methods[] = {
     {"plain_roles", plain_roles, METH_VARARGS, plain_roles_doc},
     {"json_text", json_text, METH_O, json_text_doc},
     {"is_json", is_json, METH_O, is_json_doc},
-    {"locate", locate, METH_VARARGS, locate_doc},
-    {"gather_rows", gather_rows, METH_VARARGS, gather_rows_doc},
-    {"gather_windows", gather_windows, METH_VARARGS, gather_windows_doc},
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 5 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
+#define VERSION 6 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
 
 static int set_version(PyObject *module)
 {
@@ -138,7 +98,7 @@ static int set_version(PyObject *module)
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, set_version}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Reading and encoding conversations, and gathering rows, in C.",
+    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Reading and encoding conversations in C.",
     .m_size = 0, .m_methods = methods, .m_slots = slots,
 };
 

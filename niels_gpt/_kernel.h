@@ -12,14 +12,6 @@
 /* _kernel.c: new bytes with room for `count` items of `width` bytes, not initialised; NULL with an error set. */
 PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width);
 
-/* _kernel.c: open a writable or readable array of `axes` axes in C order, of items of `width` bytes with a format among
- * `letters`. -1 is an error, with nothing held; else the caller releases `view`. */
-int open_array(PyObject *array, Py_buffer *view, int axes, Py_ssize_t width, const char *letters, int writable,
-               const char *name);
-
-/* _kernel.c: how many of `n` ascending values are at most `value`. If it is not 0, the last of them is, in any order. */
-Py_ssize_t at_most(const int64_t *values, Py_ssize_t n, int64_t value);
-
 /* _kernel_messages.c */
 extern const char copied_doc[], plain_roles_doc[];
 PyObject *copied(PyObject *module, PyObject *messages);
@@ -53,14 +45,5 @@ enum { IDS, LENGTHS, EDGES, PIECES, CONTROL_AT, CONTROL_IDS, ARRAYS };
 extern const char attribute_doc[];
 PyObject *attribute(PyObject *module, PyObject *args);
 PyObject *make_attribution(PyObject *const *arguments);
-
-/* _kernel_locate.c */
-extern const char locate_doc[];
-PyObject *locate(PyObject *module, PyObject *args);
-
-/* _kernel_rows.c */
-extern const char gather_rows_doc[], gather_windows_doc[];
-PyObject *gather_rows(PyObject *module, PyObject *args);
-PyObject *gather_windows(PyObject *module, PyObject *args);
 
 #endif

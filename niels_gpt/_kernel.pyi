@@ -3,7 +3,7 @@
 Each function has a counterpart in Python or numpy with equal results; the C files describe them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 VERSION: int
@@ -42,29 +42,3 @@ def json_text(value: Any) -> str | None: ...
 
 # Whether a text is certainly JSON.
 def is_json(text: Any) -> bool: ...
-
-# The spans of rows as `(room, spans, columns)`; see `episodes.spans.SpanLocator`.
-def locate(
-    rows: Any,
-    offsets: Any,
-    items: Any,
-    dropped: Any,
-    first: Any,
-    records: Sequence[Any],
-    prefixes: Sequence[Any] | None,
-    width: int,
-    tail: bool,
-) -> tuple[int, int, bytearray]: ...
-
-# The rows of a batch; see `format.gather` for spans, files (ids, masks, segment ids) and outputs.
-def gather_rows(
-    spans: tuple[Any, ...],
-    files: tuple[Sequence[Any] | None, ...],
-    sizes: tuple[int, int, int],
-    pad_id: int,
-    most: int,
-    outputs: tuple[Any, ...],
-) -> tuple[bool, bool, int, int]: ...
-
-# Windows of files: their numbers and the first number of each file, the files, T, and the arrays x and y.
-def gather_windows(windows: tuple[Any, Any], files: Sequence[Any], T: int, outputs: tuple[Any, Any]) -> None: ...

@@ -15,7 +15,7 @@ from types import ModuleType
 from niels_gpt.errors import UsageError
 
 VARIABLE = "NIELS_GPT_KERNEL"
-VERSION = 5  # the same as in `_kernel.c`; both are increased when the interface of a kernel function changes
+VERSION = 6  # the same as in `_kernel.c`; both are increased when the interface of a kernel function changes
 
 
 @cache

@@ -115,7 +115,7 @@ def fuzz(kernel: ModuleType, seconds: float, first: int, inputs: int | None) -> 
     while time.monotonic() < stop and (inputs is None or seed < first + inputs):
         rng = random.Random(seed)
         try:
-            kinds = (well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json, rows, windows, located)
+            kinds = (well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json)
             accepted += rng.choice(kinds)(kernel, rng)
         except AssertionError as error:
             raise SystemExit(f"seed {seed}: {error!r}") from error
@@ -254,114 +254,6 @@ def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
             with contextlib.suppress(TypeError):
                 function(wrong)
     return True
-
-
-def rows(kernel: ModuleType, rng: random.Random) -> bool:
-    """Spans of any numbers and arrays of any form; only the sanitizers judge (`tests/test_gather.py` compares)."""
-    B, T = rng.randint(0, 3), rng.randint(0, 9)
-    files: list[Any] = [np.arange(rng.choice((9, 9, 5))).astype(rng.choice(("u1", "<u2", "<u4"))) for _ in range(2)]
-    n = rng.randint(0, 4)
-    likely = [sorted(rng.randrange(max(B, 1)) for _ in range(n)), [rng.randrange(2) for _ in range(n)]]
-    likely += [[rng.randrange(5) for _ in range(n)], [rng.randint(1, 3) for _ in range(n)]]
-    spans: list[Any] = [np.array(values, np.int64) for values in likely]
-    spans += [rng.choice((None, np.array([rng.random() < 0.5 for _ in range(n)], np.bool_))) for _ in range(2)]
-    spans.append(rng.choice((None, np.array([rng.randint(0, T + 1) for _ in range(n)], np.int64))))
-    batches = rng.choice((1, 1, max(B, 1)))
-    own: dict[str, Any] = {
-        "x": np.empty((B, T), np.int64),
-        "y": np.empty((B, T), np.int64),
-        "mask": np.empty((B, T), np.float32),
-        "numbers": np.empty((B, T), np.int32),
-        "positions": np.empty((B, T), np.int64),
-        "columns": np.empty((B, T, 2), np.int32),
-        "places": np.empty(rng.choice((3, 40, 40)), np.int64),
-        "bounds": np.empty(rng.choice((9, 60, 60)), np.int32),
-        "trained": np.empty(B, np.int64),
-        "totals": np.empty((batches, 5), np.int64),
-    }
-    for names in (("x", "y"), ("numbers", "positions"), *((name,) for name in own)):
-        if rng.random() < (0.3 if len(names) == 2 else 0.02):
-            own |= dict.fromkeys(names)
-    for _ in range(rng.choice((0, 0, 1, 2))):
-        held: Any = rng.choice((spans, files, own))
-        key: Any = rng.choice(list(held)) if held is own else rng.randrange(len(held))
-        if isinstance(held[key], np.ndarray) and held[key].ndim == 1 and held[key].dtype.kind == "i":
-            held[key] = rng.choice((_values, _values, _form))(rng, held[key])
-        elif isinstance(held[key], np.ndarray):
-            held[key] = rng.choice((None, b"xx", held[key].T, held[key][::-1], np.zeros(held[key].shape, "i2"), 5))
-            if held is own and isinstance(held[key], np.ndarray) and rng.random() < 0.3:
-                held[key].flags.writeable = False
-    sizes: list[Any] = [B, T, max(B, 1) // batches]
-    if rng.random() < 0.1:
-        sizes[rng.randrange(3)] = rng.choice((-1, 0, 1, 7, 2**31, 2**62))
-    masks = [array.astype("u1") if isinstance(array, np.ndarray) else array for array in files]
-    chosen = (rng.choice((None, files, files)), rng.choice((None, masks, masks, files)), rng.choice((None, files)))
-    most = rng.choice((0, 5, 2**63 - 1))
-    with contextlib.suppress(*REFUSED, AttributeError):
-        kernel.gather_rows(tuple(spans), chosen, tuple(sizes), 7, most, tuple(own.values()))
-        return True
-    return False
-
-
-def windows(kernel: ModuleType, rng: random.Random) -> bool:
-    """Windows of any numbers and arrays of any form; only the sanitizers judge (`tests/test_gather.py` compares)."""
-    T, B = rng.randint(0, 6), rng.randint(0, 3)
-    counts = [rng.randint(1, 4) for _ in range(rng.randint(1, 3))]
-    dtype = rng.choice(("u1", "<u2", "<u4"))
-    files: list[Any] = [np.arange(count + T).astype(dtype) for count in counts]
-    arrays: list[Any] = [
-        np.array([rng.randrange(sum(counts)) for _ in range(B)], np.int64),
-        np.cumsum([0, *counts[:-1]]),
-        np.empty((B, T), np.int64),
-        np.empty((B, T), np.int64),
-    ]
-    for _ in range(rng.choice((0, 0, 1, 2))):
-        at = rng.randrange(len(arrays))
-        if at < 2 and isinstance(arrays[at], np.ndarray):
-            arrays[at] = rng.choice((_values, _values, _form))(rng, arrays[at])
-        else:
-            arrays[at] = rng.choice((None, b"xx", np.empty((B, T + 1), np.int64), np.empty((B, T), np.int32), 5))
-    if rng.random() < 0.1:
-        files[rng.randrange(len(files))] = rng.choice(
-            (None, b"xx", np.zeros((3, 3), "u1"), np.arange(9), files[0][::-1])
-        )
-    with contextlib.suppress(*REFUSED, AttributeError):
-        kernel.gather_windows(tuple(arrays[:2]), files, rng.choice((T, T, T, T, T + 1, -1, 2**62)), tuple(arrays[2:]))
-        return True
-    return False
-
-
-def located(kernel: ModuleType, rng: random.Random) -> bool:
-    """Indexes of any numbers and forms; only the sanitizers judge (`tests/episodes/test_kernel_rows.py` compares)."""
-    shards, items = rng.randint(1, 3), rng.randint(0, 6)
-    sizes = [rng.randint(0, 4) for _ in range(shards)]
-    tables: list[Any] = [
-        [np.array([[rng.randrange(9), rng.randrange(9)] for _ in range(n)], np.uint64).reshape(-1, 2) for n in sizes]
-        for _ in range(2)
-    ]
-    arrays: list[Any] = [
-        np.array([rng.randint(-1, 4) for _ in range(rng.randint(0, 4))], np.int64),
-        np.array(sorted(rng.randint(0, items) for _ in range(rng.randint(0, 5))), np.int64),
-        np.array([rng.randrange(8) for _ in range(items)], rng.choice((np.int32, np.int64))),
-        np.array(sorted(rng.randrange(6) for _ in range(rng.choice((0, 0, 2)))), np.int64),
-        np.cumsum([0, *sizes]),
-    ]
-    if rng.random() < 0.3:
-        arrays[1] = arrays[2] = None
-    for at in rng.sample(range(len(arrays)), rng.choice((0, 0, 1, 2))):
-        if arrays[at] is not None:
-            arrays[at] = rng.choice((_values, _values, _form))(rng, arrays[at])
-    for table in tables:
-        if rng.random() < 0.2:
-            at = rng.randrange(shards)
-            wrong = (None, b"xx", table[at].T, table[at][:, :1], table[at][:-1], table[at] * np.uint64(2**60), 5)
-            table[at] = rng.choice(wrong)
-    width = rng.choice((1, 3, 8, 8, 100, 0, -1, 2**31))
-    given = (tables[0], rng.choice((None, tables[1])), width, rng.random() < 0.5)
-    with contextlib.suppress(*REFUSED, AttributeError):
-        kernel.locate(*arrays, *given)
-        return True
-    return False
 
 
 def _numbers(rng: random.Random, size: int, width: int) -> Any:

@@ -169,7 +169,7 @@ def test_a_cut_index_without_a_meta_is_refused(niels: Niels) -> None:
 
 @pytest.mark.parametrize("damage", [10**12, -8])
 def test_an_index_that_leaves_the_tokens_between_probes(
-    tmp_path: Path, damage: int, each_kernel: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, damage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening looks at every third offset here; what it does not see must not be read as tokens."""
     monkeypatch.setattr("niels_gpt.cache.mmap.INDEX_PROBES", 3)

@@ -9,16 +9,14 @@ import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import map_tokens, windows
+from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format import gather
 from niels_gpt.format.collate import (
     check_generator,
     checked_device,
     to_device,
 )
-from niels_gpt.format.gather import Buffers, shifted
-from niels_gpt.kernel import native
+from niels_gpt.format.gather import shifted
 from niels_gpt.ranges import BATCH_SIZE, LENGTH
 from niels_gpt.required_torch import torch
 
@@ -65,7 +63,6 @@ class PretrainTokenStreamDataset:
                 f"{shards_dir}: T + 1 = {self.T + 1:,} tokens do not fit into any shard (tokens: {sizes}); "
                 "use a smaller T"
             )
-        self._buffers = Buffers()
         # Shards with 3 and 5 windows: the first ones are 0 and 3; window 4 is number 4 - 3 = 1 of the second shard.
         counts = np.array([len(shard) - self.T for shard in self._shards], dtype=np.int64)
         self._first = np.cumsum(counts) - counts
@@ -86,18 +83,11 @@ class PretrainTokenStreamDataset:
         # On the generator's device, as torch requires; the windows of a seed differ between CPU and CUDA generators.
         drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
         numbers = (drawn if drawn.is_cpu else drawn.cpu()).numpy()
-        if kernel := native():
-            arrays = gather.windows(kernel, self._buffers, self._shards, self._first, numbers, T=self.T)
-        else:
-            # First windows 0 3, number 4: searchsorted gives 2, so it is in shard 1, at 4 - 3 = 1.
-            shard = np.searchsorted(self._first, numbers, side="right") - 1
-            start = numbers - self._first[shard]
-            rows = np.empty((B, self.T + 1), dtype=self._shards[0].dtype)
-            for hit in set(shard.tolist()):  # one copy per shard, not per window
-                here = shard == hit
-                rows[here] = windows(self._shards[hit], self.T + 1)[start[here]]
-            arrays = shifted(rows)
-        x, y = map(torch.from_numpy, arrays)
+        # First windows 0 3, number 4: searchsorted gives 2, so it is in shard 1, at 4 - 3 = 1.
+        shards = np.searchsorted(self._first, numbers, side="right") - 1
+        places = zip(shards.tolist(), (numbers - self._first[shards]).tolist(), strict=True)
+        rows = np.stack([self._shards[shard][start : start + self.T + 1] for shard, start in places])
+        x, y = map(torch.from_numpy, shifted(rows))
         if not self._on_cpu:  # else, the common case, no call is needed
             x, y = to_device(x, self.device), to_device(y, self.device)
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)

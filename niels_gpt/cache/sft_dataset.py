@@ -12,7 +12,6 @@ from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
 from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.format import gather
 from niels_gpt.format.collate import (
     check_device,
     check_generator,
@@ -20,9 +19,7 @@ from niels_gpt.format.collate import (
     padded_inputs_and_targets,
     to_device,
 )
-from niels_gpt.format.gather import Buffers
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
-from niels_gpt.kernel import native
 from niels_gpt.ranges import BATCH_SIZE, LENGTH, TOKEN_ID
 
 if TYPE_CHECKING:
@@ -89,7 +86,7 @@ class SFTExampleDataset:
         # Where a turn lacks its end-of-turn, the next role's sentinel ends what is trained.
         self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
         self._index = ExampleIndex(self.idx_path, len(tokens))
-        self._tokens, self._rows, self._buffers = tokens, RowReader(tokens, T + 1), Buffers()
+        self._rows = RowReader(tokens, T + 1)
         if len(self) == 0:
             raise CacheError(f"{idx_path}: holds no examples; use the other split or build with more data")
 
@@ -142,16 +139,8 @@ class SFTExampleDataset:
         else:
             assert self.asst_id is not None
             trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & filled
-        if kernel := native():  # it reads the mapped file: only the mask needs `ids` and `filled`
-            B = len(starts)
-            spans = gather.Spans(np.arange(B), np.zeros(B, dtype=np.int64), starts, lengths)
-            files = [self._tokens]
-            found = gather.inputs_and_targets(kernel, self._buffers, files, spans, B=B, T=self.T, pad_id=self.eot_id)
-            assert found is not None, "None means an id above a limit, and no limit is passed"
-            x, y = found
-        else:
-            x, y = padded_inputs_and_targets(ids, filled, T=self.T, pad_id=self.eot_id)
-        y_masked = self._buffers.empty((len(ids), self.T), np.int64)
+        x, y = padded_inputs_and_targets(ids, filled, T=self.T, pad_id=self.eot_id)
+        y_masked = np.empty((len(ids), self.T), np.int64)
         fill_trained(y_masked, ids, trained, IGNORE_INDEX)
         return x, y, y_masked
 

@@ -33,7 +33,6 @@ from niels_gpt.episodes.settings import flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.gather import Buffers
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.required_torch import torch
@@ -110,7 +109,6 @@ class BatchSource(Batches[EpisodeBatch]):
         self.plan, self.counts = plan, counts
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
-        self._buffers = Buffers()
         # Windows need no mask file: all of a window is trained, its padding is not. `has_mask` looks at every shard,
         # which no batch should do.
         self.uses_mask = (split.has_windows or split.has_mask) and options.use_mask
@@ -124,7 +122,6 @@ class BatchSource(Batches[EpisodeBatch]):
             too_long=options.too_long,
             vocab_size=options.vocab_size,
             use_mask=options.use_mask,
-            buffers=self._buffers,
         )
         self._stream = stream_of(split, schedule, open_reader, self.global_rows)
         self._reader = open_reader() if self._stream is None else None

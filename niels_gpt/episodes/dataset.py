@@ -247,12 +247,6 @@ class EpisodeSplit:
         found = {special.get("eos", special.get("eot")) for special in recorded} - {None}
         return found.pop() if len(found) == 1 else None
 
-    @cached_property
-    def index(self) -> tuple[Int64s, Int64s, list[Records], list[Records | None] | None]:
-        """The arrays that the kernel needs: what `filtered` leaves out, and first episodes, records and prefixes."""
-        prefixes = [shard.prefixes for shard in self.shards] if self.has_prefixes else None
-        return self.filtered.remaining_before, self._first, [shard.records for shard in self.shards], prefixes
-
     def locate(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """Shard, start and length of episodes (numbers, not positions), each int64 of the same shape.
 

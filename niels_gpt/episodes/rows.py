@@ -1,29 +1,24 @@
 """From the spans of rows (`spans`) to arrays of ids and weights.
 
-`Column` gathers one kind of value (ids, masks), and `EpisodeReader` reads and checks ids, weights and text starts: with
-the native kernel by `format.gather`, else in numpy. There is no Python loop over tokens or rows.
+`Column` reads one kind of value (ids, masks), and `EpisodeReader` reads and checks ids, weights and text starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.mmap import RowReader
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import MASK_NAME
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.episodes.spans import Array, Int64s, RowSpans
 from niels_gpt.errors import CacheError
-from niels_gpt.format import gather
 from niels_gpt.format.fitting import without_cut_turn
-from niels_gpt.format.gather import Buffers, shifted, targets_of
+from niels_gpt.format.gather import shifted, targets_of
 from niels_gpt.format.packing import layout_of
-from niels_gpt.kernel import native
 
 
 class Column:
@@ -31,58 +26,24 @@ class Column:
 
     Args:
         files: one array per shard, shape (tokens,), mapped.
-        width: the longest row that will be read.
     """
 
-    def __init__(self, files: Sequence[Array], width: int) -> None:
-        self.files = files
-        self._readers = [RowReader(values, width) for values in files]
+    def __init__(self, files: Sequence[Array]) -> None:
+        self._files = files
         # Shards may differ: a uint8 mask beside a float32 one is read as float32.
         self.dtype = np.result_type(*files)
 
     def rows(self, spans: RowSpans, fill: float) -> Array:
         """A new array of shape (B, width): the spans' values, and `fill` on padding."""
-        rows = self.unfilled(spans)
-        spans.fill_rest(rows, fill)
+        rows = np.full((spans.B, spans.width), fill, dtype=self.dtype)
+        # Span by span: a copy of neighbouring values takes a tenth of the time of reading them by their places, so
+        # numpy's call for each span is paid back unless spans have some ten values.
+        columns = (spans.row, spans.column, spans.shard, spans.start, spans.length)
+        for row, at, shard, start, n in zip(*(column.tolist() for column in columns), strict=True):
+            # Of a prefix at the file's end, `one_longer` asks for a value that is not there.
+            values = self._files[shard][start : start + n]
+            rows[row, at : at + len(values)] = values
         return rows
-
-    def unfilled(self, spans: RowSpans) -> Array:
-        """The same with arbitrary values on padding."""
-        if not spans.one_per_row:
-            found = self._gathered(spans)
-        else:
-            # One contiguous copy a row, each as long as the longest span. The loop is over the shards that are hit.
-            longest = int(spans.length.max(initial=0))
-            if len(self.files) == 1:
-                found = self._readers[0].read(spans.start, longest)
-            else:
-                found = np.empty((len(spans.row), longest), dtype=self.dtype)
-                for hit in np.unique(spans.shard).tolist():
-                    here = spans.shard == hit
-                    found[here] = self._readers[hit].read(spans.start[here], longest)
-        # Full rows need no second array; all others are copied into one with room for padding.
-        if found.shape == (spans.B, spans.width):
-            return found
-        rows = np.empty((spans.B, spans.width), dtype=self.dtype)
-        rows[: len(found), : found.shape[1]] = found
-        return rows
-
-    def _gathered(self, spans: RowSpans) -> Array:
-        """One indexed read for all values of rows of several spans."""
-        # Three reads of 2 4 3 values would be three calls; numpy takes one list of places. A loop only over shards.
-        places = spans.places
-        if len(self.files) == 1:
-            # Places on padding may lie past the end of the file. "clip" reads the last value there, and `fill_rest`
-            # overwrites it.
-            return self.files[0].take(places, mode="clip").reshape(spans.filled, spans.width)
-        values = np.empty(len(places), dtype=self.dtype)
-        for hit in np.unique(spans.shard).tolist():
-            # One flag per span becomes one per value: flags # . with reaches 2 3 give # # . . .
-            here = (spans.shard == hit).repeat(spans.reach)
-            file = self.files[hit]
-            # Not `take`: it would copy the whole of an array that repeats one value, as `_segments` returns.
-            values[here] = file[np.minimum(places[here], len(file) - 1)]
-        return values.reshape(spans.filled, spans.width)
 
 
 class Layout(NamedTuple):
@@ -127,7 +88,6 @@ class EpisodeReader:
         vocab_size: ids must be below it; `None` if it is not known.
         use_mask: read the masks, if there are any; else every token counts as trained.
         shards: the mapped files of some of the split's shards, to which the spans' numbers then refer; default of all.
-        buffers: memory to share with other readers.
     """
 
     def __init__(
@@ -139,28 +99,19 @@ class EpisodeReader:
         vocab_size: int | None,
         use_mask: bool,
         shards: Sequence[Shard] | None = None,
-        buffers: Buffers | None = None,
     ) -> None:
         self._split, self._width, self._vocab_size = split, width, vocab_size
         self._by_turn = too_long == "drop_partial_turn"
-        self.buffers = buffers or Buffers()
         self.shards = shards = split.shards if shards is None else shards
-        self._tokens = Column([shard.tokens for shard in shards], width)
+        self._tokens = Column([shard.tokens for shard in shards])
         self._masks: Column | None = None
         if split.has_mask and use_mask:
             masks = [shard.mask for shard in shards if shard.mask is not None]
             if len({mask.dtype for mask in masks}) > 1:
                 # Read together, uint8 and float32 masks become float32, where a damaged 255 would pass as a weight.
                 check_binary_masks(shards)
-            # The token after the row shows whether the cut went through a turn.
-            self._masks = Column(masks, width + self._by_turn)
-        self._segments = Column([_segments(shard) for shard in shards], width) if split.has_segments else None
-        self._files = gather.Files(
-            ids=self._tokens.files,
-            # The kernel reads masks of 0 and 1 alone, see `_weighs_in_kernel`.
-            masks=None if self._masks is None else self._masks.files,
-            segments=[shard.segments for shard in shards] if split.has_segments else None,
-        )
+            self._masks = Column(masks)
+        self._segments = Column([_segments(shard) for shard in shards]) if split.has_segments else None
 
     @property
     def has_segments(self) -> bool:
@@ -176,49 +127,11 @@ class EpisodeReader:
         Raises:
             CacheError: an id is outside the vocabulary, or a mask value is not a weight (file, record and token named).
         """
-        kernel, limit = native(), self._vocab_size
-        # The kernel compares the ids of files with the limit, and numpy those of the padding too.
-        if kernel is not None and (limit is None or pad_id < limit):
-            found = self._by_kernel(kernel, spans, pad_id, with_layout)
-            if found is not None:
-                return found
-        # With numpy, where there is no kernel or it does not fit; and after a wrong value, which is named here.
         texts = self.texts(spans)
         weights = targets_of(self.weights(spans, texts))
         x, y = shifted(self.ids(spans, pad_id))
         layout = self._layout(spans, texts) if with_layout else None
         return TrainingRows(x, y, weights.astype(np.float32, order="C"), *_sums(weights), layout)
-
-    def _by_kernel(self, kernel: ModuleType, spans: RowSpans, pad_id: int, with_layout: bool) -> TrainingRows | None:
-        """See `training_rows`; `None` if a value is wrong."""
-        with_mask = self._weighs_in_kernel(spans)
-        found = gather.training_rows(
-            kernel,
-            self.buffers,
-            self._files if with_mask else self._files._replace(masks=None),
-            spans.for_kernel,
-            batches=1,
-            B=spans.B,
-            T=self._width - 1,
-            pad_id=pad_id,
-            limit=self._vocab_size,
-            with_mask=with_mask,
-            with_layout=with_layout,
-        )
-        if found is None:
-            return None
-        trained, _, _, sequences, longest = found.totals[0].tolist()
-        # The kernel counts weights of 0 and 1, whose sum is the number of trained targets.
-        mask, weight = found.mask, float(trained)
-        if mask is None:  # of weights that the kernel does not know, see `_weighs_in_kernel`
-            weights = targets_of(self.weights(spans, self.texts(spans)))
-            mask, (trained, weight) = weights.astype(np.float32, order="C"), _sums(weights)
-        layout = None
-        if found.numbers is not None and found.positions is not None:
-            # A copy of the bounds: what was gathered has room for many more texts.
-            bounds = None if found.bounds is None else found.bounds[: sequences + 1].copy()
-            layout = Layout(found.numbers, found.positions, bounds, longest, found.columns)
-        return TrainingRows(found.x, found.y, mask, trained, weight, layout)
 
     def _layout(self, spans: RowSpans, texts: Int64s) -> Layout:
         T = self._width - 1
@@ -230,11 +143,6 @@ class EpisodeReader:
         position_ids = found.position_ids + prefixes[..., 1] - prefixes[..., 0]
         return Layout(found.segment_ids, position_ids, None, None, prefixes)
 
-    def _weighs_in_kernel(self, spans: RowSpans) -> bool:
-        """Whether the kernel can do this: it knows masks of 0 and 1, and no policy that depends on what was cut."""
-        by_value = self._by_turn and bool(spans.cut.any())
-        return not by_value and (self._masks is None or self._masks.dtype == np.uint8)
-
     def trained_targets(self, spans: RowSpans) -> tuple[Int64s, npt.NDArray[Any]]:
         """How many targets of each row have a weight above 0, int64 of shape (B,), and the sum of each row's weights.
 
@@ -243,11 +151,6 @@ class EpisodeReader:
         Raises:
             CacheError: a mask value is not a weight (file, record and token named).
         """
-        kernel = native()
-        if kernel is not None and self._weighs_in_kernel(spans):
-            found = gather.trained_targets(kernel, self._files, spans.for_kernel, B=spans.B, T=self._width - 1)
-            if found is not None:
-                return found, found
         weights = targets_of(self.weights(spans, self.texts(spans)))
         trained = np.count_nonzero(weights, axis=1)
         return trained, trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64)
@@ -278,25 +181,19 @@ class EpisodeReader:
 
             spans       a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
         """
-        if kernel := native():
-            files, kernel_spans, T = self._files.segments, spans.for_kernel, self._width - 1
-            return gather.text_starts(kernel, self.buffers, files, kernel_spans, B=spans.B, T=T)
         begins = spans.row * self._width + spans.column
         if spans.sees is None:  # else each sample of an item is a text of its own
             begins = spans.of_episodes(begins)
         if self._segments is None:
             return begins
-        segments = self._segments.unfilled(spans).reshape(-1)
+        segments = self._segments.rows(spans, 0).reshape(-1)
         # The first value needs no comparison: every row begins with a span.
         changes = np.empty(segments.shape, dtype=np.bool_)
         np.not_equal(segments[1:], segments[:-1], out=changes[1:])
         # Also between two episodes that happen to carry the same segment number.
         changes[begins] = True
-        places = changes.nonzero()[0]
-        if not spans.full:  # segment ids also change in the arbitrary values on padding
-            row = places // self._width
-            places = places[places - row * self._width < spans.used[row]]
-        return places
+        changes &= spans.token_mask.reshape(-1)  # they also change where padding begins
+        return changes.nonzero()[0]
 
     def weights(self, spans: RowSpans, texts: Int64s) -> Array:
         """The loss weight of every token, uint8 or float32, shape (B, width); 0 on padding.
@@ -323,9 +220,10 @@ class EpisodeReader:
         # After the checks: a damaged value there must be found, too.
         weights.reshape(-1)[texts] = 0
         if self._masks is not None and spans.is_prefix is not None:
-            # They are trained in the episode that owns them. Prefixes # . . of 2 1 3 tokens, the last one's row of 4:
-            # # # . . . .
-            weights[: spans.filled].reshape(-1)[spans.is_prefix.repeat(spans.reach)] = 0
+            # They are trained in the episode that owns them.
+            of_prefixes = np.zeros_like(spans.token_mask)
+            of_prefixes[spans.token_mask] = spans.is_prefix.repeat(spans.length)
+            weights[of_prefixes] = 0
         return weights
 
     def _check_weights(self, weights: Array, spans: RowSpans) -> None:

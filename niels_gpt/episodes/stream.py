@@ -40,8 +40,6 @@ from niels_gpt.episodes.spans import Array, RowSpans
 from niels_gpt.errors import CacheError, UsageError, without_passwords
 from niels_gpt.format import gather
 from niels_gpt.format.collate import to_device
-from niels_gpt.format.gather import Buffers
-from niels_gpt.kernel import native
 from niels_gpt.required_torch import torch
 
 _log = logging.getLogger("niels_gpt.stream")
@@ -217,13 +215,13 @@ class _Windows:
             raise UsageError(
                 f"block_size + 1 = {width:,} tokens fit into no file (tokens: {sizes}); use a smaller block_size"
             )
-        self.width, self._buffers = width, Buffers()
+        self.width = width
         self._first = np.cumsum(counts) - counts
         self._order = RandomRows(int(counts.sum()), seed)
-        self.tokens = Column([file.tokens for file in files], width)
+        self.tokens = Column([file.tokens for file in files])
         masks = [file.mask for file in files if file.mask is not None]
         # Of all files or of none: a batch has windows of several, and returns one kind of tuple.
-        self.masks = Column(masks, width) if len(masks) == len(files) else None
+        self.masks = Column(masks) if len(masks) == len(files) else None
         self.no_mask = next((file.no_mask for file in files if file.mask is None), "")
         digest = hashlib.blake2b(json.dumps(self._order.describe()).encode(), digest_size=16)
         for file in files:
@@ -254,31 +252,7 @@ class _Windows:
 
     def arrays(self, spans: RowSpans, masks: Column | None) -> tuple[Array, ...]:
         """`x` and `y` of these windows, int64 of shape (windows, width - 1); with `masks` also that of `y`, float32."""
-        kernel = native()
-        # The kernel reads masks of 0 and 1 alone, and finds nothing where there is another value; numpy then gives it.
-        if kernel is not None and masks is not None and masks.dtype == np.uint8:
-            found = gather.training_rows(
-                kernel,
-                self._buffers,
-                gather.Files(self.tokens.files, masks.files),
-                spans.for_kernel,
-                batches=1,
-                B=spans.B,
-                T=self.width - 1,
-                pad_id=0,  # a window has no padding
-                limit=None,
-                with_mask=True,
-                with_layout=False,
-            )
-            if found is not None and found.mask is not None:
-                return found.x, found.y, found.mask
-        if kernel is None:
-            x_and_y = gather.shifted(self.tokens.rows(spans, 0))
-        else:
-            T, files = self.width - 1, self.tokens.files
-            gathered = gather.inputs_and_targets(kernel, self._buffers, files, spans.for_kernel, B=spans.B, T=T)
-            assert gathered is not None  # no id is above the limit, as there is none
-            x_and_y = gathered
+        x_and_y = gather.shifted(self.tokens.rows(spans, 0))
         if masks is None:
             return x_and_y
         # The mask of a target is that of its own token, so the first token's is left out.

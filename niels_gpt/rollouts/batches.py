@@ -122,8 +122,8 @@ class RolloutSource(Batches[RolloutBatch]):
         self._reader = EpisodeReader(
             dataset.episodes, width, too_long="head", vocab_size=options.vocab_size, use_mask=True
         )
-        self._logprobs = None if dataset.logprobs is None else Column(dataset.logprobs, width)
-        self._versions = None if dataset.token_versions is None else Column(dataset.token_versions, width)
+        self._logprobs = None if dataset.logprobs is None else Column(dataset.logprobs)
+        self._versions = None if dataset.token_versions is None else Column(dataset.token_versions)
         self.fingerprint = hash_of(
             {
                 "rollouts": dataset.fingerprint,
@@ -185,10 +185,8 @@ class RolloutSource(Batches[RolloutBatch]):
         # The rollout of every token, row by row, then shifted as targets are. Rows of 5 tokens, rollouts of 3 2 | 5
         # tokens:
         #    tokens  0 0 0 1 1 | 2 2 2 2 2      shifted  0 0 1 1 | 2 2 2 2
-        # `reach` lets the last rollout of a row cover its padding, which `fill_rest` then sets to -1.
         tokens = np.full((spans.B, spans.width), -1)
-        tokens[: spans.filled] = np.arange(len(spans.row)).repeat(spans.reach).reshape(spans.filled, spans.width)
-        spans.fill_rest(tokens, -1)
+        tokens[spans.token_mask] = np.arange(len(spans.row)).repeat(spans.length)
         rollout = np.ascontiguousarray(targets_of(tokens))
         # -1, the rollout of padding, reads the appended last value.
         advantages = np.append(self._advantages[spans.episode], 0.0)[rollout]

@@ -72,18 +72,15 @@ def rows_of_pieces(draw: st.DrawFn, most: int = 4) -> Rows:
 @given(data=st.data())
 def test_rows_are_their_pieces_and_then_padding(data: st.DataObject, most: int) -> None:
     rows = data.draw(rows_of_pieces(most))
-    column = Column([np.array(file, dtype=np.uint32) for file in rows.files], rows.width)
+    column = Column([np.array(file, dtype=np.uint32) for file in rows.files])
     spans = rows.spans()
     found, expected = column.rows(spans, FILL), rows.expected()
     assert found.tolist() == expected
     assert found.dtype == np.uint32
-    unfilled = column.unfilled(spans)
     for row, lengths in enumerate([[n for _, _, n in row] for row in rows.rows]):
         used = sum(lengths)
-        assert unfilled[row, :used].tolist() == expected[row][:used]
         assert spans.used[row] == used
         assert spans.token_mask[row].tolist() == [True] * used + [False] * (rows.width - used)
-    assert spans.full == all(sum(n for _, _, n in row) == rows.width for row in rows.rows)
     columns = [sum(n for _, _, n in row[:at]) for row in rows.rows for at in range(len(row))]
     assert spans.column.tolist() == columns
 
@@ -110,4 +107,4 @@ def test_a_file_that_is_one_repeated_value_is_not_copied() -> None:
         cut=np.zeros(3, dtype=np.bool_),
     )
     files = [zeros, np.array([3, 3], dtype=np.uint16)]
-    assert Column(files, 4).rows(spans, FILL).tolist() == [[0, 0, 0, 0], [3, FILL, FILL, FILL]]
+    assert Column(files).rows(spans, FILL).tolist() == [[0, 0, 0, 0], [3, FILL, FILL, FILL]]

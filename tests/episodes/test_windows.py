@@ -75,7 +75,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_epoch_has_every_window_once(cache: Path, each_kernel: None) -> None:
+def test_an_epoch_has_every_window_once(cache: Path) -> None:
     opened = loader(cache, epoch_drop_last=False)
     expected = reference(shards_of(cache))
     assert len(expected) > 40
