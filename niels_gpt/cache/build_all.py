@@ -46,10 +46,10 @@ from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, Usage
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.sources.base import ORDERS, SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
+from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.slices import Sliceable
-from niels_gpt.sources.hub_corpora import FineWebEduUnits, HubSource
+from niels_gpt.sources.hub_corpora import HubSource
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
@@ -74,8 +74,6 @@ class Settings:
             its own format; with a SentencePiece model, in the format of the four sentinels.
         separator: between the documents of texts, see `build_pretrain_cache`.
         token_dtype: "uint16" or "uint32"; `None` means the smaller that holds the vocabulary.
-        order: of FineWeb-Edu's documents: "shuffle-buffer", the hub library's own, built in this process; or "units", a
-            random order of row groups and then a shuffle buffer of this build, in parallel and resumable.
         datasets: other data sets on the hub, by the name of the source.
         only, skip: names of the sources to build, or not to build.
     """
@@ -89,7 +87,6 @@ class Settings:
     max_train_tokens: int = MAX_TRAIN_TOKENS
     max_val_tokens: int = MAX_VAL_TOKENS
     shuffle_buffer: int = SHUFFLE_BUFFER
-    order: str = ORDERS[0]
     shard_bytes: int = DEFAULT_SHARD_BYTES
     val_frac: float = DEFAULT_VAL_FRAC
     token_dtype: str | None = None
@@ -174,7 +171,6 @@ def _all_targets(settings: Settings) -> list[Target]:
             folder=settings.roam_dir,
             seed=settings.seed,
             shuffle_buffer=settings.shuffle_buffer,
-            order=settings.order,
             english_only=settings.english_only,
             max_messages=settings.max_messages,
         )
@@ -337,7 +333,7 @@ def _build_cache(
         source_config=source_config,
         max_bad_rows=settings.max_bad_rows,
         overwrite=settings.overwrite or _is_stub(out),
-        # Workers read slices of a source; a stream of the hub can only be read from its beginning.
+        # Workers read slices of a source; a data set of the hub is streamed from its beginning.
         executor=executor if isinstance(source, Sliceable) else SERIAL,
         fraction_read=source.fraction_read,
         progress=progress,
@@ -350,10 +346,8 @@ def _build_cache(
         **target.limits,
     }
     if isinstance(source, TextSource):
-        # In units FineWeb-Edu's row groups are in random order but the documents in one are not. Every other source
-        # either is shuffled where it is read, or is built completely, so its order does not matter.
-        buffer = settings.shuffle_buffer if isinstance(source, FineWebEduUnits) else None
-        arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": buffer}
+        # A source either is shuffled where it is read, or is built completely, so that its order does not matter.
+        arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": None}
         build_pretrain_cache(source, str(out), tokenizer=tokenizer, **options, **arguments)
         return
     # Without sentinels, conversations are rendered in the model's format: its family if known, else its chat template.

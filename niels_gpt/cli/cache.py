@@ -278,11 +278,9 @@ def build_all_command(
 ) -> None:
     """Build caches of public corpora: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
 
-    All are built in units (docs/scale.md) but FineWeb-Edu, which needs --order units for it.
+    Data sets of the hub are streamed in this process; --workers read the notes of roam.
 
     Example: niels-gpt cache build-all --out cache --seed 42 --roam-dir ~/notes
-
-    In parallel: niels-gpt cache build-all --skip roam --order units --workers 16
     """
     limits.check()
     # Before anything is built: FineWeb-Edu comes first and takes hours, and only then are the notes looked for.
@@ -330,7 +328,6 @@ def _settings(
         max_train_tokens=limits.max_train_tokens,
         max_val_tokens=limits.max_val_tokens,
         shuffle_buffer=corpora.shuffle_buffer,
-        order=corpora.order,
         shard_bytes=limits.most_bytes(vocab_size),
         val_frac=texts.val_frac,
         token_dtype=limits.token_dtype,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -51,16 +51,6 @@ class CorporaFlags:
             **ranges.SHUFFLE_BUFFER.option(),
         ),
     ] = SHUFFLE_BUFFER
-    order: Annotated[
-        Literal["shuffle-buffer", "units"],
-        typer.Option(
-            "--order",
-            metavar="ORDER",
-            help="FineWeb-Edu's order. shuffle-buffer: the hub library's own, in one process; after a crash it begins "
-            "again. units: row groups at random, which --workers share and a crash does not lose.",
-            rich_help_panel=CORPORA,
-        ),
-    ] = "shuffle-buffer"
     english_only: Annotated[
         bool,
         typer.Option(

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
@@ -18,7 +18,6 @@ from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import Document, Rejected
 
 SHUFFLE_BUFFER = 10_000  # documents
-ORDERS: Final = ("shuffle-buffer", "units")  # the hub library's own, in one process; or one that workers share
 
 Row = TypeVar("Row")
 
@@ -31,7 +30,6 @@ class SourceOptions:
         dataset: for hub sources: another data set than the source's own.
         folder: for `RoamNotes`: the folder of notes.
         seed, shuffle_buffer: for sources that shuffle while they stream.
-        order: for `fineweb_edu`: one of `ORDERS`.
         english_only, max_messages: for `OpenAssistant`.
     """
 
@@ -39,7 +37,6 @@ class SourceOptions:
     folder: Path = Path("data/roam")
     seed: int = DEFAULT_SEED
     shuffle_buffer: int = SHUFFLE_BUFFER
-    order: str = ORDERS[0]
     english_only: bool = True
     max_messages: int | None = None
 

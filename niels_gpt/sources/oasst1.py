@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Self
 
@@ -23,8 +23,7 @@ from niels_gpt.ranges import MAX_MESSAGES
 from niels_gpt.sources.base import ChatSource, SourceOptions
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import Rejected
-from niels_gpt.sources.files.slices import Slice
-from niels_gpt.sources.hub_corpora import WHOLE, HubSource
+from niels_gpt.sources.hub_corpora import HubSource
 
 REPO = "OpenAssistant/oasst1"
 ROLES = {"prompter": "user", "assistant": "assistant"}
@@ -69,17 +68,6 @@ class OpenAssistant(HubSource, ChatSource):
         rows = self.dataset.rows(self.hub_split)
         found = threads(rows, str(self.dataset), english_only=self.english_only, max_messages=self.max_messages)
         return islice(found, start, None)
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: one slice, the split.
-
-        The messages of a tree may be anywhere in the split, so every smaller slice would read all of it as well.
-        """
-        yield replace(WHOLE, path=self.name)
-
-    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
-        """See `Sliceable`."""
-        return self.iterate()
 
 
 def threads(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.sources.base import ORDERS, ChatSource, SourceOptions, TextSource
-from niels_gpt.sources.hub_corpora import Dolly, FineWebEdu, FineWebEduUnits, Gutenberg, WikiText
+from niels_gpt.sources.base import ChatSource, SourceOptions, TextSource
+from niels_gpt.sources.hub_corpora import Dolly, FineWebEdu, Gutenberg, WikiText
 from niels_gpt.sources.oasst1 import OpenAssistant
 from niels_gpt.sources.roam import RoamNotes
 
@@ -18,9 +18,6 @@ SOURCES: Final[dict[str, type[TextSource] | type[ChatSource]]] = {
     "dolly15k": Dolly,
     "oasst1": OpenAssistant,
 }
-
-# Those whose order is another one in units; the others have one order.
-IN_UNITS: Final[dict[str, type[TextSource] | type[ChatSource]]] = {"fineweb_edu": FineWebEduUnits}
 
 
 def check_source_name(name: str) -> None:
@@ -36,8 +33,4 @@ def open_source(name: str, options: SourceOptions | None = None) -> TextSource |
         UsageError: an unknown name, or an option out of range.
     """
     check_source_name(name)
-    options = options or SourceOptions()
-    if options.order not in ORDERS:
-        raise UsageError(f"order is {options.order!r}; expected one of {', '.join(ORDERS)}")
-    chosen = IN_UNITS.get(name, SOURCES[name]) if options.order == "units" else SOURCES[name]
-    return chosen.from_options(options)
+    return SOURCES[name].from_options(options or SourceOptions())

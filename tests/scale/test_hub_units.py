@@ -1,10 +1,10 @@
-"""Data sets on a hub (ours, on 127.0.0.1) in units: parquet files of known sources, and any file by its URL."""
+"""Data sets on a hub (ours, on 127.0.0.1) as inputs: any file by its URL, also in units."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from niels_gpt.cache.meta import open_meta
-from niels_gpt.samples import notes_dir
-from tests import hub as local
 from tests.conftest import REPOSITORY, run_python
-from tests.hub import Hub, Repository
+from tests.hub import Fault, Hub, Repository
 from tests.test_cache_determinism import digests
 
-GUTENBERG, DOLLY, OTHER = "sedthh/gutenberg_english", "databricks/databricks-dolly-15k", "org/files"
+OTHER = "org/files"
 
 
 def parquet(rows: list[dict[str, Any]], group: int) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=group)
-    return file.getvalue()
-
-
-def books(first: int, number: int, bad: int) -> bytes:
-    notes = [path.read_text(encoding="utf-8") for path in sorted(notes_dir().rglob("*.md"))]
-    texts = [None if n == bad else notes[n % len(notes)][:1500] for n in range(first, first + number)]
-    rows = [{"TEXT": text, "SOURCE": None if text is None else "made", "METADATA": None} for text in texts]
-    schema = pa.schema([(name, pa.string()) for name in ("TEXT", "SOURCE", "METADATA")])
-    file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), file, row_group_size=4)
     return file.getvalue()
 
 
@@ -46,8 +34,6 @@ def chats(first: int, number: int) -> bytes:
 
 
 FILES = {
-    GUTENBERG: {f"data/train-0000{n}-of-00003.parquet": books(20 * n, 20, bad=27) for n in range(3)},
-    DOLLY: local.dolly(),
     OTHER: {
         "chats/a.parquet": chats(0, 10),
         "chats/b.parquet": chats(10, 10),
@@ -61,16 +47,12 @@ import sys
 from pathlib import Path
 from niels_gpt.builds.tasks import SERIAL
 from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.hub_corpora import Dolly
-from niels_gpt.sources.hub_corpora import Gutenberg
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import load_tokenizer
 from tests.scale.builds import build, units
 
 URLS = [f"hf://datasets/org/files/{name}" for name in ("chats/a.parquet", "chats/b.parquet", "text.parquet", "b.txt")]
 SOURCES = {
-    "gutenberg": ("pretrain", Gutenberg()),
-    "dolly": ("sft", Dolly()),
     "chats": ("episodes", chat_files(URLS[:2])),
     "texts": ("pretrain", TextFiles(URLS[2:])),
 }
@@ -80,7 +62,7 @@ if __name__ == "__main__":
     for name, (kind, source) in SOURCES.items():
         parts = [(part.kind, part.before) for part in source.slices(500)]
         print(name, len(parts), parts[-1], flush=True)
-        for engine, chosen in (("one", SERIAL), ("units", units(500, 2 if name == "gutenberg" else 1))):
+        for engine, chosen in (("one", SERIAL), ("units", units(500, 2 if name == "chats" else 1))):
             build(kind, source, Path(f"{name}-{engine}"), tokenizer, chosen)
 """
 
@@ -92,33 +74,30 @@ def hub() -> Iterator[Hub]:
 
 
 def test_the_bytes_of_one_process(hub: Hub, tmp_path: Path, tokenizer_dir: Path) -> None:
-    """Of known sources those of the library's own stream, whose row numbers stand in `rejected.jsonl` too."""
     (tmp_path / "run.py").write_text(BUILD)
     environment = hub.environment(tmp_path / "hf", longest_sleep=0.02)
     environment["PYTHONPATH"] += f":{REPOSITORY}"
     done = run_python("run.py", tokenizer_dir, environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     bad = {}
-    for name in ("gutenberg", "dolly", "chats", "texts"):
+    for name in ("chats", "texts"):
         whole = digests(tmp_path / f"{name}-one")
         assert digests(tmp_path / f"{name}-units") == whole
         if "rejected.jsonl" in whole:
             (line,) = (tmp_path / f"{name}-one" / "rejected.jsonl").read_text().splitlines()
             bad[name] = json.loads(line)["where"]
     commit = Repository(FILES[OTHER]).shas[-1]
-    assert bad == {"gutenberg": f"{GUTENBERG} row 27", "chats": f"hf://datasets/{OTHER}@{commit}/chats/b.parquet row 3"}
+    assert bad == {"chats": f"hf://datasets/{OTHER}@{commit}/chats/b.parquet row 3"}
     assert [line.split(maxsplit=2) for line in done.stdout.splitlines()] == [
-        ["gutenberg", "15", "('row_groups', 56)"],
-        ["dolly", "1", "('whole', 0)"],
         ["chats", "2", "('row_groups', 0)"],
         ["texts", "2", "('files', 0)"],
     ]
     meta = open_meta(tmp_path / "texts-one")
     assert sum(split["documents"] for split in meta["splits"].values()) == 21
     assert [one["name"] for one in meta["dataset_config"]["inputs"]] == ["text.parquet", "b.txt"]
-    known = [request.path for request in hub.requests if "/resolve/" in request.path and GUTENBERG in request.path]
-    assert known
-    assert all(Repository(FILES[GUTENBERG]).shas[-1] in path for path in known), "one commit, and no other"
+    read = [request.path for request in hub.requests if "/resolve/" in request.path]
+    assert read
+    assert all(commit in path for path in read), "one commit, and no other"
 
 
 COMMANDS = """
@@ -207,6 +186,42 @@ def test_commands_take_a_data_set_of_the_hub(tmp_path: Path, tokenizer_dir: Path
     assert names["now"] == ["new.md"]
     assert meta["now"]["dataset_name"] == "own/er"
     assert {path.split("/resolve/")[1].split("/")[0] for path in read} == set(repository.shas), "commits, no branch"
+
+
+FAULTS: dict[str, Callable[[], Fault]] = {
+    "429 with Retry-After": lambda: Fault("GET */resolve/*", status=429, headers={"Retry-After": "1"}, at=[1, 7]),
+    "longer than the library waits": lambda: Fault("GET */resolve/*/3.parquet", status=503, at=range(1, 9)),
+    "the interface refuses": lambda: Fault("GET /api/*", status=429, at=[1, 4]),
+    "a truncated body": lambda: Fault("GET */resolve/*", drop_after=700, at=[5, 12]),
+    "a reset": lambda: Fault("GET */resolve/*", drop_after=300, reset=True, at=[9]),
+    "a stalled body": lambda: Fault("GET */resolve/*", pause=2, at=[15]),
+}
+
+
+def test_what_passes_is_waited_out(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them in one build by two workers; damage of the data does not pass, and names the file."""
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
+    texts = [[{"text": f"text number {n} of file {file}" * 9} for n in range(20)] for file in range(6)]
+    files = {f"{file}.parquet": parquet(rows, 5) for file, rows in enumerate(texts)}
+    build = ["cache", "build-pretrain", "hf://datasets/org/files", "--tokenizer", str(tokenizer_dir), "--workers", "2"]
+    build += ["--unit-bytes", "1", "--out"]
+    with Hub({"org/files": Repository(files)}) as hub:
+        assert run_commands(hub, tmp_path, {"whole": [*build, "whole"]})["whole"][0] == 0
+        faults = [make() for make in FAULTS.values()]
+        hub.faults.extend(faults)
+        hub.requests.clear()
+        code, printed = run_commands(hub, tmp_path, {"faulty": [*build, "faulty"]})["faulty"]
+        assert code == 0, printed
+        met = {name: fault.seen >= max(fault.at or ()) for name, fault in zip(FAULTS, faults, strict=True)}
+        assert all(met.values()), met
+        assert {429, 503} <= {request.status for request in hub.requests}
+        assert digests(tmp_path / "faulty") == digests(tmp_path / "whole")
+        hub.faults.clear()
+        damaged = files["4.parquet"][:4] + bytes(400) + files["4.parquet"][404:]
+        hub.repositories["org/files"] = Repository({**files, "4.parquet": damaged})
+        code, printed = run_commands(hub, tmp_path, {"damaged": [*build, "damaged"]})["damaged"]
+        assert (code, "4.parquet: cannot be read" in printed) == (3, True), printed
+        assert not (tmp_path / "damaged").exists()
 
 
 RECIPE = """\

@@ -17,7 +17,6 @@ from typing import Any
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
 from niels_gpt.sources.files.inputs import ReadProgress
-from niels_gpt.storage.remote import RemoteFile
 from niels_gpt.storage.retries import repeated
 
 TIMEOUT_SECONDS = 30.0
@@ -76,15 +75,6 @@ class HubDataset:
             for row in _closing(iter(stream.skip(start) if start else stream)):
                 self.count.done += 1
                 yield row
-
-    def files(self, split: str) -> list[RemoteFile]:
-        """The files of a split at this commit, in the order in which their rows are streamed."""
-        check_library("datasets")
-        from datasets import load_dataset_builder
-
-        with named(self):
-            found = load_dataset_builder(self.repo, self.config, revision=self.sha).config.data_files or {}
-            return [RemoteFile(str(file)) for file in found.get(split, ())]
 
     def describe(self) -> dict[str, Any]:
         """The origin that caches record: repository, configuration and the exact commit."""

@@ -164,7 +164,7 @@ def _decoded(utf8: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, numbe
 
 # URL of a file that cannot change -> its footer, which may have megabytes and is needed for every row group.
 _footers: dict[str, Any] = {}
-_FOOTERS = 16  # two windows of files whose row groups are mixed (`hub_corpora.WINDOW_FILES`)
+_FOOTERS = 16
 
 
 def _remember_footer(path: RemoteFile, footer: Any) -> None:
