@@ -12,12 +12,10 @@ import pytest
 pytest.importorskip("torch")
 
 import niels_gpt as ng
-from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
-from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cli.main import app
 from niels_gpt.cli.paths import EXISTING, EXISTING_TOKENIZER, existing_tokenizer, in_home
 from niels_gpt.cli.terminal import run
-from niels_gpt.errors import NielsError, TokenizerError, UsageError
+from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.samples import chats_file
 from niels_gpt.tokenizer.load import is_sentencepiece
 from tests.export.sources import sft_cache
@@ -150,27 +148,6 @@ def test_a_manifest_that_was_edited(
     options = ("--to", "hf", "--out", "out") if command == ("export",) else ()
     code, error = ask(*command, "cache", *options)
     assert (code, said in error) == (3, True), error
-
-
-@pytest.mark.parametrize(
-    "opened",
-    [
-        lambda path: ng.open(path),
-        lambda path: ng.open(Path(path)),
-        lambda path: ng.loader(path, batch_size=1, sequence_length=8),
-        lambda path: ng.loader({path: 1.0}, batch_size=1, sequence_length=8),
-        lambda path: ng.convert(path, "out", to="hf"),
-        lambda path: ng.diagnose(path),
-        lambda path: ng.build(f"{path}.jsonl", "out", "tokenizer"),
-        lambda path: SFTExampleDataset(path, path, T=8, device="cpu", eot_id=4),
-        lambda path: PretrainTokenStreamDataset(path, T=8, device="cpu"),
-    ],
-    ids=["open", "Path", "loader", "mixture", "convert", "diagnose", "build", "sft", "pretrain"],
-)
-def test_a_name_with_a_nul_character(opened: Callable[[str], object]) -> None:
-    """Python itself raises ValueError for it, which names no path."""
-    with pytest.raises(NielsError, match=r"a\\x00b"):
-        opened("a\x00b")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from niels_gpt.errors import NielsError, OutputExists, StorageError, UsageError, storage_errors
+from niels_gpt.errors import NielsError, OutputExists, StorageError, storage_errors
 from niels_gpt.storage import locks
 from niels_gpt.storage.files import sync_directory
 
@@ -31,22 +31,15 @@ def real_path(target: Path) -> Path:
     """`target` through links, absolute; a directory that replaces it replaces what they lead to.
 
     Raises:
-        UsageError: no file system has such a path. OutputExists: it is a root. StorageError: the path, or a part of it,
-            cannot be examined.
+        OutputExists: it is a root. StorageError: the path, or a part of it, cannot be examined.
     """
-    if "\0" in str(target):
-        raise UsageError(f"{target}: holds a NUL character, which no path does; name another directory")
     found = Path(os.path.realpath(target))  # Path.resolve() raises for a cycle of links
     if not found.name:
-        raise _is_root(target)
+        raise OutputExists(f"{target}: a file system's root cannot be replaced; name a directory in it")
     # `lstat` fails if the name is too long or the directory may not be read: better now than after a long build.
     with storage_errors("looking for the directory", found), suppress(FileNotFoundError):
         staging_path(found).lstat()
     return found
-
-
-def _is_root(target: Path) -> OutputExists:
-    return OutputExists(f"{target}: a file system's root or mount point cannot be replaced; name a directory in it")
 
 
 def staging_path(target: Path) -> Path:
@@ -97,8 +90,6 @@ class StagedDirectory:
 
     def __init__(self, target: Path, *, manifest: str, overwrite: bool = False) -> None:
         self.target = real_path(target)
-        if self.target.is_mount():
-            raise _is_root(target)
         self.path = staging_path(self.target)
         self._replaceable = manifest if overwrite else None
         self._lock: int | None = None
