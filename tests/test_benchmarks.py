@@ -18,21 +18,3 @@ def test_a_benchmark_can_be_loaded(name: str) -> None:
     if name == "beside":
         pytest.importorskip("tml_renderers")
     importlib.import_module(f"benchmarks.{name}")
-
-
-def test_what_is_remembered_of_tools_can_be_forgotten() -> None:
-    from benchmarks.fresh import forget
-    from niels_gpt.renderers.conversation import Tools
-
-    written: list[str] = []
-
-    def declare(tools: Tools) -> str:
-        written.append(tools[0]["function"]["name"])
-        return written[-1]
-
-    offered = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-    assert [Tools([*offered]).declaration(declare) for _ in range(3)] == ["look"] * 3
-    assert written == ["look"]
-    forget()
-    assert Tools([*offered]).declaration(declare) == "look"
-    assert written == ["look"] * 2

@@ -213,19 +213,6 @@ def test_the_places_to_change_things_are_there() -> None:
             assert re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b", code, flags=re.MULTILINE), f"{path}: {name}"
 
 
-def test_a_change_is_made_in_two_files_at_most() -> None:
-    """Each row of that table names one or two files, and they are there."""
-    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = page.partition("## Where would you change")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, flags=re.MULTILINE)[1:]
-    assert len(rows) > 40
-    for question, answer in rows:
-        files = re.findall(r"`([\w/]+(?:\.(?:py|c|css|yml|xml)|/))`", answer)
-        assert 1 <= len(files) <= 2, f"{question}: {files}"
-        for file in files:
-            assert any((root / file).exists() for root in (REPOSITORY / "niels_gpt", REPOSITORY)), file
-
-
 def floors_of(drawing: str) -> list[str]:
     """The floors of a drawing with a room per line, as contracts write them; `|` continues the floor before."""
     floors: list[str] = []
@@ -246,25 +233,6 @@ def test_the_floors_on_the_page_are_those_of_the_contracts() -> None:
     assert [floors_of(drawing) for drawing in drawings] == [layers["niels_gpt"], layers["niels_gpt.renderers"]]
 
 
-def test_the_picture_of_the_readme_can_be_drawn_again(tmp_path: Path) -> None:
-    """`python docs/picture.py` is run by hand, so only a test notices that it stopped working."""
-    from docs.picture import main
-
-    main(tmp_path / "show.svg")
-    drawn, committed = (path.read_text("utf-8") for path in (tmp_path / "show.svg", REPOSITORY / "docs" / "show.svg"))
-    assert re.sub(r"[\d.]+", "", drawn.split("<defs>")[0]) == re.sub(r"[\d.]+", "", committed.split("<defs>")[0])
-    words = [set(re.findall(r">([^<>]+)</text>", picture)) for picture in (drawn, committed)]
-    assert words[0] == words[1]
-
-
-def test_the_pictures_of_concepts_are_what_the_package_draws() -> None:
-    pytest.importorskip("tokenizers")
-    from docs.drawings import HERE, drawn
-
-    for name, picture in drawn().items():
-        assert (HERE / name).read_text(encoding="utf-8") == picture, f"{name}: draw it again: python -m docs.drawings"
-
-
 @pytest.mark.parametrize("name", ["families.md", "families.html"])
 def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
     pytest.importorskip("tokenizers")
@@ -272,17 +240,6 @@ def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
 
     committed = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
     assert committed == pages()[name], "write them again: python -m docs.families"
-
-
-@needs_assets
-def test_the_page_on_templates_has_every_template() -> None:
-    from docs.templates import PAGE, groups
-
-    text = PAGE.read_text(encoding="utf-8")
-    for group, names in groups().items():
-        section = text.partition(f"\n## {group}\n")[2].partition("\n## ")[0]
-        listed = re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE)
-        assert listed == [name.rpartition("/")[2] for name in names], "write it again: python -m docs.templates"
 
 
 @pytest.mark.slow
@@ -402,12 +359,3 @@ def test_the_page_on_the_doctor(tmp_path: Path) -> None:
     for level in ("findings", "evidence", "window"):
         shown, real = shown[level][0], real[level][0]
         assert shown.keys() == real.keys()
-
-
-def test_every_conversation_that_a_template_renders_otherwise_is_listed() -> None:
-    """docs/families_beside.json: what is not equal is so by a difference of docs/deviations.md."""
-    document = json.loads((REPOSITORY / "docs" / "families_beside.json").read_text(encoding="utf-8"))
-    for name, row in document["families"].items():
-        size = row.get("later", document["about"])["conversations"]
-        for way, equal in row["equal"].items():
-            assert equal + row.get("listed", {}).get(way, 0) == size, (name, way)

@@ -193,26 +193,6 @@ def test_options_of_commands_exist(page: Path) -> None:
                     assert word.partition("=")[0] in known, f"{page.name}: {path} has no {word}"
 
 
-def test_pages_do_not_write_into_directories_of_other_pages() -> None:
-    """A reader follows several pages in one folder; a directory that another page has filled is refused."""
-    outputs: dict[str, tuple[Path, str]] = {}
-    for page in sorted(GUIDES):
-        lines = [line for block in blocks_of(page) if block.language == "sh" for line in commands(block.code)]
-        for line in lines:
-            words = shlex.split(line, comments=True)
-            if "--out" not in words:
-                continue
-            out = words[words.index("--out") + 1]
-            before = outputs.setdefault(out, (page, line))
-            # Builds find what the same command has built; exports and the rest refuse their own directory, too.
-            again = before[1] == line and "build" in words
-            assert before[0] == page or again, f"{page.name} and {before[0].name} both write {out}"
-    for out, (page, _) in outputs.items():
-        for other, (second, _) in outputs.items():
-            inside = Path(out) in Path(other).parents
-            assert not inside or page == second, f"{second.name} writes {other} into {out} of {page.name}"
-
-
 def test_every_help_page_has_an_example_of_its_own_command() -> None:
     """`preferences verify` is the function of `episodes verify`, and its page had the example of that command."""
     for path, _ in every_command():
@@ -220,24 +200,3 @@ def test_every_help_page_has_an_example_of_its_own_command() -> None:
         if command.hidden:  # `episodes show`, another name of `show`
             continue
         assert f"niels-gpt {' '.join(path)} " in f"{command.help} ", path
-
-
-def test_faults_of_guides_are_found() -> None:
-    """The comparisons above can fail."""
-    assert same("a  b\n...\nd", "x a b\nc\nd e")
-    assert not same("a b\n...\nd", "a c d")
-    path, known = options_of(["episodes", "build", "chats.jsonl"])
-    assert path == "niels-gpt episodes build"
-    assert "--tokenizer" in known
-    assert "--tokeniser" not in known
-    assert run("niels-gpt renderers no-such-renderer") == 2
-    assert run("false") == 1
-
-
-@pytest.mark.parametrize("page", sorted(GUIDES), ids=lambda page: f"{page.parent.name}/{page.stem}")
-def test_the_name_of_a_file_can_be_read(page: Path) -> None:
-    """A reader does not see the note before a block, so the text before it names the file, too."""
-    text = page.read_text(encoding="utf-8")
-    for match in re.finditer(r"<!-- file: (\S+) -->", text):
-        before = text[: match.start()].rstrip().rpartition("\n\n")[2]
-        assert f"`{match[1]}`" in before, f"{page.name}: the paragraph before {match[1]} does not name it"

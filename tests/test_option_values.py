@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from niels_gpt.errors import UsageError
 from niels_gpt.recipes.reading import set_value
-from niels_gpt.values import VALUE_HELP, name_and_value, option_value
+from niels_gpt.values import name_and_value, option_value
 
 VALUES: list[tuple[str, Any]] = [
     ("null", None),
@@ -86,13 +84,3 @@ def test_what_is_not_name_and_value(text: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--option {text}: expected NAME=VALUE")):
         name_and_value("--option", text)
     assert name_and_value("--option", "a=b=c") == ("a", "b=c")
-
-
-def test_help_texts_say_the_rule() -> None:
-    from niels_gpt.cli import exchange, options, recipes
-
-    for module in (exchange, options, recipes):
-        assert "{VALUE_HELP}" in Path(str(module.__file__)).read_text(encoding="utf-8")
-    shown = re.search(r"such as (.*); anything", VALUE_HELP)
-    assert shown is not None
-    assert [json.loads(text) for text in re.split(r", (?!2)| or ", shown[1])] == [True, 8, None, [1, 2]]

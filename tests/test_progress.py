@@ -17,15 +17,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from niels_gpt.builds import units
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.imports.run import import_episodes
 from niels_gpt.progress import Progress
-from niels_gpt.rollouts.imported_lines import import_rollouts
-from niels_gpt.scale import executor
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
@@ -33,7 +29,6 @@ from niels_gpt.sources.curation.filters import Filtered, RowFilters
 from niels_gpt.sources.files.hashed_files import fingerprint
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.tokenizer import train_tokenizer
 from tests.conftest import FakeTokenizer
 
 ROWS = 3000
@@ -127,53 +122,6 @@ def test_sources_tell_how_much_of_their_files_they_have_read(folder: Path, name:
     assert source.fraction_read() == 1.0
 
 
-@pytest.mark.parametrize("name", ["lines", "compressed", "several", "filtered", "texts"])
-def test_slices_tell_how_much_of_them_is_read(folder: Path, name: str) -> None:
-    source = SOURCES[name](folder).resolved()
-    parts = [part for part in source.slices(60_000) if part.kind != "row_groups"]
-    assert len(parts) == 1 if name == "compressed" else len(parts) > 2
-    for part in parts:
-        shares = [source.fraction_read() or 0.0 for _ in source.read(part)]
-        assert shares == sorted(shares)
-        assert source.fraction_read() == 1.0
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("file", ["a.jsonl", "b.jsonl.gz"])
-def test_units_that_are_not_finished_are_part_of_the_progress(
-    folder: Path, tmp_path: Path, fake: FakeTokenizer, monkeypatch: pytest.MonkeyPatch, workers: int, file: str
-) -> None:
-    monkeypatch.setattr(units, "REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(executor, "LOOK_SECONDS", 0.002)
-    heard, fake.vocab_size = Heard(), 60_000
-    runner = UnitExecutor(LocalRunner(workers), slice_bytes=150_000)
-    build_episodes(ChatFile(folder / file), tmp_path / "o", encoder=fake, executor=runner, progress=heard)
-    assert heard.shares == sorted(heard.shares)
-    assert heard.shares[-1] == 1.0
-    if workers == 1 and file == "a.jsonl":  # processes take the seconds of the real setting
-        assert any(0 < share < 0.4 for share in heard.shares)
-    _, unit, _, tokens = heard.phase("o")
-    assert unit == "tokens"
-    assert abs(heard.totals("o")[-1] - tokens) <= 1
-    assert [path.name for path in tmp_path.iterdir()] == ["o"], "nothing is left of what units told"
-
-
-def test_an_attempt_tells_its_share_and_withdraws_it(folder: Path, tmp_path: Path) -> None:
-    source = ChatFile(folder / "a.jsonl").resolved()
-    part = next(iter(source.slices(1 << 30)))
-    (tmp_path / units.ATTEMPTS).mkdir()
-    unit_task = units.UnitTask(0, part, tmp_path)
-    assert unit_task.share_done() == 0.0
-    rows = source.read(part)
-    next(rows)
-    units._report_share(source, unit_task, 0.0)
-    assert 0 < unit_task.share_done() < 1
-    unit_task.share_path.write_text("0.")  # half written
-    assert unit_task.share_done() == 0.0
-    unit_task.path.mkdir()
-    assert unit_task.share_done() == 1.0
-
-
 def test_hashing_verifying_publishing_and_fetching_count_bytes(
     folder: Path, tmp_path: Path, fake: FakeTokenizer
 ) -> None:
@@ -240,20 +188,6 @@ def test_imports_know_how_many_tokens_come(folder: Path, tmp_path: Path) -> None
         assert heard.phases[-1][1:] == ["tokens", tokens, tokens], name  # after the files are hashed, in bytes
 
 
-def test_rollouts_and_tokenizers_expect_what_their_files_hold(folder: Path, tmp_path: Path) -> None:
-    row = {"prompt_ids": [1, 2], "completion_ids": [3], "logprobs": [-0.5], "reward": 1.0}
-    (tmp_path / "r.jsonl").write_text((json.dumps(row) + "\n") * 500)
-    heard = Heard()
-    import_rollouts([tmp_path / "r.jsonl"], tmp_path / "o", progress=heard)
-    assert heard.totals("o")[-1] == 500
-    assert min(heard.totals("o")) > 300
-    heard = Heard()
-    files = [folder / "text.jsonl", folder / "large.txt"]
-    train_tokenizer(files, tmp_path / "t", vocab_size=300, max_lines=2000, progress=heard)
-    assert heard.phase("reading")[3] == 400_000 + ROWS
-    assert heard.totals("reading")
-
-
 def frames(command: list[str], folder: Path) -> str:
     """What a command writes in a terminal of 150 columns, without the codes that move the cursor."""
     child, terminal = pty.fork()
@@ -277,17 +211,3 @@ def test_a_terminal_shows_the_total_and_the_time_left(folder: Path, tmp_path: Pa
     assert re.search(r"hashing the input .* of 0\.\d MB .*left", shown)
     assert re.search(r"\bo ━.*tokens.* 0:00:0\d", shown)
     assert "o is complete" in shown
-
-
-def test_an_attempt_at_preferences_tells_its_share(tmp_path: Path) -> None:
-    """Their files were no `Source`, so that a build told nothing until its first unit was finished."""
-    row = {"prompt": "2 + 2?", "chosen": "4", "rejected": "It is 5. " * 20}
-    (tmp_path / "p.jsonl").write_text(f"{json.dumps(row)}\n" * ROWS)
-    source = preference_files([tmp_path / "p.jsonl"]).resolved()
-    part = next(iter(source.slices(1 << 30)))
-    (tmp_path / units.ATTEMPTS).mkdir()
-    unit_task = units.UnitTask(0, part, tmp_path)
-    rows = source.read(part)
-    next(rows)
-    units._report_share(source, unit_task, 0.0)
-    assert 0 < unit_task.share_done() < 1

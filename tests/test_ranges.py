@@ -98,14 +98,6 @@ NUMBERS = list(numbers())
 COMMAND = typer.main.get_command(app)
 
 
-def test_the_walk_finds_the_commands_and_their_numbers() -> None:
-    found = {command for command, *_ in NUMBERS}
-    assert {"demo", "show", "render", "explore", "tokenizer train", "export", "import", "doctor"} <= found
-    assert {f"cache {name}" for name in ("build-sft", "build-pretrain", "build-all")} <= found
-    assert {f"episodes {name}" for name in ("build", "pack", "info", "verify", "show")} <= found
-    assert len(NUMBERS) > 60
-
-
 @pytest.mark.parametrize(("command", "flag", "line", "fraction"), NUMBERS, ids=[" ".join(n[:2]) for n in NUMBERS])
 def test_every_numeric_option_of_every_command_refuses_what_is_out_of_range(
     command: str, flag: str, line: list[str], fraction: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,9 +12,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
-import niels_gpt as ng
 from tests.conftest import REPOSITORY
-from tests.test_ranges import commands
 
 pytest.importorskip("material", reason="the extra docs is not installed")
 pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
@@ -87,56 +85,3 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert not [address for address in Page(file).loaded if urlsplit(address).netloc], file
     for file in site.rglob("*.css"):
         assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)]*", file.read_text(encoding="utf-8")), file
-
-
-def test_every_page_is_in_the_navigation(site: Path) -> None:
-    linked = {urljoin(f"{HOST}/", link).partition("#")[0] for link in Page(site / "index.html").links}
-    pages = [file for file in site.rglob("index.html") if "repository" not in file.relative_to(site).parts]
-    assert len(pages) > 25
-    for file in pages:
-        address = file.relative_to(site).as_posix().removesuffix("index.html")
-        assert f"{HOST}/{address}" in linked, f"{address} is not in the navigation of mkdocs.yml"
-
-
-def test_pages_that_are_written_when_the_site_is_built(site: Path) -> None:
-    """The commands, the functions of `import niels_gpt as ng`, the notebooks with what their cells gave, the files."""
-    sections = Page(site / "reference" / "commands" / "index.html").anchors
-    paths = [path for path, _ in commands()]
-    assert len(paths) > 25
-    assert {"-".join(("niels-gpt", *path)).replace(" ", "-") for path in paths} <= sections
-    functions = Page(site / "reference" / "index.html").anchors
-    assert {"niels_gpt.renderers.loss.LossOn", *(f"niels_gpt.api.{name}" for name in ng.__all__[1:])} <= functions
-    for notebook in (REPOSITORY / "docs" / "notebooks").glob("*.ipynb"):
-        assert "ng-trained" in (site / "notebooks" / notebook.stem / "index.html").read_text(encoding="utf-8")
-        assert (site / "notebooks" / notebook.name).is_file()
-    shown = (site / "repository" / "examples" / "torch_loop.py" / "index.html").read_text(encoding="utf-8")
-    assert "argparse" in shown
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            "[a](nowhere.md), [b](index.md#nowhere), [c][niels_gpt.nowhere]",
-            (
-                "a link 'nowhere.md', but the target is not found",
-                "a link 'index.md#nowhere', but there is no such anchor",
-                "Could not find cross-reference target 'niels_gpt.nowhere'",
-            ),
-        ),
-        ("[a](../nowhere.py)", ("link to ../nowhere.py, which is not a file",)),
-        # Not a name of our package, all of which would be read to look for it.
-        ("::: nowhere.at_all", ("Could not collect 'nowhere.at_all'",)),
-    ],
-)
-def test_faults_of_pages_are_found(tmp_path: Path, text: str, told: tuple[str, ...]) -> None:
-    """A page with the settings of our site."""
-    settings = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[0]
-    settings = settings.replace("docs/mkdocs_hooks.py", str(REPOSITORY / "docs" / "mkdocs_hooks.py"))
-    (tmp_path / "mkdocs.yml").write_text(settings, encoding="utf-8")
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "index.md").write_text(f"# Title\n\n{text}\n", encoding="utf-8")
-    done = build(tmp_path / "mkdocs.yml", tmp_path / "site")
-    assert done.returncode != 0
-    for line in told:
-        assert line in done.stderr

@@ -12,14 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.cache.build_cache import build_pretrain_cache
-from niels_gpt.cache.formats import UNLIMITED_TOKENS
 from niels_gpt.cli import terminal
 from niels_gpt.cli.terminal import ShownProgress
-from niels_gpt.progress import Progress
-from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.roam import RoamNotes
-from tests.conftest import FakeTokenizer
+from niels_gpt.samples import chats_file
 
 
 class Clock:
@@ -46,34 +41,6 @@ def test_plain_lines_tell_rate_and_time_left(
     first, second = capsys.readouterr().err.splitlines()
     assert first == "notes: 600 tokens, 100 tokens/s"
     assert second == "notes: 1,200 of about 2,400 tokens, 100 tokens/s, about 12 s left"
-
-
-def test_the_share_that_is_done_decides_the_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(terminal, "time", clock)
-    with ShownProgress() as progress:
-        progress.begin("chats", unit="tokens")
-        progress.reached(0.25)
-        clock.now = 6
-        progress.advance(0)  # nothing of the output is there yet
-        progress.reached(0.2)  # an attempt began again
-        clock.now = 12
-        progress.advance(600)
-    first, second, *_ = capsys.readouterr().err.splitlines()
-    assert first == "chats: 0 tokens, 25%, about 18 s left"
-    assert second == "chats: 600 tokens, 50 tokens/s, 25%, about 36 s left"
-
-
-def test_bytes_are_told_in_megabytes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
-    monkeypatch.setattr(terminal, "time", clock)
-    with ShownProgress() as progress:
-        progress.begin("reading", total=60_000_000, unit="bytes")
-        clock.now = 6
-        progress.advance(30_000_000)
-    assert capsys.readouterr().err.splitlines() == ["reading: 30.0 of 60.0 MB, 5.0 MB/s, about 6 s left"]
 
 
 def test_lines_come_where_nothing_advances(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,76 +83,6 @@ def test_the_last_line_tells_the_whole_count(
         phase(progress, 14)
         raise KeyError
     assert len(capsys.readouterr().err.splitlines()) == 1, "what broke off has no whole count"
-
-
-def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    # rich reads the mapping that was `os.environ` when it was imported; `datasets` puts another one in its place.
-    monkeypatch.setattr("rich.console.Console._environ", {"FORCE_COLOR": "1", "COLUMNS": "150", "TERM": "xterm"})
-    monkeypatch.setenv("COLUMNS", "150")
-    with ShownProgress() as progress:
-        progress.begin("notes", unit="tokens")
-        progress.advance(600)
-        assert progress._bar is not None
-        progress._bar.refresh()
-        assert "left" not in capsys.readouterr().err, "without a total there is no time left"
-        progress.expect(2400)
-        time.sleep(0.11)
-        progress.advance(0)
-        progress._bar.refresh()
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
-    assert "600 of about 2,400 tokens" in shown
-    assert "left" in shown
-
-
-@pytest.mark.parametrize(("done", "total"), [(32_718, 32_718), (1_234_567_890, 23_456_789_012)])
-def test_a_bar_fits_80_columns(
-    done: int, total: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Times were cut off, as `0:0… left, 0:00:…`."""
-    monkeypatch.setattr("rich.console.Console._environ", {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"})
-    monkeypatch.setenv("COLUMNS", "80")
-    with ShownProgress() as progress:
-        progress.begin("episodes", unit="tokens")
-        progress._started -= 600
-        progress.expect(total)
-        progress.advance(done)
-        time.sleep(0.11)
-        progress.advance(0)
-        assert progress._bar is not None
-        progress._bar.refresh()
-    assert "…" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("budget", [UNLIMITED_TOKENS, 200_000_000, 5_000])
-def test_builds_expect_what_the_source_s_share_tells(budget: int, tmp_path: object, fake: FakeTokenizer) -> None:
-    """Of a large budget, the time left was that of the budget, however little text there was."""
-
-    class Heard(Progress):
-        def __init__(self) -> None:
-            self.totals: list[int] = []
-
-        def expect(self, total: int) -> None:
-            self.totals.append(total)
-
-    fake.vocab_size = 60_000
-    source, heard = RoamNotes(notes_dir()), Heard()
-    options = {
-        "max_train_tokens": budget,
-        "max_val_tokens": 0,
-        "shard_bytes": 1 << 20,
-        "shuffle_buffer": None,
-    }
-    build_pretrain_cache(
-        source.iterate(),
-        f"{tmp_path}/c",
-        tokenizer=fake,
-        seed=0,
-        fraction_read=source.fraction_read,
-        progress=heard,
-        **options,
-    )
-    assert source.fraction_read() == 1.0
-    assert 10_000 < heard.totals[-1] < 1_000_000 or heard.totals[-1] == budget == 5_000
 
 
 def test_a_reader_that_leaves_is_no_failure() -> None:

@@ -26,14 +26,10 @@ from niels_gpt.errors import UsageError
 from niels_gpt.format.display import BatchView, rows_of_batch
 from niels_gpt.token_display import (
     CONTEXT,
-    CSS,
     KINDS,
-    NOTEBOOK_STYLES,
-    STYLES,
     TRAINED,
     TokenRow,
     TokenSpelling,
-    ansi_code,
     notebook_html,
     spelling_of,
     terminal_text,
@@ -100,12 +96,6 @@ def test_a_batch_shows_text_where_a_tokenizer_is_passed(dataset: Path, capsys: p
     assert "10 11 \x1b[1;30;42m12 13 \x1b[0m" in capsys.readouterr().out
     with pytest.raises(UsageError, match=r"decode\(ids\)"):
         batch.show(3)
-
-
-def test_repr_of_a_batch_does_not_change_with_the_device_of_standard_output(dataset: Path) -> None:
-    batch = batch_of(dataset)
-    assert repr(batch) == "<EpisodeBatch: 3 x 8, 9 tokens, 4 trained, 3 episodes, on cpu>"
-    assert str(batch) == repr(batch)  # standard output is no terminal here
 
 
 def test_print_in_a_real_terminal_is_in_colour(dataset: Path) -> None:
@@ -197,11 +187,6 @@ def test_stored_rows_and_datasets_show_their_first_tokens(dataset: Path, capsys:
     assert [row.ids.tolist() for row in pickle.loads(pickle.dumps(opened)).splits["train"]] == IDS
 
 
-class FakeText:
-    def __call__(self, token: int) -> str:
-        return word(token)
-
-
 def test_stored_rows_show_text_where_the_dataset_has_its_tokenizer(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,24 +248,6 @@ def test_texts_begin_where_segments_change(segments: list[int]) -> None:
     assert all(len(set(part)) == 1 for part in parts)
     assert all(before[0] != after[0] for before, after in pairwise(parts))
     assert {KINDS[kind] for kind in row.kinds} == {KINDS[CONTEXT]}
-
-
-def test_terminals_show_the_same_colours_with_and_without_rich() -> None:
-    """`niels-gpt show` writes through rich, `print(rendered)` without it."""
-    from rich.color import ColorSystem
-    from rich.style import Style
-
-    styles = {*STYLES.values(), "bold cyan", "bright_red on bright_white", "white on black"}
-    for style in styles - {"default"}:
-        shown = Style.parse(style).render("x", color_system=ColorSystem.STANDARD)
-        assert shown == f"\x1b[{ansi_code(style)}mx\x1b[0m", style
-    assert ansi_code("default") == ""  # rich writes 39, which sets the terminal's own colour; no code keeps it
-
-
-def test_notebooks_show_every_kind_in_its_style() -> None:
-    for kind, rules in NOTEBOOK_STYLES.items():
-        assert (f".ng-{kind} {{ {rules} }}" in CSS) == bool(rules)
-    assert NOTEBOOK_STYLES.keys() == STYLES.keys() == set(KINDS)
 
 
 def test_characters_of_several_tokens() -> None:

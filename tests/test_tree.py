@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -28,18 +26,4 @@ def test_no_path_of_one_machine_is_in_the_tree() -> None:
     assert not found, "\n".join(found)
 
 
-PACKAGE = REPOSITORY / "niels_gpt"
 # The package's own rooms and modules are on the architecture page; a family is named by its file.
-WITHOUT_MAP = (PACKAGE, PACKAGE / "renderers" / "families")
-
-
-@pytest.mark.parametrize(
-    "room",
-    [path.parent for path in sorted(PACKAGE.rglob("__init__.py")) if path.parent not in WITHOUT_MAP],
-    ids=lambda room: str(room.relative_to(PACKAGE)),
-)
-def test_the_map_of_a_room_names_all_files(room: Path) -> None:
-    """Whoever opens a folder reads in its `__init__.py` what each file is for."""
-    shown = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
-    modules = [path.stem for path in sorted(room.glob("*.py")) if path.stem != "__init__"]
-    assert [name for name in modules if not re.search(rf"\b{name}\b", shown)] == []

@@ -81,30 +81,6 @@ def test_tab_in_bash(bash: Any, typed: str, words: str) -> None:
     bash.expect_exact("".join(f"<{word}>" for word in words.split()))
 
 
-def test_fish_offers_the_same(tmp_path: Path) -> None:
-    if shutil.which("fish") is None:
-        pytest.skip("no fish")
-    (tmp_path / "completion.fish").write_text(script("fish"))
-    code = "source completion.fish; complete -C 'niels-gpt episodes '"
-    home = environment(HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
-    done = subprocess.run(["fish", "-c", code], cwd=tmp_path, env=home, capture_output=True, text=True, check=False)
-    names = [line.split("\t")[0] for line in done.stdout.splitlines()]
-    assert names == ["build", "config", "info", "pack", "verify"]
-
-
-def test_tab_in_zsh(tmp_path: Path) -> None:
-    pexpect = pytest.importorskip("pexpect")
-    if shutil.which("zsh") is None:
-        pytest.skip("no zsh")
-    (tmp_path / "completion.zsh").write_text(script("zsh"))
-    zsh = pexpect.spawn("zsh", ["-f", "-i"], cwd=str(tmp_path), env=environment(), **TERMINAL)
-    zsh.sendline(f"autoload -U compinit; compinit -D -u; source completion.zsh; {INSTEAD}; echo load''ed")
-    zsh.expect("\nloaded")
-    zsh.sendline("niels-gpt episodes veri\t")
-    zsh.expect_exact("<episodes><verify>")
-    zsh.terminate(force=True)
-
-
 def test_commands_are_offered_by_their_first_words() -> None:
     assert offered("niels-gpt ") == [name for name in COMMANDS if " " not in name]
 
@@ -113,11 +89,3 @@ def test_renderers_are_offered_and_the_options_of_the_one_that_is_named() -> Non
     assert offered("niels-gpt render x --renderer ") == ["auto", *FAMILIES, "template"]
     assert "enable_thinking=" in offered("niels-gpt render x --renderer qwen3 --renderer-option ")
     assert "double-bos" in offered("niels-gpt rules d")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [("niels-gpt nonsense --vers", ["--version"]), ("niels-gpt show x --tokenizr 3 --spl", ["--split"])],
-)
-def test_a_wrong_word_before_is_no_error_while_a_line_is_typed(words: str, expected: list[str]) -> None:
-    assert offered(words) == expected

@@ -51,35 +51,3 @@ def test_the_page_is_what_the_script_writes() -> None:
     if sys.platform != "linux" or sys.version_info[:2] != (3, 11) or found != {name: pinned[name] for name in found}:
         pytest.skip("written on Linux with Python 3.11 and the versions of constraints.txt")
     assert licences.page() == PAGE, "write it again: python -m docs.licences"
-
-
-@pytest.mark.parametrize(
-    ("told", "licence"),
-    [
-        ({"License-Expression": "MIT AND MPL-2.0", "License": "x"}, "MIT AND MPL-2.0"),
-        ({"License": "Apache 2.0 License"}, "Apache-2.0"),
-        ({"License": "BSD-3-Clause"}, "BSD-3-Clause"),
-        ({"License": "\nThe MIT License\n\nPermission is hereby granted"}, "MIT"),
-        ({"Classifier": "License :: OSI Approved :: Mozilla Public License 2.0 (MPL 2.0)"}, "MPL-2.0"),
-        ({"Classifier": "License :: Other/Proprietary License"}, "Other/Proprietary License"),
-        ({}, "not named in its metadata"),
-    ],
-)
-def test_a_licence_is_read_from_each_place_where_metadata_has_it(told: dict[str, str], licence: str) -> None:
-    from email.message import Message
-    from importlib.metadata import Distribution
-
-    class Installed(Distribution):
-        metadata = Message()
-
-        def read_text(self, filename: str) -> None:
-            return None
-
-        def locate_file(self, path: object) -> None:  # type: ignore[override]
-            return None
-
-    library = Installed()
-    library.metadata = Message()
-    for name, value in told.items():
-        library.metadata[name] = value
-    assert licences.licence_of(library) == licence

@@ -7,9 +7,8 @@ import shutil
 import subprocess
 
 import pytest
-import typer
 
-from niels_gpt.cli.main import COMMANDS, app
+from niels_gpt.cli.main import COMMANDS
 from tests.test_ranges import commands
 
 
@@ -31,18 +30,3 @@ def test_every_command_and_every_option_is_on_it(shown: str) -> None:
     for name in ("--renderer-option NAME=VALUE", "--seed, --shuffle INTEGER", "--browser / --no-browser"):
         assert f"\n       {name}\n" in shown
     assert [panel for panel in {entry.panel for entry in COMMANDS.values()} if panel.upper() not in shown] == []
-
-
-def test_texts_are_shown_as_they_are(shown: str) -> None:
-    """Hyphens can be searched and copied, quotes and backslashes are no commands of roff."""
-    assert "Example: niels-gpt demo --out /tmp/demo" in shown
-    assert "niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl" in shown
-    assert "\\[" not in shown
-
-
-def test_all_exit_codes_are_on_it(shown: str) -> None:
-    """Those that `niels-gpt --help` names, and those of the signals that end a command."""
-    named = set(re.findall(r"\b\d+(?= [a-z])", typer.main.get_command(app).epilog or ""))
-    assert {"0", "1", "2", "3", "4", "130", "143"} <= named
-    below = shown.partition("EXIT STATUS")[2].partition("ENVIRONMENT")[0]
-    assert named | {"129"} <= set(re.findall(r"^       (\d+) ", below, flags=re.MULTILINE)), below
