@@ -72,7 +72,7 @@ def _compile(sources: list[Path], built: Path) -> None:
     extension = Extension("niels_gpt._kernel", list(map(str, sources)), extra_compile_args=flags, py_limited_api=True)
     command = build_ext(Distribution({"ext_modules": [extension]}))
     with tempfile.TemporaryDirectory(dir=built.parent.parent, prefix=".kernel-") as folder:
-        command.build_temp = command.build_lib = folder
+        command.build_temp, command.build_lib = f"{folder}/objects", folder  # apart: objects are named _kernel*, too
         command.ensure_finalized()
         command.run()
         next(Path(folder).glob("niels_gpt/_kernel*")).replace(built)
