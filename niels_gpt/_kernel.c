@@ -1,7 +1,6 @@
 /* The native kernel: the loops over messages, pieces and tokens.
  *
  *   _kernel_messages.c   copies and checks messages                     (messages.py, renderers/conversation.py)
- *   _kernel_json.c       writes and recognises JSON                     (renderers/conversation.py)
  *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
  *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
  *
@@ -83,8 +82,6 @@ static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS, encode_doc},
     {"copied", copied, METH_O, copied_doc},
     {"plain_roles", plain_roles, METH_VARARGS, plain_roles_doc},
-    {"json_text", json_text, METH_O, json_text_doc},
-    {"is_json", is_json, METH_O, is_json_doc},
     {NULL, NULL, 0, NULL},
 };
 

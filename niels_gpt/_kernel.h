@@ -17,11 +17,6 @@ extern const char copied_doc[], plain_roles_doc[];
 PyObject *copied(PyObject *module, PyObject *messages);
 PyObject *plain_roles(PyObject *module, PyObject *args);
 
-/* _kernel_json.c */
-extern const char json_text_doc[], is_json_doc[];
-PyObject *json_text(PyObject *module, PyObject *value);
-PyObject *is_json(PyObject *module, PyObject *text);
-
 /* _kernel_layout.c: `make_layout` returns a new tuple of bytes objects, in the order of this enum, which is that of
  * `fast_path.BatchLayout`. */
 enum {

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import importlib.machinery
 import importlib.util
-import json
 import os
 import random
 import shutil
@@ -115,7 +114,7 @@ def fuzz(kernel: ModuleType, seconds: float, first: int, inputs: int | None) -> 
     while time.monotonic() < stop and (inputs is None or seed < first + inputs):
         rng = random.Random(seed)
         try:
-            kinds = (well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json)
+            kinds = (well_formed, well_formed, hostile_lists, hostile_arrays, plain_messages)
             accepted += rng.choice(kinds)(kernel, rng)
         except AssertionError as error:
             raise SystemExit(f"seed {seed}: {error!r}") from error
@@ -230,8 +229,8 @@ def hostile_arrays(kernel: ModuleType, rng: random.Random) -> bool:
     return True
 
 
-def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
-    """Messages and values of any kind; what the kernel does not leave to Python must be as Python has it."""
+def plain_messages(kernel: ModuleType, rng: random.Random) -> bool:
+    """Messages of any kind; what the kernel does not leave to Python must be as Python has it."""
     given = [odd_values.message(rng) for _ in range(rng.randint(0, 4))]
     copies = kernel.copied(given)
     assert repr(copies) == repr(list(map(odd_values.copied, given))), "copies"
@@ -239,18 +238,8 @@ def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
     assert roles in (None, [message and message["role"] for message in copies]), "roles"
     turns = odd_values.turns(rng)
     assert kernel.plain_roles(turns, odd_values.ROLES) in (None, [message["role"] for message in turns]), "roles"
-    value, text = odd_values.value(rng), odd_values.json_like(rng)
-    written = kernel.json_text(value)
-    assert written is None or written == json.dumps(value, ensure_ascii=False), "JSON"
-    if kernel.is_json(text):
-        json.loads(text)
-    for wrong in (value, text, given):
-        for function in (
-            kernel.copied,
-            kernel.json_text,
-            kernel.is_json,
-            lambda one: kernel.plain_roles(one, ("user",)),
-        ):
+    for wrong in (odd_values.value(rng), given):
+        for function in (kernel.copied, lambda one: kernel.plain_roles(one, ("user",))):
             with contextlib.suppress(TypeError):
                 function(wrong)
     return True

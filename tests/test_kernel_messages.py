@@ -1,10 +1,9 @@
-"""The kernel's functions that read messages and JSON do as Python does, or leave it to Python."""
+"""The kernel's functions that read messages do as Python does, or leave it to Python."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import json
 import random
 from types import ModuleType
 from typing import Any
@@ -111,101 +110,6 @@ def test_a_view_is_the_same_without_the_kernel(kernel: ModuleType, seed: int) ->
     assert told[0] == told[1]
 
 
-@settings(max_examples=300, deadline=None)
-@given(seed=SEEDS)
-def test_tools_are_the_same_without_the_kernel(kernel: ModuleType, seed: int) -> None:
-    rng = random.Random(seed)
-    tools: list[Any] = [odd_values.value(rng) for _ in range(rng.choice((0, 0, 1)))]
-    for _ in range(rng.choice((1, 2))):
-        tool = {"name": rng.choice(odd_values.TEXTS), "parameters": odd_values.value(rng)}
-        tools.append(tool if rng.random() < 0.3 else {"type": "function", "function": tool})
-    told = []
-    for used in (kernel, kernel, None, None):  # what is seen twice is stored
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(chat, "native", lambda used=used: used)
-            try:
-                made = chat.tools_of(tools)
-                told.append((typed(made), made and list(made.json_texts)))
-            except MessageError as error:
-                told.append(str(error))
-    assert told == [told[0]] * 4
-
-
-@settings(max_examples=600, deadline=None)
-@given(seed=SEEDS)
-def test_json_is_that_of_python(kernel: ModuleType, seed: int) -> None:
-    value = odd_values.value(random.Random(seed))
-    written = kernel.json_text(value)
-    if written is not None:
-        assert written == json.dumps(value, ensure_ascii=False)
-    else:
-        assert not known_to_the_kernel(value)
-
-
-def known_to_the_kernel(value: Any) -> bool:
-    """Plain types, numbers that are finite and fit into 64 bits, texts that can be written."""
-    if type(value) is dict:
-        return all(type(key) is str and known_to_the_kernel(key) and known_to_the_kernel(value[key]) for key in value)
-    if type(value) is list:
-        return all(map(known_to_the_kernel, value))
-    if type(value) is str:
-        return not any(0xD800 <= ord(character) < 0xE000 for character in value)
-    if type(value) is int:
-        return -(2**63) <= value < 2**63
-    return value is None or type(value) is bool or (type(value) is float and abs(value) < float("inf"))
-
-
-@settings(max_examples=800, deadline=None)
-@given(seed=SEEDS)
-def test_what_the_kernel_calls_json_is_json(kernel: ModuleType, seed: int) -> None:
-    text = odd_values.json_like(random.Random(seed))
-    if kernel.is_json(text):
-        json.dumps(json.loads(text), ensure_ascii=False).encode()  # neither may raise
-
-
-@pytest.mark.parametrize(
-    ("text", "known"),
-    [
-        ('{"a": [1, -2.5e+3, "x\\n", true, false, null], "b": {}}', True),
-        (" [ ] ", True),
-        ("0", True),
-        ("-0.5E7", True),
-        ("", False),
-        ("01", False),
-        ("1.", False),
-        (".5", False),
-        ("+1", False),
-        ("-", False),
-        ("[1,]", False),
-        ('{"a":1,}', False),
-        ('{"a"}', False),
-        ("{1: 2}", False),
-        ("'a'", False),
-        ('"a', False),
-        ('"\t"', False),
-        ('"\\x"', False),
-        ('"\\u0041"', False),
-        ("NaN", False),
-        ("tru", False),
-        ("[] []", False),
-        ("[" * 1000 + "]" * 1000, False),
-        ("9" * 5000, False),
-        ("\ufeff{}", False),
-    ],
-)
-def test_which_texts_are_json(kernel: ModuleType, text: str, known: bool) -> None:
-    assert kernel.is_json(text) is known
-
-
-def test_deep_values_are_left_to_python(kernel: ModuleType) -> None:
-    value: Any = 1
-    for _ in range(100_000):
-        value = [value]
-    assert kernel.json_text(value) is None
-    with pytest.raises(MessageError, match="is not JSON"):
-        chat.to_json(value)
-
-
 @pytest.mark.parametrize("wrong", [None, (), "x", {}, 3])
 def test_copied_takes_lists(kernel: ModuleType, wrong: Any) -> None:
     with pytest.raises(TypeError, match="messages must be a list"):
@@ -220,17 +124,12 @@ def test_nothing_leaks(kernel: ModuleType) -> None:
     """Ten thousand odd inputs leave no object behind."""
     rng = random.Random(5)
     some = [[odd_values.message(rng) for _ in range(3)] for _ in range(200)]
-    values, texts = [odd_values.value(rng) for _ in range(200)], [odd_values.json_like(rng) for _ in range(200)]
 
     def all_once() -> None:
         for given_ in some:
             copies = kernel.copied(given_)
             kernel.plain_roles([one for one in copies if one is not None], ("user", "assistant"))
             kernel.plain_roles(odd_values.turns(random.Random(len(given_))), ROLES)
-        for value in values:
-            kernel.json_text(value)
-        for text in texts:
-            kernel.is_json(text)
 
     all_once()
     gc.collect()

@@ -7,6 +7,7 @@ tool call. `check_roles` refuses messages that no grammar has a place for; `to_j
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -296,10 +297,7 @@ class Call(NamedTuple):
             MessageError: the text is not JSON (`wrong_arguments`).
         """
         if isinstance(self.arguments, str):
-            kernel = native()
-            # The kernel only says yes or no; Python's decoder says what is wrong, or takes what the kernel does not.
-            if kernel is None or not kernel.is_json(self.arguments):
-                self._parse(self.arguments)
+            self._parse(self.arguments)
             return self.arguments
         return to_json(self.arguments, self.where + ".arguments")
 
@@ -338,12 +336,6 @@ def refuse_constant(constant: str) -> Any:
 # ---- tools
 
 
-# (function, JSON of the tools) -> the text that the function writes of them. Most conversations of a dataset offer the
-# same few tools, and a declaration takes longer than the rest of a short conversation.
-_DECLARATIONS: dict[tuple[Callable[[Tools], str], tuple[str, ...]], str] = {}
-_MOST_DECLARATIONS = 1024
-
-
 class Tools(list[dict[str, Any]]):
     """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
 
@@ -378,27 +370,30 @@ class Tools(list[dict[str, Any]]):
                 raise MessageError("wrong_tools", str(error)) from error
             self.append(tool)
         self.json_texts = tuple(texts)
+        self._declarations: dict[Callable[[Tools], str], str] = {}
 
     def declaration(self, declare: Callable[[Tools], str]) -> str:
-        """The text `declare(self)`, computed once for all conversations with these tools.
+        """The text `declare(self)`, computed once for all conversations with these tools; see `tools_of`.
 
         Args:
-            declare: a plain function. The cache lives as long as the process, so a bound method would keep its
-                renderer, and with it a tokenizer, in memory.
+            declare: a plain function. What `tools_of` remembers lives as long as the process, so a bound method would
+                keep its renderer, and with it a tokenizer, in memory.
         """
-        key = declare, self.json_texts
-        text = _DECLARATIONS.get(key)
+        text = self._declarations.get(declare)
         if text is None:
-            # All at once: a dataset with more sets of tools than this has few that come again, and an order of use
-            # would cost each of the others.
-            if len(_DECLARATIONS) >= _MOST_DECLARATIONS:
-                _DECLARATIONS.clear()
-            text = _DECLARATIONS[key] = declare(self)
+            text = self._declarations[declare] = declare(self)
         return text
 
 
+# The tools of a caller, by `marshal`, which tells 1, 1.0 and True apart, and the order of keys -> `Tools` made of them.
+# Most conversations of a dataset offer the same few tools, whose JSON and declaration take longer to write than the
+# rest of a short conversation.
+_TOOLS: dict[bytes, Tools] = {}
+_MOST_TOOLS = 1024
+
+
 def tools_of(tools: Any) -> Tools | None:
-    """What a caller passed as tools, as `Tools`; `None` for none.
+    """What a caller passed as tools, as `Tools`; `None` for none. Of equal tools they are the same object.
 
     Raises:
         MessageError: `wrong_tools`: not a list, or as `Tools`.
@@ -412,7 +407,22 @@ def tools_of(tools: Any) -> Tools | None:
         raise MessageError(
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
-    return Tools(tools)
+    try:
+        key = marshal.dumps(tools, 2)  # later versions write equal values in several ways
+    except ValueError:  # it holds something else than Python's own types
+        return Tools(tools)
+    known = _TOOLS.get(key)
+    if known is None:
+        try:
+            known = Tools(marshal.loads(key))  # a copy, because the caller may change its own
+        except MessageError:
+            return Tools(tools)  # says what is wrong; or they hold numpy's numbers, which are bytes for `marshal`
+        # All at once: a dataset with more sets of tools than this has few that come again, and an order of use would
+        # cost each of the others.
+        if len(_TOOLS) >= _MOST_TOOLS:
+            _TOOLS.clear()
+        _TOOLS[key] = known
+    return known
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
@@ -423,6 +433,9 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 # ---- JSON
 
 
+_WRITER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # `json.dumps` would make one at each call
+
+
 def to_json(value: Any, where: str = "a tool") -> str:
     """JSON as the `tojson` filter of chat templates writes it in Transformers: not escaped, keys in their order.
 
@@ -430,13 +443,8 @@ def to_json(value: Any, where: str = "a tool") -> str:
         MessageError: naming `where`: not JSON, which NaN and infinite numbers are not, or a text that UTF-8 cannot
             encode.
     """
-    # The kernel writes what `json.dumps` would write, or `None` for what it leaves to Python, errors included.
-    kernel = native()
-    text: str | None = None if kernel is None else kernel.json_text(value)
-    if text is not None:
-        return text
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = _WRITER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageError(
             "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"

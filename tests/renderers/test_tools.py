@@ -1,0 +1,58 @@
+"""What is remembered of tools is that of equal tools alone, and of none that a caller has changed since."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers import conversation
+from niels_gpt.renderers.conversation import tools_of
+
+
+def offered(default: Any, **more: Any) -> list[Any]:
+    return [{"type": "function", "function": {"name": "f", "default": default, **more}}]
+
+
+def texts(tools: Any) -> list[str]:
+    made = tools_of(tools)
+    assert made is not None
+    return [*made.json_texts]
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_values_that_are_equal_for_python_alone_stay_apart(turn: int) -> None:
+    values = [1, 1.0, True, 0, 0.0, -0.0, False, None, "1", [1], [1.0], {"a": 1, "b": 2}, {"b": 2, "a": 1}, 2**70]
+    for value in [*values, *values][::turn]:
+        assert texts(offered(value)) == [json.dumps(offered(value)[0])]
+
+
+def test_equal_tools_are_made_once_and_changed_ones_anew() -> None:
+    tools = offered({"a": [1]})
+    made = tools_of(tools)
+    assert tools_of(offered({"a": [1]})) is made
+    tools[0]["function"]["default"]["a"].append(2)
+    assert texts(tools) == [json.dumps(tools[0])]
+    assert tools_of(offered({"a": [1]})) == made == offered({"a": [1]})
+
+
+def test_types_that_are_not_plain_are_written_too_and_bytes_never() -> None:
+    number = np.float64(1.5)
+    for _ in range(2):
+        assert texts(offered(OrderedDict(a=1))) == texts(offered({"a": 1}))
+        assert texts(offered((1, 2))) == texts(offered([1, 2]))
+        assert texts(offered(number)) == texts(offered(1.5))
+        with pytest.raises(MessageError, match=r"tools\[0\] is not JSON: Object of type bytes"):
+            tools_of(offered(number.tobytes()))
+
+
+def test_many_sets_of_tools_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_TOOLS", {})
+    monkeypatch.setattr(conversation, "_MOST_TOOLS", 3)
+    for number in range(10):
+        texts(offered(number))
+        assert len(conversation._TOOLS) <= 3
