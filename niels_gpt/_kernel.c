@@ -1,6 +1,5 @@
-/* The native kernel: the loops over messages, pieces and tokens.
+/* The native kernel: the loops over pieces and tokens.
  *
- *   _kernel_messages.c   copies and checks messages                     (messages.py, renderers/conversation.py)
  *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
  *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
  *
@@ -80,8 +79,6 @@ static PyMethodDef methods[] = {
     {"layout", layout, METH_VARARGS, layout_doc},
     {"attribute", attribute, METH_VARARGS, attribute_doc},
     {"encode", encode, METH_VARARGS, encode_doc},
-    {"copied", copied, METH_O, copied_doc},
-    {"plain_roles", plain_roles, METH_VARARGS, plain_roles_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -95,7 +92,7 @@ static int set_version(PyObject *module)
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, set_version}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Reading and encoding conversations in C.",
+    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Encoding conversations in C.",
     .m_size = 0, .m_methods = methods, .m_slots = slots,
 };
 

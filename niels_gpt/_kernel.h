@@ -12,11 +12,6 @@
 /* _kernel.c: new bytes with room for `count` items of `width` bytes, not initialised; NULL with an error set. */
 PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width);
 
-/* _kernel_messages.c */
-extern const char copied_doc[], plain_roles_doc[];
-PyObject *copied(PyObject *module, PyObject *messages);
-PyObject *plain_roles(PyObject *module, PyObject *args);
-
 /* _kernel_layout.c: `make_layout` returns a new tuple of bytes objects, in the order of this enum, which is that of
  * `fast_path.BatchLayout`. */
 enum {

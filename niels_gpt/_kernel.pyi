@@ -1,4 +1,4 @@
-"""Types of the native kernel, which `tokenizer.fast_path`, `messages` and `renderers.conversation` call.
+"""Types of the native kernel, which `tokenizer.fast_path` calls.
 
 Each function has a counterpart in Python or numpy with equal results; the C files describe them.
 """
@@ -30,10 +30,3 @@ def encode(
     encode: Any,
     unsafe_class: int,
 ) -> tuple[Any, Any, Any]: ...
-
-# A copy of each message; `None` for one that Python must check (`messages.normalise`).
-def copied(messages: list[Any]) -> list[Any]: ...
-
-# The roles; `None` if a message needs further checks.
-def plain_roles(messages: list[Any], allowed: tuple[str, ...]) -> list[str] | None: ...
-

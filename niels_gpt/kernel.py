@@ -1,4 +1,4 @@
-"""The choice between the native kernel and Python with numpy for the inner loops of reading and encoding conversations.
+"""The choice between the native kernel and Python with numpy for the inner loops of encoding conversations.
 
 The kernel is `niels_gpt/_kernel*.c`, which the installation compiles if there is a C compiler. Both have the same
 results; the kernel is faster. The environment variable `NIELS_GPT_KERNEL` decides: `auto` (default) uses the kernel if

@@ -18,7 +18,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from niels_gpt.errors import MessageError
-from niels_gpt.kernel import native
 from niels_gpt.media import kind_of_file, refuse_media
 
 # Unknown keys are retained: a chat template may read any key of a message.
@@ -166,6 +165,8 @@ MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _BESIDE: Final = ("image", "images", "audio", "audios", "video", "videos")  # fields of a message with media
 _TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields whose value is a text
+_CALL_TEXTS = frozenset({"id", "type"})
+_NUMBERS = frozenset({int, float, bool})
 
 
 def reasoning_of(message: Message) -> str | None:
@@ -279,40 +280,27 @@ def normalise(messages: object) -> list[Message]:
         raise MessageError("messages_not_a_list", f"messages is {found}; expected a list of objects with role, content")
     if not messages:
         raise MessageError("no_messages", "messages is empty; expected at least one message. Drop the row")
-    # Most messages need a copy only, which the kernel makes for all of them in one call. It returns `None` for each
-    # message that is not in the plain form; only these are repaired and validated in Python.
-    kernel = native()
-    copies: list[Any]
-    if kernel is None:
-        copies = list(map(_plain_copy, messages))
-    else:
-        copies = kernel.copied(messages if type(messages) is list else list(messages))
-    if all(copies):  # a copy is never empty: it has a role
-        return copies
-    pairs = zip(copies, messages, strict=True)
-    return [_repaired(message, index) if copy is None else copy for index, (copy, message) in enumerate(pairs)]
+    # Most messages need a copy only.
+    return [_plain_copy(message) or _repaired(message, index) for index, message in enumerate(messages)]
 
 
 def _plain_copy(message: Any) -> Message | None:
-    """A copy of a message that consists of texts and of calls as every API writes them; `None` for any other message.
-
-    The native kernel has the same function (`copied` in `_kernel_messages.c`).
-    """
-    if type(message) is not dict or "role" not in message or "content" not in message:
+    """A copy of a message of texts, and calls as every API writes them; `None` for any other message."""
+    if type(message) is not dict:
         return None
     copy = message.copy()
     for key, value in message.items():
-        if key == "tool_calls" and type(value) is list:
+        # `isascii` here, too: most texts are ASCII, and calling `_is_text` for each would take a third of the time.
+        if type(value) is str:
+            if key not in _TEXTS or not (value.isascii() or _is_text(value)):
+                return None
+        elif key == "tool_calls" and type(value) is list:
             copy[key] = calls = list(map(_plain_copy_of_call, value))
             if None in calls:
                 return None
-        elif not (
-            (key in _TEXTS and _is_text(value))
-            or (key == "train" and type(value) is bool)
-            or (key == "weight" and type(value) is float)
-        ):
+        elif not ((key == "train" and type(value) is bool) or (key == "weight" and type(value) is float)):
             return None
-    return cast("Message", copy)
+    return cast("Message", copy) if "role" in copy and "content" in copy else None
 
 
 def _plain_copy_of_call(call: Any) -> dict[str, Any] | None:
@@ -321,17 +309,20 @@ def _plain_copy_of_call(call: Any) -> dict[str, Any] | None:
         return None
     copy, function = call.copy(), call["function"].copy()
     copy["function"] = function
-    name, arguments = function.get("name"), function.get("arguments")
-    if type(arguments) is dict:
-        if not all(type(value) in (int, float, bool) or _is_text(value) for value in arguments.values()):
+    for key, value in call.items():
+        if key != "function" and not (key in _CALL_TEXTS and _is_text(value)):
             return None
-        function["arguments"] = arguments = arguments.copy()
-    plain_function = len(function) == 2 and _is_text(name) and (_is_text(arguments) or type(arguments) is dict)
-    plain_rest = all(key in ("id", "type") and _is_text(value) for key, value in call.items() if key != "function")
-    if not plain_function or not plain_rest:
+    arguments = function.get("arguments")
+    if len(function) != 2 or not _is_text(function.get("name")):
         return None
-    # JSON has no other keys than texts.
-    return copy if type(arguments) is str or all(map(_is_text, arguments)) else None
+    if type(arguments) is not dict:
+        return copy if _is_text(arguments) else None
+    function["arguments"] = arguments.copy()
+    for key, value in arguments.items():
+        # JSON has no other keys than texts.
+        if not (_is_text(key) and (type(value) in _NUMBERS or _is_text(value))):
+            return None
+    return copy
 
 
 def _is_text(value: Any) -> bool:

@@ -10,10 +10,9 @@ import json
 import marshal
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from niels_gpt.errors import MessageError
-from niels_gpt.kernel import native
 from niels_gpt.messages import Message, Messages, check_text, normalise, reasoning_of, with_reasoning_field
 
 TEXT_PARTS = ("text", "input_text", "output_text")  # the types that a content's text part may have
@@ -33,7 +32,7 @@ class ConversationView:
         MessageError: a message is malformed, or has no place in the format; as `normalise`, `check_roles`, `tools_of`.
 
     Attributes:
-        normalised: the messages in one form; if none needs repair they are the caller's own objects.
+        normalised: the messages in one form, copies of the caller's.
         messages: the same, but an assistant's thinking parts are moved into `reasoning_content`.
         roles: the role of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
@@ -51,18 +50,10 @@ class ConversationView:
         *,
         after_call: bool = False,
     ) -> None:
-        kernel = native()
-        roles: list[str] | None = None
-        if kernel is not None and type(messages) is list:
-            roles = kernel.plain_roles(messages, allowed)
-        if roles is not None:  # most conversations: nothing to repair and nothing to refuse, so nothing to copy
-            self.roles, self.normalised = roles, cast(list[Message], [*messages])
-            self.messages = self.normalised
-        else:
-            self.normalised = normalise(messages)
-            check_roles(self.normalised, allowed, format_name=name, after_call=after_call)
-            self.roles = [message["role"] for message in self.normalised]
-            self.messages = [with_reasoning_field(message, index) for index, message in enumerate(self.normalised)]
+        self.normalised = normalise(messages)
+        check_roles(self.normalised, allowed, format_name=name, after_call=after_call)
+        self.roles = [message["role"] for message in self.normalised]
+        self.messages = [with_reasoning_field(message, index) for index, message in enumerate(self.normalised)]
         self.tools = tools_of(tools)
         self.has_generation_prompt, self.as_produced, self.is_extension = False, False, after_call
         self._last_query = -1  # -1: not computed yet
@@ -315,7 +306,7 @@ class Call(NamedTuple):
 
     def _parse(self, text: str) -> Any:
         try:
-            value = json.loads(text, parse_constant=refuse_constant)
+            value = _READER.decode(text)
         except (ValueError, RecursionError) as error:
             raise self._wrong(f"{text[:40]!r} ({error})", "JSON") from error
         if "\\u" in text:  # an escape may spell half a surrogate pair, which `to_json` refuses
@@ -333,6 +324,9 @@ def refuse_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
+_READER = json.JSONDecoder(parse_constant=refuse_constant)  # `json.loads` would make one at each call
+
+
 # ---- tools
 
 
@@ -348,7 +342,6 @@ class Tools(list[dict[str, Any]]):
 
     def __init__(self, tools: Sequence[Any]) -> None:
         super().__init__()
-        texts = []
         for index, raw in enumerate(tools):
             tool, function = raw, raw.get("function") if type(raw) is dict else None
             # Nearly all tools have this shape, and are taken as they are. The exact types are tested, because
@@ -364,20 +357,15 @@ class Tools(list[dict[str, Any]]):
                         "{'name', 'description', 'parameters'}}",
                     )
                 tool = dict(tool)
-            try:
-                texts.append(to_json(tool, f"tools[{index}]"))
-            except MessageError as error:
-                raise MessageError("wrong_tools", str(error)) from error
             self.append(tool)
-        self.json_texts = tuple(texts)
-        self._declarations: dict[Callable[[Tools], str], str] = {}
+        self.json_texts, self._declarations = _written(self)
 
     def declaration(self, declare: Callable[[Tools], str]) -> str:
-        """The text `declare(self)`, computed once for all conversations with these tools; see `tools_of`.
+        """The text `declare(self)`, computed once for all conversations with these tools.
 
         Args:
-            declare: a plain function. What `tools_of` remembers lives as long as the process, so a bound method would
-                keep its renderer, and with it a tokenizer, in memory.
+            declare: a plain function. What is remembered lives as long as the process, so a bound method would keep
+                its renderer, and with it a tokenizer, in memory.
         """
         text = self._declarations.get(declare)
         if text is None:
@@ -385,15 +373,43 @@ class Tools(list[dict[str, Any]]):
         return text
 
 
-# The tools of a caller, by `marshal`, which tells 1, 1.0 and True apart, and the order of keys -> `Tools` made of them.
-# Most conversations of a dataset offer the same few tools, whose JSON and declaration take longer to write than the
-# rest of a short conversation.
-_TOOLS: dict[bytes, Tools] = {}
-_MOST_TOOLS = 1024
+# What was written of tools: the JSON of each, and their declarations by the functions that write them.
+_Written = tuple[tuple[str, ...], dict[Callable[[Tools], str], str]]
+
+# Most conversations of a dataset offer the same few tools, and these texts take longer than the rest of a short
+# conversation. The keys are by `marshal`, which tells 1, 1.0 and True apart, and the order of keys.
+_WRITTEN: dict[bytes, _Written] = {}
+_MOST_WRITTEN = 1024
+
+
+def _written(tools: Tools) -> _Written:
+    """What was written of equal tools, or their JSON alone.
+
+    Raises:
+        MessageError: `wrong_tools`: one of them is not JSON.
+    """
+    try:
+        key = marshal.dumps([*tools], 2)  # later versions of marshal write equal values in several ways
+    except ValueError:  # they hold something else than Python's own types
+        key = b""
+    written = _WRITTEN.get(key)
+    if written is None:
+        try:
+            written = tuple(to_json(tool, f"tools[{index}]") for index, tool in enumerate(tools)), {}
+        except MessageError as error:
+            raise MessageError("wrong_tools", str(error)) from error
+        # Not what `marshal` reads back as another value: numpy's numbers, of which it makes bytes.
+        if key and marshal.loads(key) == tools:
+            # All at once: a dataset with more sets of tools than this has few that come again, and an order of use
+            # would cost each of the others.
+            if len(_WRITTEN) >= _MOST_WRITTEN:
+                _WRITTEN.clear()
+            _WRITTEN[key] = written
+    return written
 
 
 def tools_of(tools: Any) -> Tools | None:
-    """What a caller passed as tools, as `Tools`; `None` for none. Of equal tools they are the same object.
+    """What a caller passed as tools, as `Tools`; `None` for none.
 
     Raises:
         MessageError: `wrong_tools`: not a list, or as `Tools`.
@@ -407,22 +423,7 @@ def tools_of(tools: Any) -> Tools | None:
         raise MessageError(
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
-    try:
-        key = marshal.dumps(tools, 2)  # later versions write equal values in several ways
-    except ValueError:  # it holds something else than Python's own types
-        return Tools(tools)
-    known = _TOOLS.get(key)
-    if known is None:
-        try:
-            known = Tools(marshal.loads(key))  # a copy, because the caller may change its own
-        except MessageError:
-            return Tools(tools)  # says what is wrong; or they hold numpy's numbers, which are bytes for `marshal`
-        # All at once: a dataset with more sets of tools than this has few that come again, and an order of use would
-        # cost each of the others.
-        if len(_TOOLS) >= _MOST_TOOLS:
-            _TOOLS.clear()
-        _TOOLS[key] = known
-    return known
+    return Tools(tools)
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:

@@ -345,7 +345,7 @@ class RenderedBatch:
         facts: int32 of shape (pieces,), `(msg << 3) | bits` of each piece.
         counts: int64 of shape (pieces,), the number of tokens of each piece.
         pieces: int64 of shape (conversations,), the number of pieces of each.
-        messages: the normalised messages of each conversation; those that need no normalising are the caller's own.
+        messages: the normalised messages of each conversation.
         attribution: as in `RenderedTokens`, for each conversation.
         media: the images of each conversation or `None`; empty where no conversation has any.
         token_bytes: the bytes of ids, so that a conversation of the batch can be shown; not part of a pickle.

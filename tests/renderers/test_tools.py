@@ -31,13 +31,13 @@ def test_values_that_are_equal_for_python_alone_stay_apart(turn: int) -> None:
         assert texts(offered(value)) == [json.dumps(offered(value)[0])]
 
 
-def test_equal_tools_are_made_once_and_changed_ones_anew() -> None:
+def test_equal_tools_are_written_once_and_changed_ones_anew() -> None:
     tools = offered({"a": [1]})
-    made = tools_of(tools)
-    assert tools_of(offered({"a": [1]})) is made
+    before = texts(tools)
+    assert texts(offered({"a": [1]}))[0] is before[0]
     tools[0]["function"]["default"]["a"].append(2)
     assert texts(tools) == [json.dumps(tools[0])]
-    assert tools_of(offered({"a": [1]})) == made == offered({"a": [1]})
+    assert texts(offered({"a": [1]})) == before
 
 
 def test_types_that_are_not_plain_are_written_too_and_bytes_never() -> None:
@@ -51,8 +51,8 @@ def test_types_that_are_not_plain_are_written_too_and_bytes_never() -> None:
 
 
 def test_many_sets_of_tools_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "_TOOLS", {})
-    monkeypatch.setattr(conversation, "_MOST_TOOLS", 3)
+    monkeypatch.setattr(conversation, "_WRITTEN", {})
+    monkeypatch.setattr(conversation, "_MOST_WRITTEN", 3)
     for number in range(10):
         texts(offered(number))
-        assert len(conversation._TOOLS) <= 3
+        assert len(conversation._WRITTEN) <= 3
