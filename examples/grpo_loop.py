@@ -52,7 +52,7 @@ def policy_loss(model: Any, batch: RolloutBatch, clip: float) -> torch.Tensor:
     new = logits.log_softmax(-1).gather(2, batch.labels.clamp(min=0)[:, :, None])[:, :, 0]
     ratio = (new - batch.logprobs).exp()  # everything in the batch is aligned with the labels
     gain = torch.minimum(ratio * batch.advantages, ratio.clamp(1 - clip, 1 + clip) * batch.advantages)
-    return -(gain * batch.mask).sum() / batch.global_num_trained_tokens
+    return -(gain * batch.mask).sum() / batch.num_trained_tokens
 
 
 def main() -> None:

@@ -30,8 +30,11 @@ class Model(lightning.LightningModule):
 
     def training_step(self, batch: EpisodeBatch, number: int) -> torch.Tensor:
         losses = torch.nn.functional.cross_entropy(self.net(batch.x).flatten(0, 1), batch.y.flatten(), reduction="none")
-        # Ranks average their gradients: a sum over all of them, divided by what all of them train.
-        return (losses * batch.mask.flatten()).sum() * self.trainer.world_size / max(1.0, batch.global_mask_sum)
+        # Ranks average their gradients: the right loss is a sum over all of them, divided by what all of them train.
+        trained = torch.tensor(batch.mask_sum)
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(trained)
+        return (losses * batch.mask.flatten()).sum() * self.trainer.world_size / trained.clamp(min=1.0)
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=1e-2)

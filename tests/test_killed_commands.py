@@ -48,7 +48,7 @@ import niels_gpt.cache.build_all
 def run(command):
     if command[0] == "loader":
         config = TrainingConfig(batch_size=2, block_size=128)
-        GPTEpisodeDataLoader(config, None, command[1], pad_token_id=0, packing=True, too_long="head").keep_counts()
+        GPTEpisodeDataLoader(config, None, command[1], pad_token_id=0, packing=True, too_long="head")
         return 0
     if command[0] == "stub":  # what --with-gutenberg does, without the hub
         notes, command = RoamNotes(Path(command[1])), command[2:]

@@ -20,7 +20,7 @@ class EpisodeBatch(TensorFields):
     """One rank's part of a global batch; shapes are (batch_size, block_size).
 
     The right loss over ranks and accumulated batches is the sum of `mask * loss` over all of them, divided once by the
-    sum of their `global_mask_sum`.
+    sum of their `mask_sum`, see `trainers.steps.windows`.
 
     Attributes:
         x, y: int64; `y` are the next tokens, without -100.
@@ -29,8 +29,6 @@ class EpisodeBatch(TensorFields):
         episodes: int64, shape (episodes,): the episodes' numbers in the index, in the order of the rows.
         num_trained_tokens: how many targets have a mask above 0.
         mask_sum: the sum of the mask.
-        global_num_trained_tokens, global_mask_sum: the same over the batches of all ranks; `None` on several ranks
-            with `global_counts=False`.
         num_tokens: how many tokens are not padding.
         state: what `load_state_dict` takes to continue after this batch.
         segment_ids: int32; 1, 2, ... along each row, 0 on padding. This and the following are `None` unless rows are
@@ -60,8 +58,6 @@ class EpisodeBatch(TensorFields):
     episodes: npt.NDArray[np.int64]
     num_trained_tokens: int
     mask_sum: float
-    global_num_trained_tokens: int | None
-    global_mask_sum: float | None
     num_tokens: int
     state: dict[str, Any]
     segment_ids: torch.Tensor | None = None

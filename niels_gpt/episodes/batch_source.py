@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,14 +26,13 @@ from niels_gpt.episodes.images import joined
 from niels_gpt.episodes.order.sampling import Sampling, episode_groups, schedule_of
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule, ShardWindows
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
-from niels_gpt.episodes.rows import EpisodeReader, Layout, TrainingRows
+from niels_gpt.episodes.packing import packing_plan
+from niels_gpt.episodes.rows import EpisodeReader, Layout
 from niels_gpt.episodes.settings import flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.packing import PackPlan
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.required_torch import torch
 
 
@@ -78,11 +76,7 @@ def open_batch_source(
             f"on each of {options.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, "
             "or epoch_drop_last=False"
         )
-    source = BatchSource(split, options, schedule, plan)
-    # With one rank its own counts are the global ones.
-    if options.global_counts and options.world_size > 1:
-        source.counts = load_counts(source.counts_path(), len(split))
-    return source
+    return BatchSource(split, options, schedule, plan)
 
 
 class BatchSource(Batches[EpisodeBatch]):
@@ -103,10 +97,9 @@ class BatchSource(Batches[EpisodeBatch]):
         options: BatchOptions,
         schedule: Schedule,
         plan: PackPlan | None = None,
-        counts: Counts | None = None,
     ) -> None:
         super().__init__(split, options, schedule)
-        self.plan, self.counts = plan, counts
+        self.plan = plan
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
         # Windows need no mask file: all of a window is trained, its padding is not. `has_mask` looks at every shard,
@@ -146,7 +139,6 @@ class BatchSource(Batches[EpisodeBatch]):
         spans = self._locator.of_rows(rows[self.own_rows])
         reader = self._reader_of(spans, place)
         gathered = reader.training_rows(spans, o.pad_id, with_layout=self._has_layout)
-        global_trained, global_sum = self._global_sums(rows, gathered, place)
         episodes = spans.of_episodes(spans.episode)
         media: dict[str, torch.Tensor] | None = None
         if o.images is not None:
@@ -159,8 +151,6 @@ class BatchSource(Batches[EpisodeBatch]):
             episodes=episodes,
             num_trained_tokens=gathered.trained,
             mask_sum=gathered.weight,
-            global_num_trained_tokens=global_trained,
-            global_mask_sum=global_sum,
             num_tokens=int(spans.used.sum()),
             lengths=spans.used,
             media=media,
@@ -168,21 +158,6 @@ class BatchSource(Batches[EpisodeBatch]):
             **_layout_fields(gathered.layout),
         )
         return batch, after
-
-    def _global_sums(self, rows: Int64s, own: TrainingRows, place: Place) -> tuple[int | None, float | None]:
-        """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""
-        # Computed from the files, not summed over processes: with collective calls in a loader, ranks would wait for
-        # each other, and for ever where one of them stops earlier.
-        o = self.options
-        if o.world_size == 1:
-            return own.trained, own.weight
-        if not o.global_counts:
-            return None, None
-        if self.counts:
-            return self.counts.of(self._locator.positions(rows))
-        spans = self._locator.of_rows(rows)
-        trained, sums = self._reader_of(spans, place).trained_targets(spans)
-        return int(trained.sum()), float(sums.sum())
 
     def flat_rows(self, rows: Int64s) -> tuple[npt.NDArray[np.uint32], Int64s, npt.NDArray[Any], Int64s]:
         """Rows without padding, one after another: ids, lengths of the rows, weights, and each token's text number.
@@ -209,26 +184,7 @@ class BatchSource(Batches[EpisodeBatch]):
         # Where shards come from a store, a stream needs to know which ones a place is in.
         if isinstance(self.schedule, ShardWindows):
             schedule = replace(self.schedule, shuffle=False)
-        return BatchSource(self.split, replace(self.options, drop_last=False), schedule, self.plan, self.counts)
-
-    def counts_path(self) -> Path:
-        """The file of this split's trained-token counts."""
-        o = self.options
-        return counts_path(self.split, width=self._width, too_long=o.too_long, use_mask=o.use_mask)
-
-    def keep_counts(self, progress: Progress = SILENT) -> None:
-        """Count all episodes' trained tokens, store the counts beside the dataset, and use them.
-
-        Raises:
-            StorageError: the file system refused. CacheError: a mask with bad values.
-        """
-        self.counts = write_counts(self.counts_path(), len(self.split), self._width, self._count, progress)
-
-    def _count(self, positions: Int64s) -> tuple[Int64s, npt.NDArray[np.float64]]:
-        """Trained targets of the episodes at these positions, and the sums of their masks."""
-        spans = self._locator.of_positions(positions)
-        trained, sums = self._reader_of(spans).trained_targets(spans)
-        return trained, sums.astype(np.float64)
+        return BatchSource(self.split, replace(self.options, drop_last=False), schedule, self.plan)
 
     def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
@@ -241,7 +197,7 @@ class BatchSource(Batches[EpisodeBatch]):
 
     def __reduce__(self) -> tuple[type[BatchSource], tuple[Any, ...]]:
         """Pickled for a worker, the source opens its files again there: maps would be sent as copies of all tokens."""
-        return type(self), (self.split, self.options, self.schedule, self.plan, self.counts)
+        return type(self), (self.split, self.options, self.schedule, self.plan)
 
     def _fingerprints(self) -> tuple[str, str]:
         """Hashes of everything that decides which row is at a place; the second is that of states of version 1."""

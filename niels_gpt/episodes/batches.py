@@ -45,7 +45,6 @@ class BatchOptions:
     world_size: int
     use_mask: bool = True
     shuffle: bool = True
-    global_counts: bool = True
     images: ImageSource | None = None
 
     def __post_init__(self) -> None:

@@ -45,7 +45,6 @@ from niels_gpt.episodes.settings import (
 from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import check_flag
 from niels_gpt.required_torch import torch
 from niels_gpt.storage.shard_cache import ShardCache
@@ -94,8 +93,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             has images, whose episodes are never cut (`too_long` is then "error" or "skip", default "error").
         vocab_size: ids are checked against it; default the config's, the tokenizer's or the dataset's.
         rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
-        global_counts: count trained tokens over all ranks' batches. This reads all ranks' masks, which costs time on
-            hundreds of ranks, unless `keep_counts` was called once; without it the batches' `global_*` are `None`.
         shard_cache: where shards of a URL are stored, a local directory that all processes of the node share.
 
     If val has fewer rows than a global batch, they are not dropped whatever `epoch_drop_last` is; the log has a
@@ -137,7 +134,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         vocab_size: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        global_counts: bool = True,
         sampling: Sampling | None = None,
         shuffle_shards: int | None = None,
         shard_cache: ShardCache | None = None,
@@ -171,7 +167,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", settings | order)
         self.packing, self.share_prefixes = check_flag(packing, "packing"), check_flag(share_prefixes, "share_prefixes")
         self.device, self._images = self.config.device, images
-        self._global_counts = check_flag(global_counts, "global_counts")
         # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if self.packing else "head")
         check_policy(self._too_long)
@@ -234,17 +229,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         """Whether `get_batch` returns masks."""
         return self.batch_source(split).uses_mask
 
-    def keep_counts(self, split: str = "train", *, progress: Progress = SILENT) -> None:
-        """Count every episode's trained tokens once and store the counts in `counts/` of the first dataset.
-
-        Loaders of the same data, block size and `too_long` find them when they open, and use them for global counts
-        instead of all ranks' masks. Call it in one process, before training.
-
-        Raises:
-            StorageError: the file system refused. CacheError: a mask with bad values.
-        """
-        self.batch_source(split).keep_counts(progress)
-
     def batch_source(self, split: str) -> BatchSource:
         """The split's batches as a pure function of the place."""
         source = self._iterator(split).batch_source
@@ -290,7 +274,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             world_size=self.world_size,
             use_mask=settings.use_loss_mask is not False,
             shuffle=settings.epoch_shuffle,
-            global_counts=self._global_counts,
             images=self._images,
         )
         # Val measures the same rows in every run, whatever the mixture.

@@ -1,6 +1,6 @@
-"""Two things derived from a dataset once and stored beside it: packing plans, and counts of trained tokens.
+"""Packing plans, derived from a dataset once and stored beside it.
 
-A packing plan lists which episodes share which row (`format.packing.pack` decides that). It is stored in `packing/`
+A plan lists which episodes share which row (`format.packing.pack` decides that). It is stored in `packing/`
 under a name that hashes everything it was made from, so any rank or later run finds it, and maps it instead of reading
 it. The file is an `.npz` without compression, which `numpy.load` opens too::
 
@@ -9,9 +9,6 @@ it. The file is an `.npz` without compression, which `numpy.load` opens too::
     begins.npy    where each group's rows begin        int64, (groups + 1,)
     tokens.npy    the sum of all lengths               int64, ()
     digest.npy    `PackPlan.digest` of the plan        uint8, (16,)
-
-Counts of trained tokens per episode are stored in `counts/`. With them a rank knows the global counts of a batch
-without reading the other ranks' masks.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import json
 import logging
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,19 +31,12 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import CHUNK, IndexSet, Int64s, Span, between, digest, in_chunks
 from niels_gpt.errors import Mismatch, StorageError, storage_errors
 from niels_gpt.format.packing import PackPlan, pack
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.files import atomic_file, remove_abandoned
 
 PLANS_FOLDER = "packing"
 PLAN_VERSION = 2  # part of the name: raise it whenever the same data may get another plan
 WINDOW = 1 << 21  # episodes that are packed together; packing takes some 60 bytes for each
 BLOCK = 1 << 12  # neighbouring episodes that stay in one window
-
-COUNTS_FOLDER = "counts"
-COUNTS_VERSION = 1  # part of the name: raise it whenever the same data may get other counts
-# For each episode: how many targets have a mask above 0, and the sum of the mask.
-RECORD = np.dtype([("trained", "<u4"), ("sum", "<f8")])
-CHUNK_TOKENS = 1 << 22  # tokens of padded rows that are counted together
 
 # Bytes of a zip member's header before its name. The lengths of the name and of the extra field are at 26 and 28.
 LOCAL_HEADER = 30
@@ -55,12 +45,6 @@ MAGIC = b"PK\x03\x04"
 # What reading a damaged `.npz` may raise.
 _DAMAGE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile)
 _log = logging.getLogger("niels_gpt.episodes")
-
-Float64s = npt.NDArray[np.float64]
-CountPositions = Callable[[Int64s], tuple[Int64s, Float64s]]
-
-
-# ---- packing plans
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,12 +179,8 @@ def _plan_of(arrays: dict[str, npt.NDArray[Any]], width: int, path: Path | None)
 def _reopen_plan(path: Path, n: int, width: int, checksum: str) -> StoredPlan:
     plan = _load_plan(path, n, width)
     if plan is None or plan.checksum != checksum:
-        raise _gone(path)
+        raise Mismatch(f"{path}: gone or replaced since the loader opened it; do not rebuild a dataset in use")
     return plan
-
-
-def _gone(path: Path) -> Mismatch:
-    return Mismatch(f"{path}: gone or replaced since the loader opened it; do not rebuild a dataset in use")
 
 
 class PlanWriter:
@@ -268,86 +248,6 @@ class PlanWriter:
             else:
                 self._items.close()
             self._archive.close()
-
-
-# ---- counts of trained tokens
-
-
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """The trained tokens and mask sum of every episode, from which those of a batch are added up.
-
-    Attributes:
-        records: of `RECORD`, shape (n,), by position (after filtering), mapped from `path`.
-    """
-
-    records: npt.NDArray[Any]
-    path: Path
-
-    def of(self, positions: Int64s) -> tuple[int, float]:
-        """Trained tokens and mask sum of these episodes together."""
-        found = self.records[positions]
-        return int(found["trained"].sum(dtype=np.int64)), float(found["sum"].sum())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled for another process, the file is mapped again there."""
-        return _reopen_counts, (self.path, len(self.records))
-
-
-def counts_path(split: EpisodeSplit, *, width: int, too_long: str, use_mask: bool) -> Path:
-    """The file of a split's counts for rows of `width` tokens."""
-    key = json.dumps([COUNTS_VERSION, split.fingerprint, len(split), width, too_long, use_mask])
-    name = f"{split.split}-{width}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
-    return split.datasets[0] / COUNTS_FOLDER / name
-
-
-def load_counts(path: Path, n: int) -> Counts | None:
-    """The stored counts of `n` episodes; `None` if there are none, or damaged ones, which the log reports."""
-    if not path.is_file():
-        return None
-    try:
-        arrays = checked_arrays(path)
-        counts = Counts(arrays["counts"], path)
-        if counts.records.dtype != RECORD or len(counts.records) != n:
-            raise ValueError(f"{len(counts.records):,} of {counts.records.dtype}, not {n:,} of {RECORD}")
-    except _DAMAGE as error:
-        _log.warning("[EpisodeLoader] %s: not whole counts (%s); masks are read instead", path, error)
-        return None
-    return counts
-
-
-def write_counts(path: Path, n: int, width: int, count: CountPositions, progress: Progress = SILENT) -> Counts:
-    """Count `n` episodes and store the counts; reads every mask once, in memory that does not grow with `n`.
-
-    Args:
-        count: returns trained targets and mask sums of the episodes at some positions.
-
-    Raises:
-        StorageError: the file system refused. Also what `count` raises.
-    """
-    with storage_errors("creating the directory", path.parent):
-        path.parent.mkdir(exist_ok=True)
-    step = max(1, CHUNK_TOKENS // width)
-    progress.begin("counting trained tokens", total=n, unit="episodes")
-    with (
-        atomic_file(path) as file,
-        zipfile.ZipFile(file, "w") as archive,
-        new_member(archive, "counts", (n,), RECORD) as out,
-    ):
-        for start in range(0, n, step):
-            positions = np.arange(start, min(n, start + step))
-            records = np.empty(len(positions), dtype=RECORD)
-            records["trained"], records["sum"] = count(positions)
-            out.write(records.tobytes())
-            progress.advance(len(positions))
-    return Counts(checked_arrays(path)["counts"], path)
-
-
-def _reopen_counts(path: Path, n: int) -> Counts:
-    counts = load_counts(path, n)
-    if counts is None:
-        raise _gone(path)
-    return counts
 
 
 # ---- .npz files that are written in parts and mapped

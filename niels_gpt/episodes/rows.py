@@ -143,18 +143,6 @@ class EpisodeReader:
         position_ids = found.position_ids + prefixes[..., 1] - prefixes[..., 0]
         return Layout(found.segment_ids, position_ids, None, None, prefixes)
 
-    def trained_targets(self, spans: RowSpans) -> tuple[Int64s, npt.NDArray[Any]]:
-        """How many targets of each row have a weight above 0, int64 of shape (B,), and the sum of each row's weights.
-
-        The sums are int64 if the weights are 0 and 1, else float64.
-
-        Raises:
-            CacheError: a mask value is not a weight (file, record and token named).
-        """
-        weights = targets_of(self.weights(spans, self.texts(spans)))
-        trained = np.count_nonzero(weights, axis=1)
-        return trained, trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64)
-
     def ids(self, spans: RowSpans, pad_id: int) -> npt.NDArray[np.uint32]:
         """The ids, shape (B, width), with `pad_id` on padding.
 

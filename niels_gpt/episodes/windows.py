@@ -34,7 +34,6 @@ ORDER: Final = (
     "weights",
     "temperature",
     "repeats",
-    "global_counts",
 )
 
 

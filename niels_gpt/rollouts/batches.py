@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
-from niels_gpt.episodes.index_sets import Int64s, in_chunks
-from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
+from niels_gpt.episodes.order.schedule import EveryRow, Schedule
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import Column, EpisodeReader
 from niels_gpt.episodes.spans import RowSpans, SpanLocator
@@ -32,8 +30,6 @@ from niels_gpt.required_torch import torch
 from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import NO_VERSION
 from niels_gpt.rollouts.plans import RowParts
-
-COUNTED = 1 << 10  # rollouts whose trained tokens are counted together
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,6 @@ class RolloutBatch(TensorFields):
         group: int64, shape (K,): the rollout's group in the batch, 0 to G - 1.
         rollouts: int64, shape (K,): their numbers in the dataset. groups: int64, shape (G,): likewise.
         num_tokens: tokens that are not padding. num_trained_tokens: the sum of the mask.
-        global_num_trained_tokens: the same over the batches of all ranks.
         state: what `load_state_dict` takes to continue after this batch.
     """
 
@@ -80,7 +75,6 @@ class RolloutBatch(TensorFields):
     groups: npt.NDArray[np.int64]
     num_tokens: int
     num_trained_tokens: int
-    global_num_trained_tokens: int
     state: dict[str, Any]
 
     def __repr__(self) -> str:
@@ -147,12 +141,6 @@ class RolloutSource(Batches[RolloutBatch]):
         assert layout.cu_seqlens is not None
         assert layout.max_seqlen is not None
         rollouts = spans.episode
-        global_trained = trained
-        if self.options.world_size > 1:
-            # Every rank computes the rows of all ranks from the same plan, so the ranks need not communicate.
-            per_rank = drawn.reshape(self.options.world_size, -1)
-            rows = np.concatenate([self.parts.rows_of(parts) for parts in per_rank])
-            global_trained = int(self._trained[self._locator.positions(np.append(rows[rows != EMPTY], EMPTY))].sum())
         # Groups 7 3 7 of three rows: `groups` 3 7, and `group` 1 0 1 counts them from 0, for sums by group.
         groups, group = np.unique(self.dataset.groups[rollouts], return_inverse=True)
         arrays = {
@@ -175,7 +163,6 @@ class RolloutSource(Batches[RolloutBatch]):
             groups=groups,
             num_tokens=int(spans.used.sum()),
             num_trained_tokens=trained,
-            global_num_trained_tokens=global_trained,
             state=self.state(after),
         )
         return batch, after
@@ -202,15 +189,6 @@ class RolloutSource(Batches[RolloutBatch]):
         if self._logprobs is not None:
             found["logprobs"] = np.where(trained, targets_of(self._logprobs.rows(spans, 0.0)), np.float32(0.0))
         return found
-
-    @cached_property
-    def _trained(self) -> Int64s:
-        """How many targets of each rollout are trained. Reads all masks once; only several ranks need it."""
-        counts = [np.empty(0, np.int64)]
-        for numbers in in_chunks(np.arange(len(self.dataset)), COUNTED):
-            spans = self._locator.of_positions(numbers)
-            counts.append(self._reader.trained_targets(spans)[0])
-        return np.concatenate(counts)
 
     def in_order(self) -> RolloutSource:
         """See `Batches`."""

@@ -22,6 +22,7 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.states import Place
+from niels_gpt.episodes.settings import ranks
 from niels_gpt.errors import UsageError
 from niels_gpt.required_torch import torch
 
@@ -144,16 +145,21 @@ def windows(batches: Iterable[EpisodeBatch], size: int, *, world_size: int = 1) 
     """Batches in windows of `size`; the last one may have fewer. One window is held in memory at a time.
 
     Args:
-        world_size: how many ranks average their gradients; above 1, the batches' `global_mask_sum` is used.
+        world_size: how many ranks average their gradients; above 1, the mask is summed over them by one `all_reduce` a
+            window, so all of them must read their windows together.
 
     Raises:
-        UsageError: `size` is below 1, or the batches have no global counts (`global_counts=False`).
+        UsageError: `size` is below 1, or torch.distributed is not initialised for `world_size` ranks.
     """
     if size < 1:
         raise UsageError(f"a window of {size} batches; expected at least 1")
+    if world_size > 1 and (found := ranks(None, None)[1]) != world_size:
+        raise UsageError(f"world_size is {world_size}, torch.distributed has {found}; expected one number")
     iterator = iter(batches)
     while taken := list(islice(iterator, size)):
-        sums = [batch.mask_sum if world_size == 1 else batch.global_mask_sum for batch in taken]
-        if any(known is None for known in sums):
-            raise UsageError("the batches do not count all ranks' tokens; open the loader with global_counts=True")
-        yield Window(taken, sum(known for known in sums if known is not None), world_size)
+        total = torch.tensor(sum(batch.mask_sum for batch in taken), dtype=torch.float64)
+        if world_size > 1:
+            if torch.distributed.get_backend() == "nccl":  # which reduces what is on a GPU
+                total = total.cuda()
+            torch.distributed.all_reduce(total)
+        yield Window(taken, total.item(), world_size)

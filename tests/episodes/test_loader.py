@@ -541,7 +541,6 @@ def test_a_batch_without_packing_or_segments_has_three_tensors(tmp_path: Path) -
     assert batch.max_seqlen is None
     assert batch.episodes.tolist() == [0, 1]
     assert (batch.num_tokens, batch.num_trained_tokens, batch.mask_sum) == (8, 4, 4.0)
-    assert (batch.global_num_trained_tokens, batch.global_mask_sum) == (4, 4.0)
     assert GAP not in batch.y
 
 
@@ -600,17 +599,6 @@ def test_how_many_are_cut_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFi
     write_split(tmp_path / "train", numbered([3, 9, 9]))
     loader(tmp_path, batch_size=1, block_size=4)
     assert "episodes=3 too_short=0 too_long=2" in caplog.text
-
-
-def test_counts_of_other_ranks_may_be_left_out(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([4] * 8), [[0, 1, 1, 1]] * 8)
-    ranks = {"rank": 1, "world_size": 2}
-    whole = loader(tmp_path, batch_size=2, keywords=ranks).next_batch()
-    own = loader(tmp_path, batch_size=2, keywords=ranks | {"global_counts": False}).next_batch()
-    assert own.x.equal(whole.x)
-    assert own.mask.equal(whole.mask)
-    assert (own.global_num_trained_tokens, own.global_mask_sum) == (None, None)
-    assert own.num_trained_tokens == whole.num_trained_tokens
 
 
 def test_a_config_may_be_a_mapping_with_numpys_numbers(tmp_path: Path) -> None:

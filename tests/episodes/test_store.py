@@ -83,7 +83,7 @@ def rows_of(loader: GPTEpisodeDataLoader, batches: int, split: str = "train") ->
 
 def as_lists(batch: Any) -> Any:
     parts = (batch.x, batch.y, batch.mask, batch.segment_ids, batch.cu_seqlens)
-    return [None if part is None else part.tolist() for part in parts], batch.state, batch.global_num_trained_tokens
+    return [None if part is None else part.tolist() for part in parts], batch.state, batch.num_trained_tokens
 
 
 # ---- the order

@@ -152,7 +152,6 @@ def test_a_resumed_run_on_other_ranks_reads_on(cache: Path) -> None:
         rank.load_state_dict(first[-1].state)
     pairs = [[rank.next_batch() for rank in ranks] for _ in range(8)]
     assert rows_of(batch for pair in pairs for batch in pair) == rest
-    assert {batch.global_num_trained_tokens for batch in pairs[0]} == {sum(b.num_trained_tokens for b in pairs[0])}
     with pytest.raises(Mismatch):
         loader(cache, config={"block_size": T + 1}).load_state_dict(first[-1].state)
 

@@ -1,4 +1,4 @@
-"""Two processes with gloo: DDP averages what `windows` scaled, and that is the gradient of one large batch."""
+"""Two processes with gloo: what DDP averages, and the losses that are added up, are those of one large batch."""
 
 from __future__ import annotations
 
@@ -23,21 +23,31 @@ rank, (folder, out) = join()
 net = torch.nn.parallel.DistributedDataParallel(model())
 loader = open_with(Path(folder), 2)  # finds its rank by itself
 window = next(windows(loader.batches(), 3, world_size=2))
+total = torch.zeros(())
 for number, batch in enumerate(window.batches):
     last = number == len(window.batches) - 1
     with torch.enable_grad() if last else net.no_sync():
-        window.loss(batch, token_losses(net, batch)).backward()
+        loss = window.loss(batch, token_losses(net, batch))
+        loss.backward()
+        total += loss.detach() / 2  # the mean over ranks, as DDP takes it of gradients
+torch.distributed.all_reduce(total)
 if rank == 0:
-    torch.save(gradient(net), out)
+    torch.save({"gradient": gradient(net), "loss": total, "mask_sum": window.mask_sum}, out)
 leave()
 """
 
 
-def test_ddp_over_gloo(tmp_path: Path) -> None:
-    folder = episodes(tmp_path / "in", [row for row in random_rows(40, longest=25) if len(row.ids) > 1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_ddp_over_gloo(tmp_path: Path, weighted: bool) -> None:
+    rows = [row for row in random_rows(40, longest=25, weighted=weighted) if len(row.ids) > 1]
+    folder = episodes(tmp_path / "in", rows, mask_dtype="<f4" if weighted else "u1")
     out = tmp_path / "gradient.pt"
     run_ranks(RANK, tmp_path / "store", folder, out)
     whole = model()
     large = next(open_with(folder, 12).batches())
-    ((token_losses(whole, large) * large.mask.flatten()).sum() / large.mask_sum).backward()
-    torch.testing.assert_close(torch.load(out), gradient(whole))
+    loss = (token_losses(whole, large) * large.mask.flatten()).sum() / large.mask_sum
+    loss.backward()
+    found = torch.load(out)
+    torch.testing.assert_close(found["gradient"], gradient(whole))
+    torch.testing.assert_close(found["loss"], loss.detach())
+    assert found["mask_sum"] == pytest.approx(large.mask_sum)
