@@ -113,7 +113,7 @@ COMMANDS = {
         "episodes build {given}/chats.jsonl --out {out}/chats --tokenizer {given}/tokenizer --metadata --mask float32"
     ),
     "episodes pack": Command("episodes pack {given}/episodes --out {out}/packed --block-size 256 --too-long head"),
-    "plans and counts": Command("loader {out}/episodes", "copy {given}/episodes {out}/episodes"),
+    "packing plans": Command("loader {out}/episodes", "copy {given}/episodes {out}/episodes"),
     "export": Command("export {given}/episodes --to hf --out {out}/hf --overwrite"),
     "export of several files": Command(
         "export {given}/episodes --to trl --out {out}/trl --overwrite --shard-tokens 2000",
@@ -321,7 +321,7 @@ def left_over(found: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), cases(1, 6, [name for name in COMMANDS if name != "plans and counts"], INTERRUPTED)
+    ("name", "number"), cases(1, 6, [name for name in COMMANDS if name != "packing plans"], INTERRUPTED)
 )
 def test_interrupted_or_out_of_room_and_run_again(runner: Runner, tmp_path: Path, name: str, number: int) -> None:
     """Ctrl-C, SIGTERM, and a file that may not grow, at seeded moments: one line, and nothing unfinished."""

@@ -106,7 +106,7 @@ class EpisodeFlags:
     shard_size_bytes: ShardBytes = None
     metadata: Annotated[
         bool,
-        typer.Option("--metadata", help="Store each row's type, source and weight, to sample by (needs pyarrow)."),
+        typer.Option("--metadata", help="Store each row's type and source, to sample by, and weight (needs pyarrow)."),
     ] = False
 
 

@@ -59,8 +59,6 @@ def open_batch_source(
             f"short and {split.too_long:,} too long; lower episode_min_tokens, raise block_size, or build with more"
         )
     groups = episode_groups(split, sampling, names)
-    if packed and sampling.weight_by == "weight":
-        raise UsageError("rows of several episodes cannot keep a weight of each; weigh by type, source or dataset")
     # Groups are packed separately: a row with episodes of two groups could not be drawn by either's share.
     width = options.block_size + 1
     members = groups.members if groups else None

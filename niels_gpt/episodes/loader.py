@@ -66,21 +66,16 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             directory to proportion. A URL names published episodes in a store, whose shards are downloaded as they
             are needed; these cannot be mixed in proportions.
         use_loss_mask: return masks if the dataset has them; default yes.
-        sampling: order and proportions in one value, in place of the eleven keywords that follow.
+        sampling: order and proportions in one value, in place of the eight keywords that follow.
         batch_sampling_mode: "epoch" (default): every episode once an epoch; "random": drawn with replacement.
         epoch_shuffle, epoch_drop_last, epoch_seed: order of an epoch; with `epoch_drop_last=False` its last batch is
             filled up with empty rows, which hold padding only. Without masks `get_batch` returns `(x, y)`, in which
             empty rows are targets like any other; the mask of `next_batch` is 0 on them.
         weight_by, weights: draw train rows by "type" or "source" (of `episodes.parquet`) or "dataset" in proportion to
-            `weights`; or by each episode's own "weight". Proportions are exact over an epoch; batches cross the ends
-            of epochs, so that nothing is dropped. Val is never weighted.
+            `weights`. Proportions are exact over an epoch; batches cross the ends of epochs, so that nothing is
+            dropped. Val is never weighted. Exact numbers of rows are the `phases` of a `Sampling`.
         temperature: in place of `weights`: a group of n rows weighs n ** (1 / temperature); 1 is by size, a large one
             makes all alike. Without `weight_by`, of the datasets.
-        repeats: in place of `weights`: how often an epoch shows each group, e.g. `{"small": 3, "web": 0.5}`; a group
-            that is shown half continues with the other half. Without `weight_by`, of the datasets.
-        epoch_rows: rows in a weighted epoch; default as many as there are.
-        epoch_ends: in place of `epoch_rows`: "first": an epoch ends before the first group repeats a row; "all": once
-            every group has shown all its rows, while smaller ones repeat.
         shuffle_shards: shuffle rows within windows of so many shards, see `Sampling`; default 8 for a URL.
         pad_token_id: fills rows; padding is known by position, so this may be the id of a real token.
         episode_min_tokens: shorter episodes are left out.
@@ -127,10 +122,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         images: ImageSource | None = None,
         weight_by: str | None = None,
         weights: Mapping[str, float] | None = None,
-        epoch_rows: int | None = None,
         temperature: float | None = None,
-        repeats: Mapping[str, float] | None = None,
-        epoch_ends: str | None = None,
         vocab_size: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -154,10 +146,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         proportions: dict[str, Any] = {
             "weight_by": weight_by,
             "weights": weights,
-            "epoch_rows": epoch_rows,
             "temperature": temperature,
-            "repeats": repeats,
-            "epoch_ends": epoch_ends,
             "shuffle_shards": shuffle_shards,
             "phases": None,  # has no keyword of its own
         }

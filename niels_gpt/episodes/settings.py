@@ -7,7 +7,6 @@ manifest (vocabulary size) or from `torch.distributed` (rank and world size).
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
@@ -29,10 +28,6 @@ from niels_gpt.storage.manifests import tokenizer_sha256
 from niels_gpt.storage.shard_cache import ShardCache
 
 MODES: Final = ("token_stream", "sft_episode")
-
-# difflib's similarity: of dataset_mod and dataset_mode 0.96, of dataset_name and dataset_mode 0.83; of pad_token and
-# pad_token_id 0.86.
-_MISSPELT: Final = 0.9
 
 Dirs = str | Path | Sequence[str | Path] | Mapping[str | Path, float] | Mapping[str, float]
 
@@ -69,30 +64,6 @@ def dataset_mode(config: Any, keyword: Any = None) -> str:
     return mode
 
 
-def check_names(config: Any, keywords: Iterable[str]) -> None:
-    """Refuse a name in a config that is nearly that of a setting which the config lacks, such as `dataset_mod`.
-
-    Args:
-        keywords: settings that were passed as keywords, which the config need not hold.
-
-    Raises:
-        UsageError: there is such a name.
-    """
-    # Of an object all attributes count, also those of its class.
-    held = {name for name in (config if isinstance(config, Mapping) else dir(config)) if isinstance(name, str)}
-    # Configs hold the settings of whole programs, so any name is allowed that resembles none of ours. Only names of
-    # several words are compared, for single words resemble each other: `devices` may be another program's.
-    missing = [field.name for field in fields(TrainingConfig) if "_" in field.name]
-    missing = [name for name in missing if name not in held and name not in keywords]
-    for name in sorted(held):
-        near = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=_MISSPELT)
-        if near and not name.startswith("_"):
-            raise UsageError(
-                f"the config has {shown(name)}, which no loader reads, and no {near[0]!r}; did you mean {near[0]!r}? "
-                f"If {shown(name)} is another setting of yours, name {near[0]!r} too"
-            )
-
-
 def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[TrainingConfig, int, int]:
     """The training settings: each a keyword that is not `None`, else the config's attribute, else the default.
 
@@ -102,8 +73,7 @@ def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[Traini
         The settings, the batch size and the block size.
 
     Raises:
-        UsageError: a value out of range, an unknown keyword or mode, a misspelt name in the config (see
-            `check_names`), or no batch_size or block_size.
+        UsageError: a value out of range, an unknown keyword or mode, or no batch_size or block_size.
     """
     names = [field.name for field in fields(TrainingConfig)]
     for name in keywords:
@@ -113,7 +83,6 @@ def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[Traini
                 f"{did_you_mean(name, names)}"
             )
     dataset_mode(config, keywords.get("dataset_mode"))  # raises for a mode that does not exist
-    check_names(config, {"dataset_mode", *(name for name, value in keywords.items() if value is not None)})
     found = {name: attribute(config, name) for name in names}
     # Keywords last, because they win over the config.
     found |= {name: value for name, value in keywords.items() if value is not None}

@@ -35,7 +35,7 @@ from niels_gpt.episodes.order.schedule import RandomRows
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.rows import Column
-from niels_gpt.episodes.settings import check_names, dataset_mode, ensure_log_output, ranks, resolve
+from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
 from niels_gpt.episodes.spans import Array, RowSpans
 from niels_gpt.errors import CacheError, UsageError, without_passwords
 from niels_gpt.format import gather
@@ -55,10 +55,8 @@ def make_data_loader(
         options: keywords of the chosen loader, and `dataset_mode`, which wins over the config's.
 
     Raises:
-        UsageError: the mode or an option does not exist, or the config has a misspelt one. Also what the loaders raise.
+        UsageError: the mode or an option does not exist. Also what the loaders raise.
     """
-    # Before the mode is read, which a misspelt name would leave at the default.
-    check_names(config, options)
     if dataset_mode(config, options.pop("dataset_mode", None)) == "token_stream":
         return GPTDataLoader(config, tokenizer, dataset_dir, **options)
     return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)

@@ -210,7 +210,7 @@ def _image_findings(shard: Shard) -> Iterator[str]:
 
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:
-    """One line if only some shards have metadata, lack a row per episode, or have weights that are not 0 or more."""
+    """One line if only some shards have metadata, or lack a row per episode."""
     # Sampling reads the metadata of all shards, or none: one that is missing is an error there.
     having = [shard.folder for shard in split.shards if (shard.folder / METADATA_NAME).exists()]
     lacking = [shard.folder for shard in split.shards if shard.folder not in having]

@@ -27,13 +27,10 @@ ORDER: Final = (
     "epoch_shuffle",
     "epoch_drop_last",
     "epoch_seed",
-    "epoch_rows",
-    "epoch_ends",
     "shuffle_shards",
     "weight_by",
     "weights",
     "temperature",
-    "repeats",
 )
 
 
@@ -59,8 +56,7 @@ class WindowLoader(GPTEpisodeDataLoader):
         dataset_dir: the cache's directory or URL, several as a list, or a mixture as a mapping to proportions.
         sampling: order and proportions; the keywords of `GPTEpisodeDataLoader` for these are accepted too.
         pad_token_id, vocab_size, rank, world_size, shard_cache: as for `GPTEpisodeDataLoader`.
-        order: `epoch_shuffle`, `epoch_drop_last`, `epoch_seed`, `weights`, `temperature`, `repeats`, `epoch_rows`,
-            `epoch_ends`, `shuffle_shards`.
+        order: `epoch_shuffle`, `epoch_drop_last`, `epoch_seed`, `weights`, `temperature`, `shuffle_shards`.
 
     Raises:
         UsageError: an argument out of range, or no pad id. CacheError: no such cache, or a damaged one.
@@ -87,7 +83,7 @@ class WindowLoader(GPTEpisodeDataLoader):
         # Before anything is opened, because the loader of episodes would ask for a file of metadata, which caches lack.
         weight_by = sampling.weight_by if sampling is not None else order.get("weight_by")
         if weight_by not in (None, "dataset"):
-            raise UsageError(f"weight_by is {weight_by!r}; windows have no type, source or weight, only a 'dataset'")
+            raise UsageError(f"weight_by is {weight_by!r}; windows have no type or source, only a 'dataset'")
         # Masks, texts, packing and images keep their defaults, "none": a cache has no files for them.
         super().__init__(
             config,

@@ -20,6 +20,7 @@ from niels_gpt import seeds
 from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order import schedule as schedules
+from niels_gpt.episodes.order.sampling import Sampling, shares
 from niels_gpt.episodes.order.schedule import (
     EveryRow,
     Group,
@@ -27,7 +28,6 @@ from niels_gpt.episodes.order.schedule import (
     RandomGroups,
     RandomRows,
     Schedule,
-    WeightedRows,
     running_shares,
     take,
 )
@@ -52,8 +52,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 KINDS: dict[str, dict[str, Any]] = {
     "weights": {"weights": (0.6, 0.3, 0.1)},
     "temperature": {"temperature": 3.0},
-    "repeats": {"repeats": (0.5, 1, 3)},
-    "until the first ends": {"weights": (0.6, 0.3, 0.1), "epoch_ends": "first"},
+    "phases": {"phases": ((A // 2, B, C), (0, 3, 2 * C))},
     "random": {"weights": (0.6, 0.3, 0.1), "batch_sampling_mode": "random"},
 }
 
@@ -63,8 +62,9 @@ def open_mixture(datasets: list[Path], kind: str, *, packing: bool, **more: Any)
     where: Any = datasets
     if "weights" in told:
         where = dict(zip(map(str, datasets), told.pop("weights"), strict=True))
-    if "repeats" in told:
-        told["repeats"] = dict(zip(datasets, told["repeats"], strict=True))
+    if "phases" in told:
+        phases = [dict(zip(datasets, rows, strict=True)) for rows in told.pop("phases")]
+        told["sampling"] = Sampling(phases=phases)
     return open_loader(where, packing=packing, **told, **more)
 
 
@@ -120,12 +120,13 @@ def test_any_legs_on_any_machines_are_one_order(
 @pytest.mark.parametrize("packing", [False, True])
 def test_the_exact_proportions_survive_every_change(datasets: list[Path], packing: bool) -> None:
     """Three epochs, with another batch size and world for every step: each epoch holds exactly its shares."""
-    loader = open_mixture(datasets, "weights", packing=packing, batch_size=1, epoch_rows=60)
-    members = _members(loader)
+    loader = open_mixture(datasets, "weights", packing=packing, batch_size=1)
+    members, rows = _members(loader), loader.batch_source("train").schedule.n or 0
+    expected = shares({"a": 0.6, "b": 0.3, "c": 0.1}, rows)
     state, firsts = loader.state_dict(), []
     for size, world in itertools.cycle([(3, 2), (1, 5), (4, 1), (2, 8)]):
         ranks = [
-            open_mixture(datasets, "weights", packing=packing, batch_size=size, rank=r, world_size=world, epoch_rows=60)
+            open_mixture(datasets, "weights", packing=packing, batch_size=size, rank=r, world_size=world)
             for r in range(world)
         ]
         for rank in ranks:
@@ -133,11 +134,11 @@ def test_the_exact_proportions_survive_every_change(datasets: list[Path], packin
             batch = rank.next_batch()
             firsts += [int(row[0]) // 100 for row in batch.x]
         state = ranks[0].state_dict()
-        if len(firsts) >= 180:
+        if len(firsts) >= 3 * rows:
             break
     for epoch in range(3):
-        drawn = firsts[60 * epoch : 60 * epoch + 60]
-        assert [sum(first in own for first in drawn) for own in members] == [36, 18, 6]
+        drawn = firsts[rows * epoch : rows * (epoch + 1)]
+        assert [sum(first in own for first in drawn) for own in members] == [*expected.values()]
 
 
 def _members(loader: GPTEpisodeDataLoader) -> list[range]:
@@ -207,7 +208,6 @@ def schedules_of(n: int) -> dict[str, Schedule]:
         "random": RandomRows(n, 7),
         "groups": GroupedRows(groups, 7, shuffle=True),
         "random groups": RandomGroups(groups, ends, 7),
-        "weights": WeightedRows(running_shares(np.arange(1.0, 5000.0)), n, 7, shuffle=True),
     }
 
 

@@ -1,4 +1,4 @@
-"""How long an epoch of a mixture is and what it shows: temperature, repeats, and which group ends it."""
+"""What an epoch of a mixture shows: shares, temperature, and the exact rows of phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.mixture import by_temperature
-from niels_gpt.episodes.order.sampling import by_repeats, rows_until, shares
+from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
 
@@ -54,16 +54,14 @@ def of_each(counts: Counter[int]) -> tuple[int, int]:
         ({"temperature": 1}, (40, 10)),
         ({"temperature": 2}, (33, 17)),  # 2 : 1
         ({"temperature": math.inf}, (25, 25)),
-        ({"temperature": 2, "epoch_rows": 300}, (200, 100)),
-        ({"temperature": math.inf, "epoch_ends": "first"}, (10, 10)),
-        ({"temperature": math.inf, "epoch_ends": "all"}, (40, 40)),
-        ({"repeats": (1, 3)}, (40, 30)),
-        ({"repeats": (0.5, 1)}, (20, 10)),
-        ({"repeats": (0, 2)}, (0, 20)),
-        ({"weights": (0.5, 0.5), "epoch_ends": "first"}, (10, 10)),
-        ({"weights": (0.5, 0.5), "epoch_ends": "all"}, (40, 40)),
-        ({"weights": (0.9, 0.1), "epoch_ends": "first"}, (40, 4)),
-        ({"weights": (0.9, 0.1), "epoch_ends": "all"}, (90, 10)),
+        ({"weights": (0.5, 0.5)}, (25, 25)),
+        ({"weights": (0.9, 0.1)}, (45, 5)),
+        ({"phases": [(200, 100)]}, (200, 100)),  # an epoch of any length
+        ({"phases": [(10, 10)]}, (10, 10)),  # which ends before the first dataset repeats
+        ({"phases": [(40, 40)]}, (40, 40)),  # or when all have been shown
+        ({"phases": [(20, 10)]}, (20, 10)),  # half of one, all of the other
+        ({"phases": [(0, 20)]}, (0, 20)),
+        ({"phases": [(30, 5), (10, 25)]}, (40, 30)),
     ],
     ids=str,
 )
@@ -73,8 +71,9 @@ def test_every_epoch_shows_just_these(datasets: list[Path], options: dict[str, A
     told = dict(options)
     if "weights" in told:
         where = dict(zip(map(str, datasets), told.pop("weights"), strict=True))
-    if "repeats" in told:
-        told["repeats"] = dict(zip(datasets, told["repeats"], strict=True))
+    if "phases" in told:
+        phases = [dict(zip(datasets, rows, strict=True)) for rows in told.pop("phases")]
+        told["sampling"] = Sampling(phases=phases)
     loader = open_loader(where, batch_size=1, **told)
     epochs = epochs_of(loader, 3)
     assert [of_each(epoch) for epoch in epochs] == [expected] * 3
@@ -84,27 +83,29 @@ def test_every_epoch_shows_just_these(datasets: list[Path], options: dict[str, A
         assert max(counts) - min(counts) <= 1
 
 
-def test_whole_repeats_show_every_episode_so_often_each_epoch(datasets: list[Path]) -> None:
-    loader = open_loader(datasets, batch_size=1, repeats={datasets[0]: 1, datasets[1]: 4})
-    for epoch in epochs_of(loader, 2):
+def test_whole_numbers_of_rounds_show_every_episode_so_often_each_epoch(datasets: list[Path]) -> None:
+    sampling = Sampling(phases=[{datasets[0]: BIG, datasets[1]: 4 * SMALL}])
+    for epoch in epochs_of(open_loader(datasets, batch_size=1, sampling=sampling), 2):
         assert epoch == Counter({e: 1 if e < BIG else 4 for e in range(BIG + SMALL)})
 
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_types_too(datasets: list[Path], packing: bool) -> None:
-    """Any group may be repeated; rows of a group are counted, packed ones where rows are packed."""
-    loader = open_loader(
-        datasets[0], batch_size=1, weight_by="type", repeats={"chat": 2, "code": 1, "math": 1}, packing=packing
-    )
+    """Rows of a group are counted, packed ones where rows are packed."""
+    shown = open_loader(datasets[0], batch_size=1, weight_by="type", temperature=1, packing=packing)
+    sizes = {group.name: len(group.members) for group in shown.batch_source("train").schedule.groups}  # type: ignore[attr-defined]
+    sampling = Sampling(weight_by="type", phases=[sizes | {"chat": 2 * sizes["chat"]}])
+    loader = open_loader(datasets[0], batch_size=1, sampling=sampling, packing=packing)
     counts = epochs_of(loader, 1)[0]
     assert counts == Counter({e: 2 if name == "chat" else 1 for e, name in enumerate(types_for(range(BIG)))})
 
 
 def test_temperature_by_packed_rows(datasets: list[Path]) -> None:
-    loader = open_loader(datasets, batch_size=1, temperature=math.inf, packing=True, epoch_ends="first")
+    loader = open_loader(datasets, batch_size=1, temperature=math.inf, packing=True)
     groups = loader.batch_source("train").schedule.groups  # type: ignore[attr-defined]
-    assert len({group.share for group in groups}) == 1
-    assert groups[0].share == min(len(group.members) for group in groups)
+    shares = [group.share for group in groups]
+    assert max(shares) - min(shares) <= 1
+    assert sum(shares) == sum(len(group.members) for group in groups)
 
 
 @pytest.mark.parametrize(
@@ -115,23 +116,7 @@ def test_temperature_by_packed_rows(datasets: list[Path]) -> None:
         ({"temperature": math.nan}, "temperature is nan"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"temperature": True}, "temperature is True"),
-        ({"temperature": 2, "repeats": {"x": 1}}, "temperature and repeats are given; .* pass one of them"),
         ({"weight_by": "type", "weights": {"chat": 1}, "temperature": 2}, "weights and temperature are given"),
-        ({"repeats": {"x": 1}, "epoch_rows": 5}, "epoch_rows and repeats are given; each decides how long"),
-        ({"temperature": 2, "epoch_rows": 5, "epoch_ends": "all"}, "epoch_rows and epoch_ends are given"),
-        ({"temperature": 2, "epoch_ends": "never"}, "epoch_ends is 'never'; expected first or all"),
-        ({"epoch_ends": "all"}, "epoch_ends without weight_by"),
-        ({"weight_by": "weight", "epoch_ends": "all"}, "epoch_ends with weight_by 'weight', which has no groups"),
-        ({"weight_by": "weight", "temperature": 2}, "weight_by is 'weight'"),
-        (
-            {"temperature": 2, "epoch_ends": "all", "batch_sampling_mode": "random"},
-            "epoch_ends with batch_sampling_mode",
-        ),
-        ({"repeats": {"x": 1}, "batch_sampling_mode": "random"}, "repeats with batch_sampling_mode 'random'"),
-        ({"weight_by": "type", "repeats": {"chat": 1, "code": 1}}, "no weight for the type math"),
-        ({"weight_by": "type", "repeats": {"chat": -1, "code": 1, "math": 1}}, "the weight of 'chat' is -1"),
-        ({"weight_by": "type", "repeats": {"chats": 1}}, "repeats name the type 'chats'.* did you mean 'chat'"),
-        ({"weight_by": "type", "repeats": {"chat": 1, "code": 1, "math": 1e-9}}, "has none of math"),
     ],
     ids=str,
 )
@@ -140,13 +125,25 @@ def test_settings_that_cannot_be(datasets: list[Path], options: dict[str, Any], 
         open_loader(datasets[0], **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 2, "phases": [{"x": 1}]}, "temperature and phases are given; .* pass one of them"),
+        ({"phases": [{"x": 1}], "mode": "random"}, "phases with batch_sampling_mode 'random', which has no epochs"),
+        ({"weight_by": "type", "phases": [{"chat": 1, "code": 1}]}, "no weight for the type math"),
+        ({"weight_by": "type", "phases": [{"chat": -1, "code": 1, "math": 1}]}, "phase 0 has -1 rows of 'chat'"),
+        ({"weight_by": "type", "phases": [{"chats": 1}]}, "phases name the type 'chats'.* did you mean 'chat'"),
+    ],
+    ids=str,
+)
+def test_phases_that_cannot_be(datasets: list[Path], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_loader(datasets[0], sampling=Sampling(**options))
+
+
 def test_the_state_of_another_mixture_is_refused(datasets: list[Path]) -> None:
     one = open_loader(datasets, temperature=2).state_dict()
-    for options in (
-        {"temperature": 3},
-        {"temperature": 2, "epoch_ends": "all"},
-        {"repeats": dict.fromkeys(datasets, 1)},
-    ):
+    for options in ({"temperature": 3}, {"sampling": Sampling(phases=[dict.fromkeys(datasets, 10)])}):
         with pytest.raises(UsageError, match="fingerprint"):
             open_loader(datasets, **options).load_state_dict(one)
 
@@ -154,17 +151,6 @@ def test_the_state_of_another_mixture_is_refused(datasets: list[Path]) -> None:
 # The arithmetic
 
 SIZES = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(1, 10**12), min_size=1, max_size=5)
-
-
-@given(sizes=SIZES, data=st.data())
-def test_an_epoch_ends_where_it_says(sizes: dict[str, int], data: st.DataObject) -> None:
-    weights = {name: data.draw(st.floats(1e-3, 1e3)) for name in sizes}
-    first = shares(weights, rows_until("first", sizes, weights))
-    assert all(first[name] <= sizes[name] for name in sizes)
-    assert any(first[name] >= sizes[name] - len(sizes) for name in sizes)
-    last = shares(weights, rows_until("all", sizes, weights))
-    assert all(last[name] >= sizes[name] for name in sizes)
-    assert any(last[name] <= sizes[name] + len(sizes) for name in sizes)
 
 
 @given(sizes=SIZES, temperature=st.floats(0.5, 50))
@@ -175,8 +161,3 @@ def test_temperature_flattens(sizes: dict[str, int], temperature: float) -> None
         assert math.isclose(
             weights[name] / weights[largest], (size / sizes[largest]) ** (1 / temperature), rel_tol=1e-9
         )
-
-
-@given(sizes=SIZES, times=st.integers(1, 9))
-def test_repeats_are_exact(sizes: dict[str, int], times: int) -> None:
-    assert by_repeats(sizes, dict.fromkeys(sizes, times)) == {name: size * times for name, size in sizes.items()}

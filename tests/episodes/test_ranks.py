@@ -25,7 +25,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "packed": {"packing": True},
     "weighted": {"weight_by": "type", "weights": {"chat": 3, "code": 1, "math": 1}},
-    "own weight": {"weight_by": "weight"},
     "random": {"batch_sampling_mode": "random"},
 }
 
@@ -33,8 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks") / "data"
-    weights = [1.0 + number % 4 for number in range(N)]
-    return write_dataset(folder, LENGTHS, type=types_for(LENGTHS), weight=weights)
+    return write_dataset(folder, LENGTHS, type=types_for(LENGTHS))
 
 
 def of_ranks(dataset: Path, world: int, *, global_rows: int = GLOBAL, **options: Any) -> list[GPTEpisodeDataLoader]:
@@ -217,7 +215,6 @@ PINNED = {
     "plain": [21, 2, 13, 26, 3, 30, 10, 36, 38, 4, 15, 14],
     "packed": [9, 8, 6, 0, 23, 27, 29, 32, 14, 4, 2, 20, 19, 26, 24, 34, 38, 18, 21, 37, 35, 1, 5],
     "weighted": [2, 35, 34, 26, 5, 21, 14, 28, 3, 37, 22, 7],
-    "own weight": [21, 2, 13, 26, 3, 30, 10, 35, 38, 3, 15, 14],
     "random": [33, 11, 14, 14, 20, 22, 31, 11, 17, 33, 15, 33],
     "second epoch": [33, 27, 2, 12, 21, 9],
 }

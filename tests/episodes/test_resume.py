@@ -39,8 +39,8 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("resume")
     other = [4, 11, 6, 9, 3, 8, 5]
     return (
-        write_dataset(folder / "one", lengths, type=types_for(lengths), weight=[1.0 + n % 3 for n in range(23)]),
-        write_dataset(folder / "two", other, first=50, type=types_for(other), weight=[2.0] * 7),
+        write_dataset(folder / "one", lengths, type=types_for(lengths)),
+        write_dataset(folder / "two", other, first=50, type=types_for(other)),
     )
 
 
@@ -58,8 +58,6 @@ class Setting:
             where = {str(datasets[0]): 0.6, str(datasets[1]): 0.4}
         if self.kind == "weighted":
             more |= {"weight_by": "type", "weights": {"chat": 1, "code": 2, "math": 0.5}}
-        if self.kind == "own weight":
-            more |= {"weight_by": "weight"}
         if self.kind == "random":
             more |= {"batch_sampling_mode": "random"}
         return open_loader(where, packing=self.packing, epoch_drop_last=self.drop_last, **more)
@@ -70,7 +68,7 @@ class Setting:
 
 KINDS = ("plain", "weighted", "mixture")
 SETTINGS = [Setting(*values) for values in itertools.product(KINDS, (False, True), (False, True))]
-OTHERS = [Setting("own weight", False, True), Setting("random", False, True), Setting("random", True, True)]
+OTHERS = [Setting("random", False, True), Setting("random", True, True)]
 
 
 def stops(loader: GPTEpisodeDataLoader) -> list[int]:
@@ -392,7 +390,6 @@ def changed(state: State, **values: Any) -> State:
         {"too_long": "tail"},
         {"too_long": "drop_partial_turn"},
         {"block_size": 11},
-        {"weight_by": "weight"},
         {"weight_by": "type", "weights": {"chat": 1, "code": 1, "math": 1}},
     ],
     ids=str,
@@ -415,7 +412,7 @@ def test_the_state_of_another_dataset_is_refused(datasets: tuple[Path, Path]) ->
 @pytest.mark.parametrize("kind", ["weighted", "own weight"])
 def test_other_weights_are_other_rows(datasets: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
     """So are other labels, even where as many episodes have each."""
-    turned = write_dataset(tmp_path / "turned", type=types_for()[::-1], weight=[3.0 - n % 3 for n in range(23)])
+    turned = write_dataset(tmp_path / "turned", type=types_for()[::-1])
     state = Setting(kind, False, True).open(datasets).state_dict()
     with pytest.raises(Mismatch, match="fingerprint"):
         Setting(kind, False, True).open((turned, datasets[1])).load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Which rows come: exact shares, by group or weight, packed or not; and the plans of packed rows."""
+"""Which rows come: exact shares of groups, packed or not; and the plans of packed rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from niels_gpt.episodes.order.schedule import (
     GroupedRows,
     RandomRows,
     Schedule,
-    WeightedRows,
     batches_left,
     running_shares,
     skip,
@@ -106,10 +105,8 @@ SCHEDULES: list[Schedule] = [
     EveryRow(57, 3, True),
     EveryRow(57, 3, False),
     RandomRows(57, 3),
-    RandomRows(57, 3, running_shares(np.arange(57.0))),
     GroupedRows([Group("a", np.arange(5), 9), Group("b", np.arange(5, 40), 11)], 3, True),
     GroupedRows([Group("a", np.arange(5), 9), Group("b", np.arange(5, 40), 11)], 3, False),
-    WeightedRows(running_shares(np.arange(57.0)), 31, 3, True),
 ]
 
 
@@ -188,43 +185,6 @@ def test_groups_of_equal_size_are_not_in_step() -> None:
     assert draws[0] != draws[1]
 
 
-# Rows by weight
-
-
-@given(
-    weights=st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1e6)), min_size=1, max_size=40).filter(any),
-    n=st.integers(1, 60),
-    seed=st.integers(0, 9),
-)
-@settings(deadline=None, max_examples=150)
-def test_weights_are_kept_to_the_row(weights: list[float], n: int, seed: int) -> None:
-    schedule = WeightedRows(running_shares(np.array(weights)), n, seed, shuffle=False)
-    for epoch in range(4):
-        counts = Counter(epoch_of(schedule, epoch))
-        for row, weight in enumerate(weights):
-            exact = n * weight / math.fsum(weights)
-            assert math.floor(exact - 1e-9) <= counts[row] <= math.ceil(exact + 1e-9)
-            assert weight or not counts[row]
-
-
-def test_small_weights_come_in_some_epochs() -> None:
-    schedule = WeightedRows(running_shares(np.array([0.3, 9.7])), 10, 4, shuffle=True)
-    seen = sum(0 in epoch_of(schedule, epoch) for epoch in range(1000))
-    assert 240 < seen < 360  # four standard deviations around 300
-
-
-@pytest.mark.parametrize("mark", [0.0, 0.5, 1 - 2.0**-53])
-def test_rounding_reaches_no_row_of_weight_0(monkeypatch: pytest.MonkeyPatch, mark: float) -> None:
-    """Where the line's steps are too fine for a float, the last mark would fall on the line's very end."""
-    monkeypatch.setattr(
-        "niels_gpt.episodes.order.schedule.uniform", lambda seed, positions: np.full(len(positions), mark)
-    )
-    n = 10**9
-    schedule = WeightedRows(running_shares(np.array([0.0, 0.0, 2.0, 0.0, 1.0, 0.0, 0.0])), n, 0, shuffle=False)
-    assert schedule.rows(0, 0, 3).tolist() == [2, 2, 2]
-    assert schedule.rows(0, n - 3, n).tolist() == [4, 4, 4]
-
-
 @pytest.mark.parametrize("scale", [1e308, 1.0, 1e-308, 5e-324])
 def test_weights_of_any_size(scale: float) -> None:
     assert running_shares(np.array([1.0, 1.0, 1.0, 1.0]) * scale).tolist() == [0.25, 0.5, 0.75, 1.0]
@@ -285,8 +245,7 @@ def test_proportions_of_nothing() -> None:
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     sources = [f"s{number % 2}" for number in range(len(FITTING))]
-    weights = [float(number % 3) for number in range(len(FITTING))]
-    return write_dataset(tmp_path / "data", FITTING, type=TYPES, source=sources, weight=weights)
+    return write_dataset(tmp_path / "data", FITTING, type=TYPES, source=sources)
 
 
 def counts_by(labels: list[str], found: list[int]) -> Counter[str]:
@@ -297,7 +256,7 @@ def counts_by(labels: list[str], found: list[int]) -> Counter[str]:
 def test_weighted_by_a_column(dataset: Path, column: str) -> None:
     labels = TYPES if column == "type" else [f"s{number % 2}" for number in range(len(FITTING))]
     given_weights = {name: 1.0 + at for at, name in enumerate(sorted(set(labels)))}
-    loader = open_loader(dataset, batch_size=1, weight_by=column, weights=given_weights, epoch_rows=60)
+    loader = open_loader(dataset, batch_size=1, sampling=Sampling(weight_by=column, phases=[shares(given_weights, 60)]))
     for epoch in range(3):
         found = counts_by(labels, numbers(loader.batches(epoch=epoch)))
         assert found == shares(given_weights, 60)
@@ -311,27 +270,17 @@ def test_a_weight_of_0_leaves_a_group_out(dataset: Path) -> None:
         assert set(found) == {"chat", "code"}
 
 
-def test_weighted_by_each_episodes_weight(dataset: Path) -> None:
-    loader = open_loader(dataset, batch_size=1, weight_by="weight", epoch_rows=63)
-    total = sum(number % 3 for number in range(len(FITTING)))
-    for epoch in range(3):
-        counts = Counter(numbers(loader.batches(epoch=epoch)))
-        for number in range(len(FITTING)):
-            exact = 63 * (number % 3) / total
-            assert math.floor(exact) <= counts[number] <= math.ceil(exact)
-
-
 def test_filtered_episodes_keep_their_labels(tmp_path: Path) -> None:
     """Labels belong to episodes, not to the positions that filtering leaves."""
     folder = write_dataset(tmp_path / "data", [1, 5, 5, 1, 5, 5], type=["a", "b", "c", "a", "b", "c"])
-    loader = open_loader(folder, batch_size=1, weight_by="type", weights={"b": 1, "c": 3}, epoch_rows=4)
+    loader = open_loader(folder, batch_size=1, weight_by="type", weights={"b": 1, "c": 3})
     assert Counter(number % 3 for number in numbers(loader.batches())) == {1: 1, 2: 3}
 
 
 def test_a_mixture_of_two_datasets(tmp_path: Path) -> None:
     one = write_dataset(tmp_path / "one", [5] * 30)
     two = write_dataset(tmp_path / "two", [6] * 4, first=50)
-    loader = open_loader({str(one): 0.75, str(two): 0.25}, batch_size=1, epoch_rows=20)
+    loader = open_loader([one, two], batch_size=1, sampling=Sampling(phases=[{one: 15, two: 5}]))
     counts: Counter[int] = Counter()
     for epoch in range(8):
         found = numbers(loader.batches(epoch=epoch))
@@ -376,10 +325,10 @@ GOOD = {"chat": 1, "code": 1, "math": 1}
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight_by": "typ", "weights": GOOD}, "weight_by is 'typ'; expected one of type, source, dataset, weight"),
+        ({"weight_by": "typ", "weights": GOOD}, "weight_by is 'typ'; expected one of type, source, dataset"),
         ({"weight_by": "type"}, "expected weights by name"),
         ({"weights": GOOD}, "expected weights by name"),
-        ({"weight_by": "weight", "weights": GOOD}, "expected weights by name"),
+        ({"weight_by": "weight", "weights": GOOD}, "weight_by is 'weight'; expected one of type, source, dataset"),
         (
             {"weight_by": "type", "weights": {**GOOD, "maths": 1}},
             r"the type 'maths'.*math \(4\); did you mean 'math'\?",
@@ -389,13 +338,6 @@ GOOD = {"chat": 1, "code": 1, "math": 1}
         ({"weight_by": "type", "weights": {**GOOD, "code": float("nan")}}, "the weight of 'code' is nan"),
         ({"weight_by": "type", "weights": dict.fromkeys(GOOD, 0)}, "all 0"),
         ({"weight_by": "type", "weights": {**GOOD, "code": 1e-9}}, "has none of code, whose weight is too small"),
-        ({"weight_by": "weight", "packing": True}, "cannot keep a weight of each"),
-        (
-            {"weight_by": "type", "weights": GOOD, "epoch_rows": 0},
-            "epoch_rows is 0; expected a whole number of at least 1",
-        ),
-        ({"epoch_rows": 10}, "epoch_rows without weight_by"),
-        ({"weight_by": "weight", "epoch_rows": 9, "batch_sampling_mode": "random"}, "which has no epochs"),
     ],
     ids=lambda value: None if isinstance(value, str) else json.dumps(value),
 )
@@ -404,11 +346,10 @@ def test_weights_that_do_not_fit(dataset: Path, options: dict[str, Any], message
         open_loader(dataset, **options)
 
 
-@pytest.mark.parametrize("option", ["weights", "repeats"])
 @pytest.mark.parametrize("value", [[1, 2], 2, "chat"])
-def test_proportions_without_names(dataset: Path, option: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"{option} is .*; expected a mapping from names to numbers"):
-        open_loader(dataset, weight_by="type", **{option: value})
+def test_proportions_without_names(dataset: Path, value: Any) -> None:
+    with pytest.raises(UsageError, match=r"weights is .*; expected a mapping from names to numbers"):
+        open_loader(dataset, weight_by="type", weights=value)
 
 
 @pytest.mark.parametrize("phases", [{"chat": 2}, [{"chat": 2}, 3], 5])
@@ -417,35 +358,24 @@ def test_phases_without_names(dataset: Path, phases: Any) -> None:
         Sampling(weight_by="type", phases=phases)
 
 
-@pytest.mark.parametrize("ends", ["first", "all"])
-def test_a_temperature_that_leaves_a_group_out(tmp_path: Path, ends: str) -> None:
+def test_a_temperature_that_leaves_a_group_out(tmp_path: Path) -> None:
     """(2 / 9) ** 10,000 is 0 as a float."""
     folders = [write_dataset(tmp_path / "a", [6] * 9), write_dataset(tmp_path / "b", [6] * 2)]
     with pytest.raises(UsageError, match=r"the weight of dataset 1 is 0 at temperature 0\.0001"):
-        open_loader(folders, temperature=1e-4, epoch_ends=ends)
+        open_loader(folders, temperature=1e-4)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"repeats": {"a": 1e300, "b": 1}},
-        {"weight_by": "dataset", "weights": {"a": 1e-30, "b": 1}, "epoch_ends": "all"},
-        {"sampling": Sampling(phases=[{"a": 2**62, "b": 2**62}, {"a": 2**62, "b": 2**62}])},
-    ],
-    ids=["repeats", "all", "phases"],
-)
-def test_epochs_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+def test_epochs_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = [str(write_dataset(Path(name), [6] * 9)) for name in "ab"]
     with pytest.raises(UsageError, match=r"an epoch of .* rows; expected at most 2\*\*62"):
-        open_loader(names, **options)
+        open_loader(names, sampling=Sampling(phases=[{"a": 2**62, "b": 2**62}, {"a": 2**62, "b": 2**62}]))
 
 
 def test_datasets_are_named_by_paths_too(tmp_path: Path) -> None:
     a, b = (write_dataset(tmp_path / name, [6] * 9) for name in "ab")
     for sampling in (
         Sampling(weight_by="dataset", weights={a: 1, b: 3}),
-        Sampling(repeats={a: 0.5, b: 1.5}),
         Sampling(phases=[{a: 3, b: 9}]),
     ):
         first, other = (open_loader([a, b], sampling=sampling) for _ in range(2))
@@ -468,29 +398,10 @@ def test_proportions_of_a_mixture_are_checked(dataset: Path, share: float) -> No
         open_loader({str(dataset): share})
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1.0, -0.5, 1.0], r"row 1: weight -0\.5; expected a number of 0 or more"),
-        ([1.0, 1.0, float("nan")], "row 2: weight nan"),
-        ([float("inf"), 1.0, 1.0], "row 0: weight inf"),
-        ([0.0, 0.0, 0.0], "all weights are 0"),
-        ([1.0, None, 1.0], "weight holds double or nulls"),
-        (["1", "2", "3"], "weight holds string or nulls"),
-        ([1.0, 1.0], "2 rows for 3 episodes"),
-    ],
-)
-def test_weights_in_a_file_that_cannot_be(tmp_path: Path, weights: list[Any], message: str) -> None:
-    folder = write_dataset(tmp_path / "data", [4, 5, 6], weight=weights)
-    with pytest.raises(CacheError, match=message) as caught:
-        open_loader(folder, weight_by="weight")
-    assert str(folder / "train" / "episodes.parquet") in str(caught.value)
-
-
-def test_whole_numbers_are_weights_too(tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "data", [4, 5, 6], weight=[1, 0, 3])
-    counts = Counter(numbers(open_loader(folder, batch_size=1, weight_by="weight", epoch_rows=8).batches()))
-    assert counts == {0: 2, 2: 6}
+def test_metadata_of_other_episodes(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "data", [4, 5, 6], type=["a", "b"])
+    with pytest.raises(CacheError, match=r"episodes\.parquet: 2 rows for 3 episodes"):
+        open_loader(folder, weight_by="type", weights={"a": 1, "b": 1})
 
 
 def test_metadata_that_is_not_there(tmp_path: Path) -> None:
@@ -733,7 +644,7 @@ def test_a_mixture_is_the_same_under_any_path(tmp_path: Path, monkeypatch: pytes
 
     def opened(*names: str) -> GPTEpisodeDataLoader:
         mixture = dict(zip(names, (0.5, 0.5), strict=True))
-        return GPTEpisodeDataLoader(config, None, mixture, pad_token_id=0, epoch_rows=15, packing=False)
+        return GPTEpisodeDataLoader(config, None, mixture, pad_token_id=0, packing=False)
 
     here = opened("zoo", "ant")
     for _ in range(3):
@@ -753,13 +664,14 @@ def test_weighted_batches_run_on_and_lose_nothing(
     folder = tmp_path_factory.mktemp("on")
     for name, first in (("a", 0), ("b", 1000)):
         write_split(folder / name / "train", [[first + n] * 3 for n in range(1, 12)])
+    exact = shares({"a": 2, "b": 1}, rows)["a"]
     loaders = [
         GPTEpisodeDataLoader(
             TrainingConfig(batch_size=batch_size, block_size=4),
             None,
-            {folder / "a": 2, folder / "b": 1},
+            [folder / "a", folder / "b"],
             pad_token_id=0,
-            epoch_rows=rows,
+            sampling=Sampling(phases=[{folder / "a": exact, folder / "b": rows - exact}]),
             rank=rank,
             world_size=world_size,
         )
@@ -770,7 +682,6 @@ def test_weighted_batches_run_on_and_lose_nothing(
     while len(firsts) < wanted:
         firsts += [int(row[0]) for loader in loaders for row in loader.next_batch().x]
     assert 0 not in firsts  # no row is empty
-    exact = shares({"dataset 0": 2, "dataset 1": 1}, rows)["dataset 0"]
     for epoch in range(3):
         drawn = firsts[epoch * rows : (epoch + 1) * rows]
         assert sum(first < 1000 for first in drawn) == exact

@@ -459,7 +459,7 @@ def test_what_cannot_be_read_from_a_store_is_refused(store: FileServer, tmp_path
         ng.loader(url, cache_bytes=5, **SHAPE)
     with pytest.raises(UsageError, match="niels-gpt fetch"):
         GPTDataLoader({"batch_size": 1, "block_size": 4}, None, url)
-    for more in ({"batch_sampling_mode": "random"}, {"temperature": 2.0}, {"weight_by": "weight"}):
+    for more in ({"batch_sampling_mode": "random"}, {"temperature": 2.0}):
         with pytest.raises(UsageError, match="niels-gpt fetch"):
             remote(store, cache_in(tmp_path), **more)
     with pytest.raises(UsageError, match="shuffle_shards is 0"):

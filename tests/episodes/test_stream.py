@@ -245,34 +245,21 @@ def test_an_unknown_mode_is_refused_everywhere(tmp_path: Path, form: Any, mode: 
         make_data_loader(form(), None, tmp_path, dataset_mode=mode)
 
 
-class ByClass:
-    """A config whose settings are attributes of its class."""
-
-    batch_size, block_size, device = B, T, "cpu"
-    dataset_mdoe = "sft_episode"
-
-
-@pytest.mark.parametrize("name", ["dataset_mod", "datasetMode", "dataset-mode", "dataset_mdoe", "DATASET_MODES"])
-@pytest.mark.parametrize("form", [as_mapping, settings, lambda **given: ReadOnly(as_mapping(**given))])
-def test_a_misspelt_name_does_not_choose_the_default(tmp_path: Path, form: Any, name: str) -> None:
-    write_split(tmp_path / "train", [[1, 2, 3, 4, 5, 6, 7, 8]] * 5)
-    config = form(**{name: "sft_episode"}, pad_token_id=0)
-    with pytest.raises(UsageError, match=rf"the config has '{name}'.*did you mean 'dataset_mode'"):
-        make_data_loader(config, None, tmp_path)
-    with pytest.raises(UsageError, match="did you mean 'dataset_mode'"):
-        make_data_loader(ByClass(), None, tmp_path, packing=True)
-    for make in (make_data_loader, GPTDataLoader, GPTEpisodeDataLoader):
-        with pytest.raises(UsageError, match=r"the config has 'epoch_sead'.*did you mean 'epoch_seed'"):
-            make(form(epoch_sead=7, pad_token_id=0), None, tmp_path)
-    # The setting itself was passed, so this is another program's.
-    assert isinstance(make_data_loader(config, None, tmp_path, dataset_mode="sft_episode"), GPTEpisodeDataLoader)
-
-
 def test_names_of_other_parts_of_a_program_are_allowed(tmp_path: Path) -> None:
-    """Also those that resemble ours, where ours is there; and common ones of other libraries."""
+    """Also those that resemble ours."""
     write_split(tmp_path / "train", [[1, 2, 3, 4, 5, 6, 7, 8]] * 5)
     others = ["devices", "dataset_name", "dataset_dir", "dataset_path", "eval_batch_size", "batch_sizes", "pad_token"]
-    others += ["eos_token_id", "num_epochs", "epochs", "learning_rate", "block_sizes", "seed", "max_epochs", "masks"]
+    others += [
+        "eos_token_id",
+        "num_epochs",
+        "epochs",
+        "learning_rate",
+        "block_sizes",
+        "seed",
+        "max_epochs",
+        "masks",
+        "dataset_mod",
+    ]
     config = dict.fromkeys(others, 1) | {7: 8}
     assert isinstance(make_data_loader(as_mapping() | config, None, tmp_path), GPTDataLoader)
     config = dict.fromkeys(others, 1)

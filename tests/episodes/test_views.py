@@ -28,6 +28,7 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate.iterable import EpisodeIterable
 from niels_gpt.episodes.iterate.prefetch import Prefetch
+from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import CacheError, UsageError
 from tests.conftest import REPOSITORY
@@ -317,12 +318,7 @@ def test_iterating_again_goes_on_with_the_next_epoch(dataset: Path) -> None:
 def test_passes_over_a_mixture_repeat_no_row(tmp_path: Path, workers: int) -> None:
     """Its batches cross the ends of epochs: the last one of a pass holds the first rows of the next epoch."""
     folders = [write_dataset(tmp_path / name, [6] * 9) for name in "ab"]
-    options = {
-        "batch_size": 7,
-        "weight_by": "dataset",
-        "weights": dict.fromkeys(map(str, folders), 1),
-        "epoch_rows": 16,
-    }
+    options: dict[str, Any] = {"batch_size": 7, "sampling": Sampling(phases=[dict.fromkeys(folders, 8)])}
     loader = open_loader(folders, **options)
     expected = [open.next_batch() for open in [open_loader(folders, **options)] for _ in range(7)]
     view = loader.as_iterable(epochs=1)

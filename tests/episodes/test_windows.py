@@ -158,7 +158,11 @@ def test_a_resumed_run_on_other_ranks_reads_on(cache: Path) -> None:
 
 def test_caches_are_mixed_in_proportions(cache: Path, tmp_path: Path) -> None:
     pretrain_cache(tmp_path / "code", 20, shard_bytes=80)
-    opened = loader({cache: 0.75, tmp_path / "code": 0.25}, epoch_rows=40, config={"batch_size": 1})
+    opened = loader(
+        [cache, tmp_path / "code"],
+        sampling=Sampling(phases=[{cache: 30, tmp_path / "code": 10}]),
+        config={"batch_size": 1},
+    )
     split = opened.batch_source("train").split
     first_of_code = len(reference(shards_of(cache)))
     drawn = Counter(int(batch.episodes[0]) < first_of_code for batch in opened.batches())
@@ -239,9 +243,12 @@ def test_what_windows_lack_is_refused(cache: Path, tmp_path: Path) -> None:
         ng.loader(cache, batch_size=2, sequence_length=T, packing=True)
     with pytest.raises(UsageError, match="WindowLoader has no 'too_long'"):
         ng.loader(cache, batch_size=2, sequence_length=T, too_long="head")
-    for weighed in ({"weight_by": "source", "weights": {"a": 1}}, {"sampling": Sampling(weight_by="weight")}):
+    for weighed in (
+        {"weight_by": "source", "weights": {"a": 1}},
+        {"sampling": Sampling(weight_by="type", temperature=2)},
+    ):
         options: dict[str, Any] = {"epoch_seed": None, **weighed}
-        with pytest.raises(UsageError, match="windows have no type, source or weight"):
+        with pytest.raises(UsageError, match="windows have no type or source"):
             loader(cache, **options)
     sft_cache(tmp_path / "sft")
     with pytest.raises(CacheError, match="a cache of kind 'sft'; windows are of kind 'pretrain'"):

@@ -1,6 +1,6 @@
 """What a folder records of its episodes beside their tokens, opened and checked.
 
-`episodes.parquet` holds the type, source and weight of each, to sample by; `completions.bin` makes groups of them (its
+`episodes.parquet` holds the type and source of each, to sample by; `completions.bin` makes groups of them (its
 layout is `format.COMPLETION`).
 """
 
@@ -51,32 +51,6 @@ def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
     return {name: positions for name, positions in found_at.items() if len(positions)}
 
 
-def weights(split: EpisodeSplit) -> npt.NDArray[np.float64]:
-    """The `weight` of every episode by position (after filtering).
-
-    Raises:
-        CacheError: as for `labels`, or a weight that is negative or not a number (file, row and value named).
-    """
-    parts = []
-    for shard in split.shards:
-        column = _column(shard, "weight")
-        if column.null_count or not _is_numeric(column):
-            raise CacheError(f"{shard.folder / METADATA_NAME}: weight holds {column.type} or nulls; expected numbers")
-        values = np.asarray(column.to_numpy(), dtype=np.float64)
-        bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-        if bad.size:
-            row = int(bad[0])
-            raise CacheError(
-                f"{shard.folder / METADATA_NAME}: row {row:,}: weight {values[row]}; expected a number of 0 or more"
-            )
-        parts.append(values)
-    # Only the weights of the episodes that remain after filtering are drawn by.
-    filtered = np.concatenate([*parts, np.empty(0)])[split.filtered[np.arange(len(split))]]
-    if not filtered.sum() > 0:
-        raise CacheError(f"{split.shards[0].folder / METADATA_NAME}: all weights are 0; nothing could be drawn")
-    return np.asarray(filtered)
-
-
 def metadata_columns(split: EpisodeSplit) -> list[str]:
     """Which of the known columns all shards have."""
     names = [set(_open(shard.folder / METADATA_NAME).schema_arrow.names) for shard in split.shards]
@@ -84,18 +58,9 @@ def metadata_columns(split: EpisodeSplit) -> list[str]:
 
 
 def check_metadata(split: EpisodeSplit, column: str) -> None:
-    """Raise `CacheError` if a column has not one row per episode, or if its weights are not usable."""
-    if column == "weight":
-        weights(split)
-    else:
-        for shard in split.shards:
-            _column(shard, column)
-
-
-def _is_numeric(column: pyarrow.ChunkedArray) -> bool:
-    import pyarrow
-
-    return bool(pyarrow.types.is_floating(column.type) or pyarrow.types.is_integer(column.type))
+    """Raise `CacheError` if a column has not one row per episode."""
+    for shard in split.shards:
+        _column(shard, column)
 
 
 def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:

@@ -4,14 +4,13 @@ Without `weight_by`, every row comes once an epoch. With it, rows are drawn in p
 
     weight_by "type", "source"   groups of episodes with one label in episodes.parquet
     weight_by "dataset"          groups of episodes from one directory of a mixture
-    weight_by "weight"           no groups: each episode has its own weight in episodes.parquet
 
-The groups' proportions come from `weights`, from their sizes and `temperature`, or from `repeats`::
+The groups' proportions come from `weights`, from their sizes and `temperature`, or from the exact rows of `phases`::
 
-    sizes a 6, b 10, 16 rows an epoch            a     b
+    sizes a 6, b 10: 16 rows an epoch            a     b
     weights {"a": 0.5, "b": 0.5}                 8     8       a shows 2 of its rows twice, b leaves out 2
     temperature 2: sqrt(6) to sqrt(10)           7     9
-    repeats {"a": 2, "b": 0.5}                  12     5       17 rows an epoch
+    phases  {"a": 12, "b": 5}                   12     5       a twice, half of b: 17 rows an epoch
     phases  {"a": 2, "b": 8}, {"a": 5}           7     8       first 10 rows of both, then 5 of a (a curriculum)
 """
 
@@ -28,7 +27,7 @@ from niels_gpt import ranges
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import IndexSet
-from niels_gpt.episodes.order.metadata import labels, weights
+from niels_gpt.episodes.order.metadata import labels
 from niels_gpt.episodes.order.mixture import by_temperature
 from niels_gpt.episodes.order.schedule import (
     EveryRow,
@@ -39,17 +38,15 @@ from niels_gpt.episodes.order.schedule import (
     RandomRows,
     Schedule,
     ShardWindows,
-    WeightedRows,
     running_shares,
 )
 from niels_gpt.episodes.packing import StoredPlan, group_rows
 from niels_gpt.errors import UsageError, did_you_mean, shown
 from niels_gpt.seeds import DEFAULT_SEED, MAX_LENGTH
 
-WEIGHT_COLUMNS: Final = ("type", "source", "dataset", "weight")
+WEIGHT_COLUMNS: Final = ("type", "source", "dataset")
 MODES: Final = ("epoch", "random")
 SHUFFLE_SHARDS: Final = 8  # default number of shards in a window of a dataset in a store
-EPOCH_ENDS: Final = ("first", "all")
 
 # The fields of `Sampling` that a config may set too, and what configs and keywords of loaders call them.
 _CONFIG_NAMES: Final = {
@@ -72,15 +69,12 @@ class Sampling:
         shuffle: a new order in every epoch, else ascending.
         drop_last: leave out an epoch's last batch if it is not full; else fill it up with empty rows.
         seed: of all random choices.
-        weight_by: "type", "source", "dataset" or "weight", see the module; `None`: every row counts the same.
+        weight_by: "type", "source" or "dataset", see the module; `None`: every row counts the same.
         weights: the share of each group, numbers of 0 or more of any sum; 0 leaves a group out.
         temperature: in place of `weights`: a group of n rows weighs n ** (1 / temperature).
-        repeats: in place of `weights`: how often an epoch shows each group, for example 0.5 or 3.
-        epoch_rows: rows of a weighted epoch; default as many as there are.
-        epoch_ends: in place of `epoch_rows`: "first" ends an epoch before the first group repeats a row, "all" once
-            every group has shown all its rows.
         phases: in place of `weights`: the exact number of rows of each group in each phase of an epoch; phases follow
-            one another. One phase is a mixture, several are a curriculum. See `episodes.mixture`.
+            one another. One phase is a mixture of any length, in which 12 rows of a group of 6 show it twice; several
+            are a curriculum. See `episodes.order.mixture`.
         shuffle_shards: shuffle within windows of so many shards, in an order of shards that is new in every epoch;
             `None`: all rows together, or for a dataset in a store, windows of `SHUFFLE_SHARDS`.
 
@@ -94,36 +88,33 @@ class Sampling:
     seed: int = DEFAULT_SEED
     weight_by: str | None = None
     weights: Mapping[str, float] | None = None
-    epoch_rows: int | None = None
     temperature: float | None = None
-    repeats: Mapping[str, float] | None = None
-    epoch_ends: str | None = None
     shuffle_shards: int | None = None
     phases: Sequence[Mapping[str, int]] | None = None
 
     def __post_init__(self) -> None:
         self._name_groups_by_text()  # first: a message below shows the names
-        if self.weight_by is None and self._set_among("temperature", "repeats", "phases"):
+        if self.weight_by is None and self._set_among("temperature", "phases"):
             object.__setattr__(self, "weight_by", "dataset")  # the one column that every dataset has
         if self.mode not in MODES:
             raise UsageError(f"mode is {self.mode!r}; expected {' or '.join(MODES)}")
         if self.weight_by is not None and self.weight_by not in WEIGHT_COLUMNS:
             raise UsageError(f"weight_by is {self.weight_by!r}; expected one of {', '.join(WEIGHT_COLUMNS)}")
-        proportions = self._set_among("weights", "temperature", "repeats", "phases")
+        proportions = self._set_among("weights", "temperature", "phases")
         if len(proportions) > 1:
             names = " and ".join(proportions)
             raise UsageError(f"{names} are given; each decides the proportions, so pass one of them")
         # Groups without proportions, or proportions without groups: either is only half of a request.
-        if bool(proportions) != self.by_group:
+        if bool(proportions) != (self.weight_by is not None):
             raise UsageError(
                 f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name (or "
-                "temperature, repeats or phases) with weight_by 'type', 'source' or 'dataset', and none with 'weight', "
-                "where each episode has its own"
+                "temperature or phases) with weight_by 'type', 'source' or 'dataset'"
             )
         ranges.SEED.whole(self.seed)
         for name in ("shuffle", "drop_last"):
             ranges.check_flag(vars(self)[name], name)
-        self._check_epoch()
+        if self.phases is not None and self.mode == "random":
+            raise UsageError("phases with batch_sampling_mode 'random', which has no epochs; leave it out")
         if self.shuffle_shards is not None:
             ranges.SHUFFLE_SHARDS.whole(self.shuffle_shards)
             # Rows of a group may be in any shard, so drawing them would need all shards at once.
@@ -137,13 +128,10 @@ class Sampling:
 
     def _name_groups_by_text(self) -> None:
         """Names of groups become text: datasets may be named by paths."""
-        for option in ("weights", "repeats"):
-            found = vars(self)[option]
-            if found is None:
-                continue
-            if not isinstance(found, Mapping):
-                raise UsageError(f"{option} is {shown(found)}; expected a mapping from names to numbers")
-            object.__setattr__(self, option, _named_by_text(found))  # the class is frozen
+        if self.weights is not None:
+            if not isinstance(self.weights, Mapping):
+                raise UsageError(f"weights is {shown(self.weights)}; expected a mapping from names to numbers")
+            object.__setattr__(self, "weights", _named_by_text(self.weights))  # the class is frozen
         if self.phases is None:
             return
         # A mapping can be iterated, too: one phase that was not put into a list would be read as its names.
@@ -157,32 +145,8 @@ class Sampling:
             )
         object.__setattr__(self, "phases", tuple(map(_named_by_text, self.phases)))
 
-    def _check_epoch(self) -> None:
-        rows = self.epoch_rows
-        # bool is a subclass of int, and `True` is no number of rows.
-        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_LENGTH):
-            raise UsageError(f"epoch_rows is {rows!r}; expected a whole number of at least 1")
-        if self.epoch_ends is not None and self.epoch_ends not in EPOCH_ENDS:
-            raise UsageError(f"epoch_ends is {self.epoch_ends!r}; expected {' or '.join(EPOCH_ENDS)}")
-        lengths = self._set_among("epoch_rows", "epoch_ends", "repeats", "phases")
-        if len(lengths) > 1:
-            names = " and ".join(lengths)
-            raise UsageError(f"{names} are given; each decides how long an epoch is, so pass one of them")
-        for name in lengths:
-            if self.mode == "random":
-                raise UsageError(f"{name} with batch_sampling_mode 'random', which has no epochs; leave it out")
-            if self.weight_by is None:
-                raise UsageError(f"{name} without weight_by; every row comes once an epoch, so leave it out")
-        if self.epoch_ends is not None and not self.by_group:
-            raise UsageError("epoch_ends with weight_by 'weight', which has no groups; pass epoch_rows")
-
     def _set_among(self, *names: str) -> list[str]:
         return [name for name in names if vars(self)[name] is not None]
-
-    @property
-    def by_group(self) -> bool:
-        """Whether rows are drawn group by group."""
-        return self.weight_by in ("type", "source", "dataset")
 
     def as_keywords(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
         """The loader's keywords that mean the same.
@@ -244,7 +208,7 @@ class EpisodeGroups:
 
     Attributes:
         members: the episodes of each group, by position after filtering.
-        proportions: the weight or the repeats of each group; `None` if temperature decides.
+        proportions: the weight of each group, or its rows in all phases; `None` if temperature decides.
         phases: the rows of each group in each phase, where the sampling has phases.
     """
 
@@ -262,7 +226,7 @@ def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) ->
     Raises:
         UsageError: weights and data do not name the same groups. CacheError: there is no metadata to group by.
     """
-    if not sampling.by_group or sampling.weight_by is None:
+    if sampling.weight_by is None:
         return None
     found: dict[str, IndexSet] = {}
     if sampling.weight_by == "dataset":
@@ -286,8 +250,7 @@ def groups_of(found: Mapping[str, IndexSet], sampling: Sampling) -> EpisodeGroup
     # Fingerprints hold the groups' names. A dataset is numbered there, so that a moved mixture can still be resumed.
     known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
     # At most one of the two is set; `Sampling` has checked that.
-    proportions = sampling.weights if sampling.weights is not None else sampling.repeats
-    option = "repeats" if sampling.weights is None else "weights"
+    option, proportions = "weights", sampling.weights
     if sampling.phases is not None:
         # The rows of all phases together, by which a group without any is left out.
         option, proportions = "phases", _rows_of_phases(sampling.phases)
@@ -341,11 +304,10 @@ def schedule_of(
     """The order in which the rows of a split, or of its packing plan, are drawn.
 
     Raises:
-        UsageError: an epoch would hold no row of some group. CacheError: there are no weights to draw by.
+        UsageError: an epoch would hold no row of some group.
     """
     # Rows are what is drawn: episodes, or packed rows of several.
     n = len(split) if plan is None else plan.rows
-    endless = sampling.mode == "random"
     if sampling.shuffle_shards is not None:
         # Shards were packed separately too.
         ends = [span.stop for span in split.positions_of_shards()] if plan is None else plan.begins[1:].tolist()
@@ -357,12 +319,7 @@ def schedule_of(
         if groups.phases:
             return _phased_schedule(members, groups.phases, sampling)
         return grouped_schedule(members, groups.proportions, sampling)
-    if sampling.weight_by == "weight":
-        ends = running_shares(weights(split))
-        if endless:
-            return RandomRows(n, sampling.seed, ends)
-        return WeightedRows(ends, sampling.epoch_rows or n, sampling.seed, sampling.shuffle)
-    return RandomRows(n, sampling.seed) if endless else EveryRow(n, sampling.seed, sampling.shuffle)
+    return RandomRows(n, sampling.seed) if sampling.mode == "random" else EveryRow(n, sampling.seed, sampling.shuffle)
 
 
 def grouped_schedule(
@@ -371,43 +328,30 @@ def grouped_schedule(
     """The order in which groups are drawn, in proportion.
 
     Args:
-        members: the rows of each group. proportions: the weight or the repeats of each; `None` if temperature decides.
+        members: the rows of each group. proportions: the weight of each; `None` if temperature decides.
 
     Raises:
         UsageError: an epoch would hold no row of some group.
     """
     sizes = {name: len(rows) for name, rows in members.items()}
-    if sampling.repeats is not None:
-        parts = by_repeats(sizes, proportions or {})
-    else:
-        weight_of = proportions or {}
-        if sampling.temperature is not None:
-            weight_of = by_temperature(sizes, sampling.temperature)
-        if sampling.mode == "random":
-            groups = [Group(name, rows, 0) for name, rows in members.items()]
-            # Drawing with replacement needs shares only; no epoch has to be divided exactly.
-            ends = running_shares(np.array([float(weight_of[group.name]) for group in groups]))
-            return RandomGroups(groups, ends, sampling.seed)
-        n = rows_until(sampling.epoch_ends, sizes, weight_of) if sampling.epoch_ends else sampling.epoch_rows
-        parts = shares(weight_of, n or sum(sizes.values()))
-    _check_epoch_length(sum(parts.values()))
+    weight_of = proportions or {}
+    if sampling.temperature is not None:
+        weight_of = by_temperature(sizes, sampling.temperature)
+    if sampling.mode == "random":
+        groups = [Group(name, rows, 0) for name, rows in members.items()]
+        # Drawing with replacement needs shares only; no epoch has to be divided exactly.
+        ends = running_shares(np.array([float(weight_of[group.name]) for group in groups]))
+        return RandomGroups(groups, ends, sampling.seed)
+    parts = shares(weight_of, sum(sizes.values()))
     unseen = [name for name, rows in parts.items() if not rows]
     if unseen:
         raise UsageError(
             f"an epoch of {sum(parts.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
-            "one; raise epoch_rows or the weight, or give 0 to leave it out"
+            "one; raise the weight, pass exact rows as phases, or give 0 to leave it out"
         )
     return GroupedRows(
         [Group(name, rows, parts[name]) for name, rows in members.items()], sampling.seed, sampling.shuffle
     )
-
-
-def _check_epoch_length(rows: int) -> None:
-    if rows > MAX_LENGTH:
-        raise UsageError(
-            f"an epoch of {shown(rows)} rows; expected at most 2**62: lower the repeats or phases, or raise "
-            "the smallest weight"
-        )
 
 
 def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
@@ -433,30 +377,6 @@ def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
     return rounded
 
 
-def by_repeats(sizes: Mapping[str, int], repeats: Mapping[str, float]) -> dict[str, int]:
-    """Rows of each group in an epoch that shows it `repeats` times: 2 of 5 rows is 10, 0.5 of 5 rows is 3.
-
-    A half is rounded up in every epoch. As a group continues where it stopped, each of its rows still comes equally
-    often in the long run.
-    """
-    shares(repeats, 1)  # checks the numbers
-    return {name: int(size * Fraction(repeats[name]) + Fraction(1, 2)) for name, size in sizes.items()}
-
-
-def rows_until(ends: str, sizes: Mapping[str, int], weight_of: Mapping[str, float]) -> int:
-    """Rows of an epoch that ends before the first group repeats a row, or once all groups have shown all rows.
-
-    Sizes 6 and 10 at equal weights::
-
-        first    12 rows: 6 and 6, none repeats
-        all      20 rows: 10 and 10, the first group repeats 4
-    """
-    total = sum(Fraction(weight_of[name]) for name in sizes)
-    needed = [size * total / Fraction(weight_of[name]) for name, size in sizes.items()]
-    # `needed` is the epoch in which a group comes out exactly once. "first" rounds down, "all" rounds up.
-    return int(min(needed)) if ends == "first" else -int(-max(needed) // 1)
-
-
 def _phased_schedule(
     members: Mapping[str, IndexSet], phases: Sequence[Mapping[str, int]], sampling: Sampling
 ) -> Schedule:
@@ -465,7 +385,8 @@ def _phased_schedule(
     empty = [group.name for group in groups if not len(group.members)]
     if empty:
         raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
-    _check_epoch_length(sum(drawn.values()))
+    if (rows := sum(drawn.values())) > MAX_LENGTH:
+        raise UsageError(f"an epoch of {shown(rows)} rows; expected at most 2**62: lower the phases")
     grouped = GroupedRows(groups, sampling.seed, sampling.shuffle)
     # One phase is a mixture: without the seed of a phase, it has the same order as proportions with these numbers.
     if len(phases) == 1:

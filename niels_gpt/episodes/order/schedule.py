@@ -30,7 +30,6 @@ from niels_gpt.episodes.order.states import Place
 from niels_gpt.seeds import derived, order, uniform
 
 BLOCK = 4096  # positions of an order that are computed and cached together
-BELOW_1 = np.nextafter(1.0, 0.0)  # the largest float below 1
 EMPTY = -1  # the number of an empty row, which fills up an epoch's last batch
 
 _log = logging.getLogger("niels_gpt.episodes")
@@ -79,67 +78,25 @@ class EveryRow:
 
 @dataclass(frozen=True)
 class RandomRows:
-    """Rows drawn with replacement, without end: all equally likely, or in proportion to weights.
+    """Rows drawn with replacement, without end, all equally likely.
 
     Attributes:
         among: how many rows there are.
-        ends: with weights, the cumulative share of each row; the last is 1. See `running_shares`.
     """
 
     among: int
     seed: int
-    ends: npt.NDArray[np.float64] | None = None
     n: None = None
     crosses_epochs: ClassVar[bool] = True
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`; there are no epochs, so `epoch` is not used."""
-        drawn = uniform(self.seed, np.arange(start, stop))
-        if self.ends is None:
-            # Truncated: 0.0 to below 1.0 times 6 gives 0 to 5.
-            return (drawn * self.among).astype(np.int64)
-        return np.searchsorted(self.ends, drawn, side="right")
+        # Truncated: 0.0 to below 1.0 times 6 gives 0 to 5.
+        return (uniform(self.seed, np.arange(start, stop)) * self.among).astype(np.int64)
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
-        weights = None if self.ends is None else digest(self.ends)
-        return {"kind": "random rows", "n": self.among, "weights": weights}
-
-
-@dataclass(frozen=True)
-class WeightedRows:
-    """Each row n * weight / sum(weights) times an epoch, rounded down or up (systematic sampling).
-
-    The weights are lengths along a line that is divided into n equal steps. Every step has one mark, all at the same
-    offset within their steps, and the row under each mark is drawn. Weights 1 2 1, n = 4, offset 0.5::
-
-        line     |0   |1        |2   |
-        marks      .    .    .    .          rows 0 1 1 2
-
-    The offset is random in every epoch, so a row that is due 0.3 times comes in about three epochs of ten.
-
-    Attributes:
-        ends: where each row's part of the line ends, as a share of the whole; the last is 1.
-    """
-
-    crosses_epochs: ClassVar[bool] = True
-
-    ends: npt.NDArray[np.float64]
-    n: int
-    seed: int
-    shuffle: bool
-
-    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `Schedule`."""
-        slots = ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
-        # A seed of its own: marks and the shuffled order must not be correlated.
-        mark = uniform(derived(self.seed, "marks"), np.array([epoch]))
-        along = np.minimum((slots + mark) / self.n, BELOW_1)  # a mark that is rounded up to 1 would have no row
-        return np.searchsorted(self.ends, along, side="right")
-
-    def describe(self) -> dict[str, Any]:
-        """See `Schedule`."""
-        return {"kind": "weights", "n": self.n, "weights": digest(self.ends), "shuffle": self.shuffle}
+        return {"kind": "random rows", "n": self.among}
 
 
 @dataclass(frozen=True)
