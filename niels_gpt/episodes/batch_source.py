@@ -116,7 +116,7 @@ class BatchSource(Batches[EpisodeBatch]):
         )
         self._stream = stream_of(split, schedule, open_reader, self.global_rows)
         self._reader = open_reader() if self._stream is None else None
-        self.fingerprint, self._earlier_fingerprint = self._fingerprints()
+        self.fingerprint = self._fingerprint()
 
     def _reader_of(self, spans: RowSpans, place: Place | None = None) -> EpisodeReader:
         """The reader of some spans; waits for shards that come from a store, and numbers the spans' shards anew."""
@@ -197,8 +197,8 @@ class BatchSource(Batches[EpisodeBatch]):
         """Pickled for a worker, the source opens its files again there: maps would be sent as copies of all tokens."""
         return type(self), (self.split, self.options, self.schedule, self.plan)
 
-    def _fingerprints(self) -> tuple[str, str]:
-        """Hashes of everything that decides which row is at a place; the second is that of states of version 1."""
+    def _fingerprint(self) -> str:
+        """A hash of everything that decides which row is at a place; neither batch size, ranks nor drop_last does."""
         parts = {
             "split": self.split.fingerprint,
             # The order, its weights and groups; the seed is a field of its own in states, so that a message can name
@@ -206,11 +206,10 @@ class BatchSource(Batches[EpisodeBatch]):
             "rows": self.schedule.describe(),
             "episodes": len(self.split),
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
+            "block_size": self.options.block_size,
+            "too_long": self.options.too_long,
         }
-        # Separate, because states of version 1 did not cover them. Neither hash has batch size, ranks or drop_last: a
-        # run may resume with others.
-        cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
-        return hash_of(parts | cutting), hash_of(parts)
+        return hash_of(parts)
 
 
 def _layout_fields(layout: Layout | None) -> dict[str, Any]:

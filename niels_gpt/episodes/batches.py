@@ -88,7 +88,6 @@ class Batches(ABC, Generic[Batch]):
 
     logger: ClassVar[logging.Logger]
     fingerprint: str
-    _earlier_fingerprint: str = ""  # as states of version 1 have it
 
     def __init__(self, split: EpisodeSplit, options: BatchOptions, schedule: Schedule) -> None:
         self.split, self.options, self.schedule = split, options, schedule
@@ -182,15 +181,7 @@ class Batches(ABC, Generic[Batch]):
 
     def place(self, state: dict[str, Any]) -> Place:
         """The place in a checkpoint state; raises as `states.place_in`."""
-        o = self.options
-        return place_in(
-            state,
-            fingerprint=self.fingerprint,
-            earlier_fingerprint=self._earlier_fingerprint,
-            unrecorded=f"too_long {o.too_long!r} and block_size {o.block_size}",
-            seed=o.seed,
-            rows=self.schedule.n,
-        )
+        return place_in(state, fingerprint=self.fingerprint, seed=self.options.seed, rows=self.schedule.n)
 
 
 def hash_of(parts: dict[str, Any]) -> str:

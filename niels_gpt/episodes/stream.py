@@ -164,8 +164,6 @@ class GPTDataLoader:
         place = place_in(
             state,
             fingerprint=windows.fingerprint,
-            earlier_fingerprint=windows.earlier_fingerprint,
-            unrecorded=f"block_size {self.block_size}",
             seed=self.config.epoch_seed,
             rows=None,
         )
@@ -225,7 +223,6 @@ class _Windows:
         for file in files:
             for part in samples(file.tokens):
                 digest.update(part)
-        self.earlier_fingerprint = digest.hexdigest()  # states of version 1 did not cover block_size
         digest.update(json.dumps(["block_size", width - 1]).encode())
         self.fingerprint = digest.hexdigest()
 

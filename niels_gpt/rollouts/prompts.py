@@ -254,9 +254,6 @@ class PromptLoader:
         self._place = place_in(
             state,
             fingerprint=self._fingerprint,
-            # Prompts had no states of version 1; an empty fingerprint matches none.
-            earlier_fingerprint="",
-            unrecorded="",
             seed=self._seed,
             rows=len(self.prompts),
         )

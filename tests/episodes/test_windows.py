@@ -161,6 +161,7 @@ def test_caches_are_mixed_in_proportions(cache: Path, tmp_path: Path) -> None:
     opened = loader(
         [cache, tmp_path / "code"],
         sampling=Sampling(phases=[{cache: 30, tmp_path / "code": 10}]),
+        epoch_seed=None,
         config={"batch_size": 1},
     )
     split = opened.batch_source("train").split

@@ -96,7 +96,8 @@ class RandomRows:
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
-        return {"kind": "random rows", "n": self.among}
+        # `weights` is part of fingerprints, which must not change.
+        return {"kind": "random rows", "n": self.among, "weights": None}
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.errors import Mismatch, UsageError, shown
 from niels_gpt.seeds import MAX_LENGTH
 
-_log = logging.getLogger("niels_gpt.episodes")
-
 STATE_VERSION = 2
-EARLIER_VERSION = 1  # its fingerprints did not cover too_long and block_size
 STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "position")
 
 
@@ -40,16 +36,10 @@ def state_of(place: Place, *, fingerprint: str, seed: int) -> dict[str, Any]:
     }
 
 
-def place_in(
-    state: dict[str, Any], *, fingerprint: str, earlier_fingerprint: str, unrecorded: str, seed: int, rows: int | None
-) -> Place:
+def place_in(state: dict[str, Any], *, fingerprint: str, seed: int, rows: int | None) -> Place:
     """The place in a checkpoint state, if the state belongs to a loader with this fingerprint and seed.
 
-    A state of version 1 is accepted if its fingerprint matches; a warning in the log names what it did not record.
-
     Args:
-        earlier_fingerprint: the fingerprint as version 1 computed it.
-        unrecorded: the loader's settings that version 1 did not record, as text for the warning.
         rows: in an epoch; `None` if there are no epochs.
 
     Raises:
@@ -59,28 +49,19 @@ def place_in(
     if not isinstance(state, dict) or any(key not in state for key in STATE_KEYS):
         raise UsageError(f"the state is {shown(state)}; expected what state_dict() returned")
     version = state["version"]
-    # `True` equals 1, and would pass as the earlier version.
-    if isinstance(version, bool) or version not in (EARLIER_VERSION, STATE_VERSION):
+    if version != STATE_VERSION:
         raise Mismatch(
-            f"the state is of version {shown(version)}; this version of niels_gpt reads {STATE_VERSION} and "
-            f"{EARLIER_VERSION}. Resume with the version that wrote it"
+            f"the state is of version {shown(version)}; this version of niels_gpt reads {STATE_VERSION}. Resume with "
+            "the version that wrote it"
         )
     # The seed is compared here, because the fingerprint does not cover it.
     if state["seed"] != seed:
         raise Mismatch(f"the state is of seed {shown(state['seed'])}, the loader's is {seed}; pass the former")
-    expected = earlier_fingerprint if version == EARLIER_VERSION else fingerprint
-    if state["fingerprint"] != expected:
+    if state["fingerprint"] != fingerprint:
         raise Mismatch(
-            f"the state is of fingerprint {shown(state['fingerprint'])}, the loader's is {expected}: the dataset, its "
-            "filter, block_size, too_long, packing or the order differs. Open the loader as it was when the state was "
-            "saved"
-        )
-    if version == EARLIER_VERSION:
-        _log.warning(
-            "[DataLoader] the state is of version %d, which did not record how rows are cut; it is taken to be of a "
-            "loader with %s, as this one",
-            EARLIER_VERSION,
-            unrecorded,
+            f"the state is of fingerprint {shown(state['fingerprint'])}, the loader's is {fingerprint}: the dataset, "
+            "its filter, block_size, too_long, packing or the order differs. Open the loader as it was when the state "
+            "was saved"
         )
     epoch, position = state["epoch"], state["position"]
     most = MAX_LENGTH if rows is None else rows
