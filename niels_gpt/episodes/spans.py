@@ -39,14 +39,6 @@ class SpanLocator:
         """The spans of these rows, cut to the rows' width; rows with the number `EMPTY` come last."""
         return self._cut(*self._placed(rows), len(rows))
 
-    def of_positions(self, positions: Int64s) -> RowSpans:
-        """The spans of the episodes at these positions, one a row."""
-        return self._cut(np.arange(len(positions)), positions, len(positions))
-
-    def positions(self, rows: Int64s) -> Int64s:
-        """The positions of the episodes in these rows."""
-        return self._placed(rows)[1]
-
     def _placed(self, rows: Int64s) -> tuple[Int64s, Int64s]:
         """For every episode in these rows: the index of its row in `rows`, and its position."""
         # EMPTY rows are at the end, so the last row shows whether there are any.

@@ -156,7 +156,7 @@ THINKING = [
 def stored(folder: Path, split: str) -> list[tuple[list[int], list[float]]]:
     """The episodes as a loader reads them."""
     opened = EpisodeSplit([folder], split)
-    spans = SpanLocator(opened, None, 200, too_long="error").of_positions(np.arange(len(opened)))
+    spans = SpanLocator(opened, None, 200, too_long="error").of_rows(np.arange(len(opened)))
     reader = EpisodeReader(opened, 200, too_long="error", vocab_size=None, use_mask=True)
     ids, mask = reader.ids(spans, 0), reader.weights(spans, reader.texts(spans))
     return [(ids[row, :n].tolist(), mask[row, :n].tolist()) for row, n in enumerate(spans.used.tolist())]
