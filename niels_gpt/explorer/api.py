@@ -16,12 +16,9 @@ from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.findings import Findings
 from niels_gpt.explorer.html import exported
 from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
-from niels_gpt.explorer.rendering import RAW
-from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Open, Render, Sample, Train
+from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Compare, Export, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES
-from niels_gpt.renderers.template.probe_results import report_on
-from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
@@ -108,18 +105,6 @@ class Explorer:
             "right": right.to_json(),
             "drift": dataclasses.asdict(compare(left, right)),
         }
-
-    def certificate(self, request: Certify) -> dict[str, Any]:
-        """The proof of a chat template, without the probes themselves; takes seconds.
-
-        Raises:
-            UsageError: the choice is no template.
-        """
-        # Families say of each text whose it is; there is nothing to prove.
-        renderer = None if request.choice.renderer == RAW else self.renderers.renderer(request.choice)
-        if not isinstance(renderer, TemplateRenderer):
-            raise UsageError(f"{request.choice.renderer} is no chat template; only templates have a certificate")
-        return report_on(renderer).to_json(with_probes=False)
 
     def rows(self, request: Browse) -> dict[str, Any]:
         """A page of rows."""

@@ -67,15 +67,6 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Certify:
-    """A chat template to certify."""
-
-    __pydantic_config__ = _FORBID
-
-    choice: RendererChoice
-
-
-@dataclass(frozen=True)
 class Browse:
     """Rows to show."""
 

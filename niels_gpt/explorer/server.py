@@ -27,7 +27,6 @@ from niels_gpt.explorer.dataset import NoSuchRow
 from niels_gpt.explorer.html import STATIC
 from niels_gpt.explorer.requests import (
     Browse,
-    Certify,
     Compare,
     Export,
     Open,
@@ -183,7 +182,6 @@ def _routes(explorer: Explorer) -> list[Route | Mount]:
         Route("/api/session", session),
         Route("/api/image", image),
         posts("/api/render", Render, explorer.render),
-        posts("/api/certificate", Certify, explorer.certificate),
         posts("/api/drift", Compare, explorer.drift),
         posts("/api/rows", Browse, explorer.rows),
         posts("/api/row", Open, explorer.row),

@@ -100,24 +100,7 @@ class Card {
     Object.assign(this, { entry, formats, current: latest() });
     this.body = h("div", { class: "card-body", "aria-busy": "true" }, h("p", { class: "note" }, entry.tokenizer ? `loading ${entry.tokenizer} …` : "…"));
     this.element = h("article", { class: "card", "aria-label": entry.title, "data-renderer": rendererKey(entry) },
-      h("h3", {}, entry.title, h("small", {}, entry.tokenizer || "text, no ids")), this.certificate(), this.body);
-  }
-
-  // Templates only: families say themselves whose each text is. It takes seconds, so it is made when it is asked for.
-  certificate() {
-    const { renderer, tokenizer } = this.entry;
-    if (!["template", "file"].includes(renderer)) return null;
-    const place = h("div", { class: "certificate", "aria-live": "polite" });
-    const certify = async () => {
-      place.replaceChildren(h("p", { class: "note" }, "certifying …"));
-      try {
-        place.replaceChildren(...certified(await ask("/api/certificate", { choice: { renderer, tokenizer } })));
-      } catch (error) {
-        place.replaceChildren(h("p", { class: "problem" }, error.message));
-      }
-    };
-    place.append(h("button", { type: "button", class: "action", onclick: certify }, "Certify this template"));
-    return place;
+      h("h3", {}, entry.title, h("small", {}, entry.tokenizer || "text, no ids")), this.body);
   }
 
   async load() {
@@ -139,22 +122,4 @@ class Card {
     this.body.setAttribute("aria-busy", "false");
     this.formats.tabulate();
   }
-}
-
-const MEANINGS = {
-  certified: "one run of the template attributes these, and the proof agrees",
-  proven: "attributed by the proof, which takes several runs",
-  partial: "not proven; training refuses these",
-  refused: "the template refuses these",
-};
-
-// A certificate: how many probe conversations have each status, and why some are not certified.
-function certified(report) {
-  const statuses = Object.keys(MEANINGS).filter((status) => report.counts[status]);
-  const line = h("p", { class: report.passed ? "" : "problem" },
-    statuses.map((status, at) => h("span", { title: MEANINGS[status] }, `${at ? ", " : ""}${number(report.counts[status])} ${status}`)));
-  const reasons = statuses.flatMap((status) => (report.reasons[status] ?? []).map((reason) =>
-    h("li", { title: reason.kinds.join("; ") }, `${status}: ${reason.text} (${reason.count})`)));
-  return [line, reasons.length ? h("details", {}, h("summary", {}, "why not all are certified"), h("ul", {}, reasons)) : null,
-    h("p", { class: "note" }, "probe by probe: niels-gpt doctor template")].filter(Boolean);
 }

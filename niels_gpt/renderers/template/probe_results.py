@@ -181,9 +181,9 @@ class TemplateReport:
         """Whether every sampled span begins exactly where the generation prompt ends."""
         return set(self.rules) == {PREFIX}
 
-    def to_json(self, *, with_probes: bool = True) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        summary = {
+        return {
             "name": self.name,
             "template_sha256": self.template_sha256,
             "passed": self.passed,
@@ -201,8 +201,8 @@ class TemplateReport:
             "stop_tokens": list(self.stop_tokens),
             "stops": self.stops,
             "prompt_is_prefix": self.prompt_is_prefix,
+            "probes": [result.to_json() for result in self.results],
         }
-        return {**summary, "probes": [result.to_json() for result in self.results]} if with_probes else summary
 
 
 def probes_of(renderer: TemplateRenderer) -> list[Probe]:
