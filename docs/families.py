@@ -1,4 +1,4 @@
-"""Writes docs/families.md and docs/families.html from the families themselves: python -m docs.families
+"""Writes docs/families.md from the families themselves: python -m docs.families
 
 Every family renders the same conversation over a tiny tokenizer that is trained here and has the family's own tokens,
 so nothing is needed that is not in the repository.
@@ -11,14 +11,12 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from niels_gpt.explorer.example import ExampleView, view_rendered
-from niels_gpt.explorer.html import example_html, legend_html, page_html
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
@@ -81,7 +79,7 @@ INTRODUCTION = (
 )
 HOW_TO_READ = (
     "Text between ⟦ and ⟧ is trained by default: what the model itself would emit. The same in colour, token by "
-    "token: [families.html](families.html). Options: [renderers](renderers.md). A family of your own: "
+    "token: [the explorer](explorer.md). Options: [renderers](renderers.md). A family of your own: "
     "[add a family](add_a_family.md). This page is written by `python -m docs.families`."
 )
 
@@ -209,16 +207,6 @@ def markdown(shown: Shown) -> str:
     return f"## {shown.name}\n\n{table}\n\n````text\n{text}\n````\n"
 
 
-def section(shown: Shown) -> str:
-    """A family's part of the page in colour."""
-    rows = ""
-    for name, text in shown.facts.items():
-        # Between backticks is code, which are the parts with odd numbers: a `b` c -> a, b, c.
-        parts = (f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(text.split("`")))
-        rows += f"<tr><th>{name}</th><td>{''.join(parts)}</td></tr>\n"
-    return f'<h2 id="{shown.name}">{shown.name}</h2>\n<table>\n{rows}</table>\n{example_html(shown.view)}\n'
-
-
 def beside() -> str:
     """The table of the families beside other packages, as `python -m benchmarks.beside` measured them."""
     document = json.loads((HERE / "families_beside.json").read_text(encoding="utf-8"))
@@ -295,30 +283,15 @@ def _listed(family: str) -> Counter[str]:
     return listed
 
 
-def pages() -> dict[str, str]:
-    """Both pages by their file names."""
+def page() -> str:
+    """The page as markdown."""
     every = [Shown(name) for name in FAMILIES]
     links = " · ".join(f"[{one.name}](#{one.name.replace('.', '')})" for one in every)
-    written = (
+    return (
         f"# The families\n\n{fill(INTRODUCTION, 120)}\n\n{fill(HOW_TO_READ, 120)}\n\n{links}\n\n{beside()}\n"
         + "\n".join(map(markdown, every))
     )
-    kinds = {token.kind for one in every for token in one.view.tokens}
-    nav = "".join(f'<a href="#{one.name}">{one.name}</a>' for one in every)
-    coloured = page_html(
-        "The families of niels_gpt",
-        f"<h1>The families</h1>\n<p>{INTRODUCTION}</p>\n<p>What is underlined is trained by default: what the model "
-        f"itself would emit. Point at a token to see its id.</p>\n{legend_html(kinds)}\n<nav>{nav}</nav>\n"
-        + "\n".join(map(section, every)),
-    )
-    return {"families.md": written, "families.html": coloured}
-
-
-def main() -> None:
-    """Write both pages."""
-    for name, text in pages().items():
-        (HERE / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "families.md").write_text(page(), encoding="utf-8")

@@ -1,6 +1,6 @@
 """HTML files that need no other file: one example as running text, and a view of the page with its scripts.
 
-`example_html`, `page_html` and `view_html` write an example: each token is a span whose class names its kind. The style
+`example_html` and `view_html` write an example: each token is a span whose class names its kind. The style
 sheet covers light and dark screens; trained tokens are also underlined, so they can be seen without colours.
 
 `exported` writes a view of the page, opened from disk with modes and cursor. Scripts and styles of the page are put
@@ -31,21 +31,10 @@ STYLE = """
   --line: #2b323d; --trained: #174a2b; --trained-line: #46d37e; --sampled: #4a3d10; --sampled-line: #e3bd4a;
   --scaffold: #c39af0; --accent: #85adff; } }
 * { box-sizing: border-box; }
-html { scroll-behavior: smooth; scroll-padding-top: 1rem; }
 body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.5rem 6rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.6 system-ui, sans-serif; }
-h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .75rem; }
-h2 { font-size: 1.25rem; margin: 3.5rem 0 .5rem; padding-top: 1.25rem; border-top: 1px solid var(--line); }
-a { color: var(--accent); text-decoration: none; } a:hover { text-decoration: underline; }
 p { max-width: 46rem; margin: .5rem 0; }
-code, .example { font-family: ui-monospace, "SF Mono", "Cascadia Mono", Menlo, "DejaVu Sans Mono", monospace; }
-code { font-size: .875em; }
-nav { display: flex; flex-wrap: wrap; gap: .4rem; margin: 1.25rem 0; }
-nav a { padding: .1rem .6rem; border: 1px solid var(--line); border-radius: 1rem; background: var(--card);
-  font-size: .875rem; }
-table { border-collapse: collapse; margin: .75rem 0 1rem; font-size: .9rem; }
-th, td { text-align: left; vertical-align: top; padding: .2rem 1.25rem .2rem 0; }
-th { color: var(--faint); font-weight: 500; white-space: nowrap; }
+.example { font-family: ui-monospace, "SF Mono", "Cascadia Mono", Menlo, "DejaVu Sans Mono", monospace; }
 .title { color: var(--faint); font-size: .875rem; margin: .75rem 0; }
 .legend { display: flex; flex-wrap: wrap; gap: .5rem 1.25rem; margin: .75rem 0; font-size: .875rem; }
 .example { display: grid; grid-template-columns: max-content minmax(0, 1fr); border: 1px solid var(--line);
@@ -97,24 +86,15 @@ def legend_html(kinds: Iterable[Kind]) -> str:
     return f'<div class="legend">{"".join(entries)}</div>'
 
 
-def page_html(title: str, body: str) -> str:
-    """A page that needs no other file.
-
-    Args:
-        body: HTML, escaped where it must be.
-    """
+def view_html(view: ExampleView) -> str:
+    """One example as a page that needs no other file."""
+    legend = legend_html(token.kind for token in view.tokens)
+    title = escape(view.title)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
-
-
-def view_html(view: ExampleView) -> str:
-    """One example as a page of its own."""
-    kinds = (token.kind for token in view.tokens)
-    return page_html(
-        view.title, f'<p class="title">{escape(view.title)}</p>\n{legend_html(kinds)}\n{example_html(view)}'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f'<p class="title">{title}</p>\n{legend}\n{example_html(view)}\n</body>\n</html>\n'
     )
 
 

@@ -37,12 +37,6 @@ export function oneLine(text) {
   return visible(text).replaceAll("\u200b", "").replaceAll("\n", "");
 }
 
-export function bytesOf(view, at) {
-  const text = view.texts[at];
-  if (view.facts[at] & HALF) return text.replaceAll("\\x", " ").trim();
-  return [...new TextEncoder().encode(text)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
-}
-
 export function roleOf(view, at) {
   return view.group[at] >= 0 ? view.groups[view.group[at]].role : "none";
 }
