@@ -70,30 +70,21 @@ class Watch:
     def see(self, batch: Mapping[str, Any]) -> None:
         """Take a batch; after the last one that is wanted, judge them.
 
+        What cannot be judged does not end the training, unless `stop_on` is set: the log says why.
+
         Args:
             batch: arrays or tensors `input_ids` and `labels` of shape (rows, length), and, if there are any,
                 `attention_mask` and `position_ids`; other entries are ignored.
 
         Raises:
-            DataError: the report has such a finding as `stop_on` names. UsageError: no `input_ids`.
-        """
-        if self.is_over:
-            return
-        self.collect(batch)
-        if self.is_full:
-            self.judge()
-
-    def see_in_training(self, batch: Mapping[str, Any]) -> None:
-        """As `see`, but what cannot be judged does not end the training, unless `stop_on` is set: the log says why.
-
-        Raises:
-            DataError: see `see`. Exception: with `stop_on` whatever `see` raises, and always what `show` raises.
+            DataError: the report has such a finding as `stop_on` names. Exception: with `stop_on` whatever judging
+                raises, such as a `UsageError` without `input_ids`, and always what `show` raises.
         """
         if self.is_over:
             return
         try:
-            self.collect(batch)
-            found = self._judged() if self.is_full else None
+            self._collect(batch)
+            found = self._judged() if self._seen >= self._batches else None
         # Unusual batches, a missing tokenizer, a fault of a rule: hours of training must not end for any of them.
         except Exception as error:
             if self._stop_on is not None:
@@ -107,17 +98,8 @@ class Watch:
         if found is not None:
             self._conclude(found)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as many batches as requested were collected."""
-        return self._seen >= self._batches
-
-    def collect(self, batch: Mapping[str, Any]) -> None:
-        """Take a batch, without judging.
-
-        Raises:
-            UsageError: see `see`.
-        """
+    def _collect(self, batch: Mapping[str, Any]) -> None:
+        """Take a batch, without judging."""
         if batch.get("input_ids") is None:
             raise UsageError(f"the batch has {', '.join(map(str, batch)) or 'nothing'}; expected input_ids and labels")
         self._rows += rows_of_batch({name: batch[name] for name in COLUMNS if name in batch})
@@ -190,7 +172,7 @@ def watch(target: Any, **options: Any) -> Watch:
         def before_call(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
             batch = batch_of(args, kwargs)
             if target.training and batch is not None:
-                watcher.see_in_training(batch)
+                watcher.see(batch)
 
         watcher._undo.append(target.register_forward_pre_hook(before_call, with_kwargs=True).remove)
     else:
@@ -215,7 +197,7 @@ def _watch_trainer(trainer: Any, watcher: Watch) -> None:
     def watched(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # Evaluation has batches of its own; only those that are trained are judged.
         if not watcher.is_over and getattr(model, "training", True) and is_first():
-            watcher.see_in_training(inputs)
+            watcher.see(inputs)
         return compute_loss(model, inputs, *args, **kwargs)
 
     def undo() -> None:

@@ -29,6 +29,7 @@ from tests.doctor.made import (
     user,
 )
 from tests.doctor.made import sample_of as rendered
+from tests.doctor.planted_tokens import header_with_more_white_space
 from tests.renderers.tiny_families import renderer_of
 
 SERIOUS = ("error", "warning")
@@ -126,6 +127,15 @@ def test_a_generation_prompt_after_the_last_answer_is_named(family: str) -> None
 def test_two_parts_of_one_answer_are_in_order_in_gpt_oss() -> None:
     answer = assistant("The fox jumps", reasoning_content="you return the fox")
     assert found(report_on("gpt-oss", rows(samples("gpt-oss", [[user(f"hello {n}"), answer] for n in range(4)])))) == {}
+
+
+@pytest.mark.parametrize(("some", "severity"), [(0, None), (1, None), (4, "warning"), (40, "error")])
+def test_more_white_space_before_some_answers_may_be_their_own(some: int, severity: str | None) -> None:
+    made = samples("llama-3", chats(40, turns=1))
+    report = report_on("llama-3", [*header_with_more_white_space("llama-3", made[:some]), *rows(made[some:])])
+    finding = report.finding("header-drift")
+    assert (finding and finding.severity) == severity
+    assert finding is None or (finding.count, finding.rows) == (some, some)
 
 
 @pytest.mark.parametrize(("family", "end"), [("llama-3", "<|end_of_text|>"), ("gemma", "<eos>")])

@@ -130,7 +130,7 @@ def test_evaluation_is_not_judged_and_too_few_batches_can_be() -> None:
 def test_other_things_and_other_batches_are_refused() -> None:
     with pytest.raises(UsageError, match="found a list; expected a trainer"):
         ng.doctor.watch([])
-    watch = ng.doctor.watch(tiny_model())
+    watch = ng.doctor.watch(tiny_model(), stop_on="error")
     with pytest.raises(UsageError, match="the batch has prompt_ids; expected input_ids"):
         watch.see({"prompt_ids": torch.zeros(1, 2)})
 
