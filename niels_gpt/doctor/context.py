@@ -175,7 +175,6 @@ class Context:
         counters: Counters,
         *,
         unasked: tuple[str, ...] = (),
-        sampled: bool = False,
         stored_preferences: bool = False,
     ) -> Conditions:
         """Which needs of rules were met.
@@ -183,13 +182,10 @@ class Context:
         Args:
             kind: chats, tokens or tokenizer.
             unasked: rules that need an option which the user did not pass.
-            sampled: not all rows were read.
             stored_preferences: rows of ids are the completions of preferences.
         """
         # Later entries of `|=` replace earlier ones, so the most specific reason comes last.
         unmet: dict[Need, str] = {}
-        if sampled:
-            unmet["everything"] = "only a sample of the rows was read"
         if self.encoder is None and not self.sentinels:  # with sentinels, serving stops at eot
             unmet |= {"tokenizer": NO_TOKENIZER, "renderer": NO_TOKENIZER, "stops": NO_TOKENIZER}
         elif self.encoder is not None and self.renderer is None:
@@ -199,12 +195,11 @@ class Context:
             unmet["stops"] = self.layout.untrusted_because or "the template writes no control token after an answer"
         if kind != "chats":
             unmet |= self._unmet_for_ids(kind, counters)
-        else:
-            if self.renderer is None:
-                # All that rules about ids need comes from rendering.
-                rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
-                unmet |= dict.fromkeys(rendered, NO_TOKENIZER if self.encoder is None else NO_TEMPLATE)
-            if self.renderer is None and self.encoder is None:
+        elif self.renderer is None:
+            # All that rules about ids need comes from rendering.
+            rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
+            unmet |= dict.fromkeys(rendered, NO_TOKENIZER if self.encoder is None else NO_TEMPLATE)
+            if self.encoder is None:
                 unmet["controls"] = NO_TOKENIZER
         if kind == "tokens" and not counters.sums["rows with a mask"]:
             unmet["mask"] = NO_MASK

@@ -161,7 +161,6 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
         opened.kind,
         counters,
         unasked=tuple(rule for rule, is_asked in asked.items() if not is_asked),
-        sampled=how.sample is not None,
         stored_preferences=opened.holds_preferences,
     )
     return counters, description, conditions

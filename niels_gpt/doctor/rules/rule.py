@@ -24,7 +24,6 @@ Need = Literal[
     "mask",  # which tokens are trained
     "prompts",  # which tokens belong to a prompt, or a mask other than labels
     "padding",  # which tokens are padding
-    "everything",  # all rows, not a sample of them
     "validation",  # validation data whose rows can be compared
 ]
 
