@@ -93,14 +93,14 @@ class Range:
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """Check a switch, and return it as a `bool`; numpy's are accepted.
+    """Check a switch, and return it.
 
     Raises:
         UsageError: anything else, such as "no", which would count as true.
     """
-    if type(value).__name__ not in ("bool", "bool_"):  # numpy's has either name; importing it would take time
+    if not isinstance(value, bool):
         raise UsageError(f"{name} is {shown(value)}; expected true or false")
-    return bool(value)
+    return value
 
 
 SEED: Final = Range("seed", 0, (1 << 63) - 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
@@ -21,12 +20,6 @@ def test_the_least_versions_are_those_of_the_extras() -> None:
     told = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, least in extras.MINIMUM_VERSIONS.items():
         assert f"{name}>={least}" in told[EXTRA_OF_LIBRARY[name]]
-
-
-def test_each_library_of_the_list_is_asked_for_somewhere() -> None:
-    asked = re.compile(r'check_library\("(\w+)"\)')
-    files = (REPOSITORY / "niels_gpt").rglob("*.py")
-    assert {name for file in files for name in asked.findall(file.read_text())} == extras.MINIMUM_VERSIONS.keys()
 
 
 @pytest.mark.parametrize("name", extras.MINIMUM_VERSIONS)

@@ -33,14 +33,6 @@ def test_every_test_that_is_named_exists() -> None:
             assert name in functions, name
 
 
-def test_the_base_install_has_as_many_libraries_as_the_page_says() -> None:
-    import tomllib
-
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert len(project["dependencies"]) == 8
-    assert "needs eight libraries" in PAGE
-
-
 class Evil:
     """Creates the file `ran` in the current directory when it is unpickled."""
 
