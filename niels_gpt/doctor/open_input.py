@@ -49,7 +49,7 @@ class Opened:
 
     Attributes:
         form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, rows, hub, or an import
-            format (megatron, nanogpt, ...).
+            format (megatron, tokens).
         dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`.
         arrow: rows in memory that came through Arrow, as those of a `datasets.Dataset`.
     """
