@@ -23,7 +23,7 @@
     template/         `TemplateRenderer`: any Jinja chat template, with attribution
 
     client.py         completions from an inference server;  server_answers.py: what it answers
-    pool.py           several renderers with one interface, for threads
+    pool.py           one renderer for many threads, with the interface of a pool
     base.py           the public names in one module, as in the `renderers` package
 
 The modules of the `renderers` package can be imported under its names too (`niels_gpt.renderers.qwen3`): `_ALIASES`.

@@ -31,15 +31,12 @@ from niels_gpt.renderers.configs import (
 from niels_gpt.renderers.families.all_families import FAMILIES
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.image_family import TakesImages, takes_images
-from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
 from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
 from niels_gpt.renderers.template.renderer import DefaultRenderer
-from niels_gpt.renderers.types import Renderer
 from niels_gpt.storage.files import read_file
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
-from niels_gpt.tokenizer.hub import load_hf_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece, open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
@@ -331,24 +328,17 @@ def create_renderer_pool(
     preserve_thinking_between_tool_calls: bool = False,
     processor: Any = None,
 ) -> RendererPool:
-    """A pool of `size` renderers, each with its own tokenizer; see `create_renderer`.
-
-    They share the processor and its cache of images.
-    """
-    chosen = _one_of(renderer, config)
-    shared = None if processor is None else Images.of(processor, CACHE_SIZE)
-
-    def factory() -> Renderer:
-        # One for each renderer, because not every tokenizer of Transformers may be shared by threads.
-        source: Any = name_or_path if Path(name_or_path).exists() else load_hf_tokenizer(name_or_path)
-        return create_renderer(
-            source,
-            chosen,
+    """A renderer for many threads, with the interface of a pool; see `create_renderer` and `RendererPool`."""
+    return RendererPool(
+        lambda: create_renderer(
+            name_or_path,
+            renderer,
+            config=config,
             tool_parser=tool_parser,
             reasoning_parser=reasoning_parser,
             preserve_all_thinking=preserve_all_thinking,
             preserve_thinking_between_tool_calls=preserve_thinking_between_tool_calls,
-            processor=shared,
-        )
-
-    return RendererPool(factory, size)
+            processor=processor,
+        ),
+        size,
+    )
