@@ -86,8 +86,8 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
     if isinstance(asked.path, Iterator):  # the first directory, which shows the kind, is looked at more than once
         asked = replace(asked, path=list(asked.path))
     # A recipe's build comes first: it is a directory of datasets with its own mixture, row length and packing.
-    counted = {name: asked.options.get(name) for name in ("too_long", "share_prefixes")}
-    mixture = mixture_for(asked.path, sequence_length=asked.sequence_length, packing=asked.packing, **counted)
+    too_long = asked.options.get("too_long")
+    mixture = mixture_for(asked.path, sequence_length=asked.sequence_length, packing=asked.packing, too_long=too_long)
     if mixture is None and asked.sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
     if mixture is not None:
@@ -136,7 +136,7 @@ def _settings(asked: LoaderRequest, mixture: Mixture | None) -> dict[str, Any]:
     if mixture is not None:
         seed = mixture.seed if asked.seed is None else asked.seed
         chosen = asked.sampling or Sampling(seed=seed, shuffle=asked.shuffle, phases=mixture.phases)
-        order = {"sampling": chosen, "too_long": mixture.too_long, "share_prefixes": mixture.share_prefixes}
+        order = {"sampling": chosen, "too_long": mixture.too_long}
     elif asked.sampling is None:
         order = {"epoch_shuffle": asked.shuffle, "epoch_seed": DEFAULT_SEED if asked.seed is None else asked.seed}
     shards = {"pad_token_id": asked.pad_token_id, "shard_cache": _shard_cache(asked)}

@@ -17,7 +17,6 @@ from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
 # In a row's metadata: see `EncodedBatch`.
-PREFIX: Final = "prefix"
 IMAGES: Final = "images"
 
 # Reasons of rows that are rejected for a file, which may be another one in the next run.
@@ -57,15 +56,13 @@ class EpisodeTask:
         mask_dtype: "uint8", "float32" or `None`; rows whose weights do not fit it are rejected.
         types: store type, source and weight of each row.
         source_name: the `source` of rows that name none.
-        prefixes: the encoder's batches have these; they are in the chunks' metadata.
-        images: the encoder's folder of images; those of each row are in the metadata too.
+        images: the encoder's folder of images; those of each row are in the chunks' metadata.
     """
 
     encoder: ConversationEncoder
     mask_dtype: str | None
     types: bool = False
     source_name: str | None = None
-    prefixes: bool = False
     images: ImageFolder | None = None
 
     @property
@@ -76,7 +73,7 @@ class EpisodeTask:
     @property
     def with_metadata(self) -> bool:
         """See `Task`."""
-        return self.types or self.prefixes or self.images is not None
+        return self.types or self.images is not None
 
     def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`."""
@@ -119,9 +116,6 @@ class EpisodeTask:
                 row["type"] = chat.metadata.get("type")
                 row["source"] = chat.metadata.get("source") or self.source_name
                 row["weight"] = 1.0 if weight is None else float(weight)
-        if self.prefixes and batch.prefixes is not None:
-            for row, prefix in zip(rows, batch.prefixes.tolist(), strict=True):
-                row[PREFIX] = prefix
         if self.images is not None and batch.images is not None:
             for row, images in zip(rows, batch.images, strict=True):
                 row[IMAGES] = [asdict(image) for image in images]

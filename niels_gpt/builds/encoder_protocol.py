@@ -30,8 +30,6 @@ class EncodedBatch:
         ids: int64 or int32, the conversations concatenated, shape (n,).
         lengths: number of ids of each conversation, int64.
         weights: loss weights, float32 of shape (n,); 0 is not trained.
-        prefixes: where the ids before each conversation's own are, as `EpisodeWriter.write` takes them; `None` unless
-            the encoder shares prefixes.
         images: those of each conversation; `None` unless the encoder has a folder of images.
     """
 
@@ -39,7 +37,6 @@ class EncodedBatch:
     ids: npt.NDArray[np.integer[Any]]
     lengths: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
-    prefixes: npt.NDArray[np.int64] | None = None
     images: Sequence[Sequence[PlacedImage]] | None = None
 
 

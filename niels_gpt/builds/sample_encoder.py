@@ -8,14 +8,6 @@ Formats that drop reasoning from history render a turn differently after the nex
     per-turn       the same here; where history is not rewritten, still a sample for each turn
 
 A turn is rendered with the messages before it, so a conversation of n turns is rendered n + 1 times.
-
-Samples of a conversation have a common beginning. The last one is stored first and completely; of the others only the
-ids after the common beginning are stored, with a reference to where that is in the last one::
-
-    last sample    U1 a1 U2 A2
-    stored ids     U1 a1 U2 A2 | 1 A1        the second one's prefix is U1 without its last id, which is 1 here
-
-The stored ids of a sample begin before its first trained one, so a prefix is trained in the last sample only.
 """
 
 from __future__ import annotations
@@ -26,7 +18,6 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from niels_gpt.builds.build import check_ids
 from niels_gpt.builds.encoder_protocol import EncodedBatch
@@ -141,8 +132,7 @@ class SampleEncoder(RendererEncoder):
             chat if len(chat_samples) == 1 or chat.group is not None else replace(chat, group=chat.where)
             for chat, chat_samples in zip(chats, samples, strict=True)
         ]
-        shared = [_shared(chat_samples) for chat_samples in samples]
-        flat = [sample for chat_samples, _ in shared for sample in chat_samples]
+        flat = list(chain.from_iterable(samples))
         ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in flat)])
         check_ids(ids, self.vocab_size)
         return EncodedBatch(
@@ -150,34 +140,7 @@ class SampleEncoder(RendererEncoder):
             ids,
             np.array([len(ids) for ids, _ in flat], dtype=np.int64),
             np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in flat)]),
-            np.array([prefix for _, prefixes in shared for prefix in prefixes], np.int64).reshape(-1, 2),
         )
-
-
-def _shared(samples: Sequence[Sample]) -> tuple[list[Sample], list[tuple[int, int]]]:
-    """The samples of a conversation, without what they share: the last sample, the rest of the others, and prefixes.
-
-    The ids 5 6 7 8 9 and a sample 5 6 7 4 whose 4 is trained: its prefix is 5 6, five ids before its own 7 4.
-    """
-    *others, (ids, weights) = samples
-    # `first`: how many ids of each other sample are a beginning of the last one.
-    first = [_common(ids, sample, trained) for sample, trained in others]
-    stored, prefixes, before = [(ids, weights)], [(0, 0)], len(ids)
-    # Those that have nothing in common come last: after one, no prefix may lie in the whole sample.
-    for at in sorted(range(len(others)), key=lambda at: first[at] == 0):
-        shared, (sample, trained) = first[at], others[at]
-        stored.append((sample[shared:], trained[shared:]))
-        prefixes.append((-before if shared else 0, shared))
-        before += len(sample) - shared
-    return stored, prefixes
-
-
-def _common(ids: npt.NDArray[Any], sample: npt.NDArray[Any], trained: npt.NDArray[Any]) -> int:
-    """How many ids of the whole sample are another's prefix."""
-    n = min(len(ids), len(sample))
-    differs = np.flatnonzero(np.append(ids[:n] != sample[:n], True))[0]
-    # One id before the first trained one stays: the target that comes after it is the sample's own.
-    return max(0, min(int(differs), int(np.argmax(trained > 0))) - 1)
 
 
 def _facts_of(batch: RenderedBatch) -> list[TokenFacts]:

@@ -149,18 +149,11 @@ class EpisodeRows(Split):
 
     def rows(self, numbers: Int64s) -> Rows:
         """See `Split`."""
-        ranges = self._split.ranges(self._split.filtered[numbers])
-        spans = ranges.shard, ranges.start, ranges.length
+        spans = self._split.locate(self._split.filtered[numbers])
         weights, segments = (
             None if files is None else gather_from(files, *spans) for files in (self._masks, self._segments)
         )
-        lengths = ranges.length
-        if ranges.is_prefix is not None:
-            # An episode that shares its beginning with another has two spans: lengths 3 2 4 of rows 0 0 1 are 5 and 4.
-            lengths = np.bincount(ranges.of, weights=lengths, minlength=len(numbers)).astype(np.int64)
-            if weights is not None:  # shared tokens are trained in the episode that stores them
-                weights = np.where(ranges.is_prefix.repeat(ranges.length), weights.dtype.type(0), weights)
-        return Rows(numbers, row_starts(lengths), gather_from(self._tokens, *spans), weights, segments)
+        return Rows(numbers, row_starts(spans[2]), gather_from(self._tokens, *spans), weights, segments)
 
     def describe(self, number: int) -> str:
         """See `Split`."""

@@ -27,7 +27,7 @@ The other files::
     index_sets   sets of numbers in little memory     writer, writer_columns, writer_files   the files of one split
     format       names and layout of the files        stream    windows of a token stream; `make_data_loader`
     shards       the files of one folder, mapped      verify    what a dataset holds, and what is wrong with it
-    images       images of episodes                   shared_prefixes    samples that share their beginning
+    images       images of episodes
     batches      what all sources of batches share    batch_source       batches of episodes, by place
     split_loader what all loaders share               remote, shard_stream   datasets in a store
 

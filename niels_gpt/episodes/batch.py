@@ -38,9 +38,6 @@ class EpisodeBatch(TensorFields):
             padding of a row is a sequence of its own.
         max_seqlen: the length of the longest sequence.
         lengths: int64, shape (batch_size,): tokens of each row that are not padding, of block_size + 1.
-        prefixes: with `share_prefixes`: int32, shape (batch_size, block_size, 2): the columns, begin and end, that a
-            token sees besides those of its own segment; 0 and 0 for none. For `format.attention`; `position_ids` go on
-            after the tokens that are seen, and there are no `cu_seqlens`.
         media: of a dataset with images: the processor's arrays (`pixel_values`, `image_grid_thw`), those of all images
             one after the other, in the order of their placeholders; empty where the rows have none.
 
@@ -65,7 +62,6 @@ class EpisodeBatch(TensorFields):
     cu_seqlens: torch.Tensor | None = None
     max_seqlen: int | None = None
     lengths: npt.NDArray[np.int64] | None = None
-    prefixes: torch.Tensor | None = None
     media: dict[str, torch.Tensor] | None = None
 
     def __repr__(self) -> str:

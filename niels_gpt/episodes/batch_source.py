@@ -27,12 +27,11 @@ from niels_gpt.episodes.order.sampling import Sampling, episode_groups, schedule
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule, ShardWindows
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.packing import packing_plan
-from niels_gpt.episodes.rows import EpisodeReader, Layout
+from niels_gpt.episodes.rows import EpisodeReader, Int64s, RowSpans, SpanLocator
 from niels_gpt.episodes.settings import flag
 from niels_gpt.episodes.shard_stream import stream_of
-from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.packing import PackPlan
+from niels_gpt.format.packing import Layout, PackPlan
 from niels_gpt.required_torch import torch
 
 
@@ -137,16 +136,15 @@ class BatchSource(Batches[EpisodeBatch]):
         spans = self._locator.of_rows(rows[self.own_rows])
         reader = self._reader_of(spans, place)
         gathered = reader.training_rows(spans, o.pad_id, with_layout=self._has_layout)
-        episodes = spans.of_episodes(spans.episode)
         media: dict[str, torch.Tensor] | None = None
         if o.images is not None:
-            arrays = joined(self.split.images_of(episodes), o.images)
+            arrays = joined(self.split.images_of(spans.episode), o.images)
             media = {name: torch.from_numpy(array) for name, array in arrays.items()}
         batch = self._batch_class(
             x=torch.from_numpy(gathered.x),
             y=torch.from_numpy(gathered.y),
             mask=torch.from_numpy(gathered.mask),
-            episodes=episodes,
+            episodes=spans.episode,
             num_trained_tokens=gathered.trained,
             mask_sum=gathered.weight,
             num_tokens=int(spans.used.sum()),
@@ -216,11 +214,9 @@ def _layout_fields(layout: Layout | None) -> dict[str, Any]:
     """The fields that separate the texts of a row; empty if each row has one text."""
     if layout is None:
         return {}
-    fields: dict[str, Any] = {
+    return {
         "segment_ids": torch.from_numpy(layout.segment_ids),
         "position_ids": torch.from_numpy(layout.position_ids),
+        "cu_seqlens": torch.from_numpy(layout.cu_seqlens),
+        "max_seqlen": layout.max_seqlen,
     }
-    if layout.prefixes is not None:  # attention by sequences cannot express them
-        return fields | {"prefixes": torch.from_numpy(layout.prefixes)}
-    assert layout.cu_seqlens is not None
-    return fields | {"cu_seqlens": torch.from_numpy(layout.cu_seqlens), "max_seqlen": layout.max_seqlen}

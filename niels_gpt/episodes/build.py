@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from niels_gpt.builds.build import Build, BuildFields, BuildOptions, already_built, new_build, report_changes
 from niels_gpt.builds.conversation_encoders import as_encoder
-from niels_gpt.builds.conversations import IMAGES, PREFIX, EpisodeTask
+from niels_gpt.builds.conversations import IMAGES, EpisodeTask
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
 from niels_gpt.builds.images import ImageFolder, PlacedImage
 from niels_gpt.builds.renderer_encoder import OnUnsupported, RendererEncoder, RenderingPolicy
@@ -97,25 +97,24 @@ def build_episodes(
     conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
-    # Samples of one conversation share their beginning; only a mask says which of them trains it.
-    shared = isinstance(conversation_encoder, SampleEncoder)
-    if shared and mask_dtype is None:
+    # The samples of a conversation begin alike; only a mask says which of them trains a turn.
+    if isinstance(conversation_encoder, SampleEncoder) and mask_dtype is None:
         raise UsageError("several samples of a conversation need a mask; choose mask_dtype uint8 or float32")
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings)
     folder = conversation_encoder.images if isinstance(conversation_encoder, RendererEncoder) else None
     images = folder is not None
-    if shared or images:
+    if images:
         recipe["format_version"] = CONTEXT_VERSION
-    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, prefixes=shared, images=folder)
+    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, images=folder)
     files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
     build_splits(
         out,
         recipe,
         options,
         check=partial(_check_finished, images=folder),
-        files=files | {"with_prefixes": shared, "with_images": images},
+        files=files | {"with_images": images},
         chunks=lambda build: build.chunks(task, conversations, options),
-        write=partial(_write_chunk, split=split, prefixes=shared, images=images),
+        write=partial(_write_chunk, split=split, images=images),
     )
 
 
@@ -199,9 +198,7 @@ def recipe_of(
     }
 
 
-def _write_chunk(
-    chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit, prefixes: bool, images: bool
-) -> None:
+def _write_chunk(chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit, images: bool) -> None:
     """Divide a chunk's conversations between train and val."""
     # `draw` is called for each conversation, in their order: the split does not depend on how the input is cut into
     # chunks.
@@ -210,12 +207,9 @@ def _write_chunk(
         # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
         ids = np.repeat(chosen, chunk.lengths)
         metadata = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
-        # All samples of a conversation are in one split, so the distance to the sample with their prefix stays the
-        # same.
-        shared = np.array([row[PREFIX] for row in metadata], np.int64).reshape(-1, 2) if prefixes else None
         shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in metadata] if images else ()
         lengths, weights = chunk.lengths[chosen], chunk.weights[ids]
-        writers[name].write(chunk.ids[ids], lengths, weights, metadata, prefixes=shared, images=shown)
+        writers[name].write(chunk.ids[ids], lengths, weights, metadata, images=shown)
 
 
 def pack_episodes(

@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ import numpy.typing as npt
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.episodes.format import (
     INDEX_NAME,
-    PREFIXES_NAME,
-    Records,
     open_manifest,
     shard_folders,
 )
@@ -36,43 +33,14 @@ from niels_gpt.episodes.shards import (
     Shard,
     identifying_samples,
     index_chunks_of,
-    lengths_with_prefixes,
     open_shard,
     past_the_end,
     remote_shards,
     remote_window_shards,
     window_shards,
-    with_items,
 )
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.storage.manifests import Manifest
-
-
-@dataclass(frozen=True, eq=False)
-class Ranges:
-    """Where the tokens of `n` episodes are: one range of each, or two of an episode with a prefix, in this order.
-
-    ::
-
-        episodes          a (no prefix), b (prefix and own tokens)
-        of                0 1 1
-        is_prefix         . # .
-
-    With `share_prefixes` an episode is an item, and has a range for each of its samples.
-
-    Attributes:
-        of: which of the episodes, int64, shape (ranges,), never falling.
-        shard, start, length: int64, shape (ranges,).
-        is_prefix: bool; `None` where no episode has a prefix.
-        sees: how many tokens of the item's first range come before each sample, int64; `None` without items.
-    """
-
-    of: Int64s
-    shard: Int64s
-    start: Int64s
-    length: Int64s
-    is_prefix: npt.NDArray[np.bool_] | None = None
-    sees: Int64s | None = None
 
 
 class EpisodeSplit:
@@ -88,7 +56,6 @@ class EpisodeSplit:
         max_tokens: longer episodes are left out; `None` for no limit.
         drop_long: False: longer episodes stay, and are only counted in `too_long`.
         streamed: those of `datasets` whose tokens are in a store; the directory holds their manifest and indexes.
-        share_prefixes: episodes are items of at most so many tokens, if they can be: see `shared_prefixes`.
         window: the datasets are pretraining caches, and episodes are their windows of so many inputs: see `shards`.
 
     Attributes:
@@ -111,23 +78,18 @@ class EpisodeSplit:
         max_tokens: int | None = None,
         drop_long: bool = True,
         streamed: Mapping[Path, StreamedDataset] | None = None,
-        share_prefixes: int | None = None,
         window: int | None = None,
     ) -> None:
-        self.datasets, self.split, self.shares_prefixes = list(datasets), split, share_prefixes is not None
+        self.datasets, self.split = list(datasets), split
         self.streamed, self._window = dict(streamed or {}), window
         opened = [self._open_dataset(dataset) for dataset in self.datasets]
         self.manifests = [manifest for manifest, _ in opened]
         self.shards = [shard for _, shards in opened for shard in shards]
         self.shard_of_dataset = np.cumsum([0, *(len(shards) for _, shards in opened)])
-        self._first = self._first_episodes()
-        if share_prefixes is not None:
-            for _ in self._checked_lengths():  # items are made of records that are right
-                pass
-            self.shards = [with_items(shard, share_prefixes) for shard in self.shards]
-            self._first = self._first_episodes()
+        # The number of each shard's first episode and, last, of all episodes: shards of 3 and 2 give 0 3 5.
+        self._first: Int64s = np.cumsum([0, *(len(shard.records) for shard in self.shards)])
         self._options: dict[str, Any] = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
-        self._options |= {"streamed": self.streamed, "share_prefixes": share_prefixes, "window": window}
+        self._options |= {"streamed": self.streamed, "window": window}
         short, long = [], []
         for start, lengths in self._checked_lengths():
             too_short = lengths < min_tokens
@@ -140,10 +102,6 @@ class EpisodeSplit:
         # without shards: numpy does not concatenate nothing.
         dropped = np.sort(np.concatenate([*left_out, np.empty(0, dtype=np.int64)]))
         self.filtered = RowFilter(self.n_episodes, dropped)
-
-    def _first_episodes(self) -> Int64s:
-        """The number of each shard's first episode and, last, of all episodes: shards of 3 and 2 give 0 3 5."""
-        return np.cumsum([0, *(len(shard.records) for shard in self.shards)])
 
     def _open_dataset(self, dataset: Path) -> tuple[Manifest | None, list[Shard]]:
         """The manifest and the shards of one dataset: episodes or windows, in a store or on this disk."""
@@ -213,11 +171,6 @@ class EpisodeSplit:
         return any(shard.segments is not None for shard in self.shards)
 
     @property
-    def has_prefixes(self) -> bool:
-        """Whether some episodes begin with tokens of others."""
-        return any(shard.prefixes is not None for shard in self.shards)
-
-    @property
     def has_images(self) -> bool:
         """Whether some folder has a record of images."""
         return any(shard.images for shard in self.shards)  # an index without records is false
@@ -248,105 +201,24 @@ class EpisodeSplit:
         return found.pop() if len(found) == 1 else None
 
     def locate(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
-        """Shard, start and length of episodes (numbers, not positions), each int64 of the same shape.
-
-        Of an episode with a prefix these are its own tokens, see `ranges`.
-        """
+        """Shard, start and length of episodes (numbers, not positions), each int64 of the same shape."""
         if len(self.shards) == 1:
             found = self.shards[0].records[episodes].view(np.int64)  # opening has checked that all are below 2**63
             return np.zeros(episodes.shape, dtype=np.int64), found[..., 0], found[..., 1]
         shard = np.searchsorted(self._first, episodes, side="right") - 1  # as in `images_of`
-        records = self._looked_up(shard, episodes, [one.records for one in self.shards])
+        records = np.empty((*episodes.shape, 2), dtype=np.int64)
+        for hit in np.unique(shard).tolist():  # a loop over the shards that are hit, never over episodes
+            here = shard == hit
+            records[here] = self.shards[hit].records[episodes[here] - self._first[hit]]
         return shard, records[..., 0], records[..., 1]
 
-    def prefixes_of(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
-        """Start and length of the tokens before episodes, each int64 of the same shape; length 0 where there are none.
-
-        They are in the episode's shard.
-        """
-        shard = np.searchsorted(self._first, episodes, side="right") - 1
-        records = self._looked_up(shard, episodes, [one.prefixes for one in self.shards])
-        return records[..., 0], records[..., 1]
-
-    def _looked_up(
-        self, shard: Int64s, episodes: npt.NDArray[np.integer[Any]], files: Sequence[Records | None]
-    ) -> Int64s:
-        """Records of episodes, int64, shape (*episodes.shape, 2); (0, 0) from shards without this file."""
-        records = np.zeros((*episodes.shape, 2), dtype=np.int64)
-        # A loop over the shards that are hit, never over episodes.
-        for hit in np.unique(shard).tolist():
-            file, here = files[hit], shard == hit
-            if file is not None:
-                records[here] = file[episodes[here] - self._first[hit]]
-        return records
-
-    def ranges(self, episodes: npt.NDArray[np.integer[Any]]) -> Ranges:
-        """Where all tokens of episodes are (numbers, not positions, of shape (n,)), prefixes included."""
-        shard, start, length = self.locate(episodes)
-        every = np.arange(len(episodes))
-        if not self.has_prefixes:
-            return Ranges(every, shard, start, length)
-        before, n = self.prefixes_of(episodes)
-        if self.shares_prefixes:
-            return self._sample_ranges(episodes, shard, start, length, before, n)
-        # Of three episodes the second has a prefix: it takes two ranges, its own tokens are in the second of them. So
-        # `of` is 0 1 1 2, and a prefix is what the same episode follows: . # . .
-        of = every.repeat(1 + (n > 0))
-        is_prefix = np.append(of[1:] == of[:-1], False) if len(of) else np.zeros(0, np.bool_)
-        return Ranges(
-            of,
-            shard[of],
-            np.where(is_prefix, before[of], start[of]),
-            np.where(is_prefix, n[of], length[of]),
-            is_prefix,
-        )
-
-    def _sample_ranges(
-        self,
-        items: npt.NDArray[np.integer[Any]],
-        shard: Int64s,
-        start: Int64s,
-        length: Int64s,
-        before: Int64s,
-        n: Int64s,
-    ) -> Ranges:
-        """The ranges of items: those of the tokens they copy, and of each of their samples."""
-        # The first sample of each item, and how many it has; an item of a shard without prefixes is one episode.
-        first, samples = np.zeros(len(items), np.int64), np.ones(len(items), np.int64)
-        for hit in np.unique(shard).tolist():  # over the shards that are hit
-            shared_items, here = self.shards[hit].items, shard == hit
-            if shared_items is not None:
-                number = items[here] - self._first[hit]
-                first[here], samples[here] = (
-                    shared_items.first[number],
-                    shared_items.first[number + 1] - shared_items.first[number],
-                )
-        sizes = samples + (n > 0)
-        of = np.arange(len(items)).repeat(sizes)
-        # Two items of 2 and 3 ranges: 0 1 0 1 2. Where tokens are copied, number 0 is the copy, and samples follow.
-        number = np.arange(len(of)) - (sizes.cumsum() - sizes)[of]
-        is_prefix = (number == 0) & (n > 0)[of]
-        found = np.stack([np.where(is_prefix, before[of], start[of]), np.where(is_prefix, n[of], length[of])], axis=1)
-        sees = np.zeros(len(of), np.int64)
-        # Items that begin at samples 0 and 2, of 2 samples each, the second with a copy: 0 1 | copy 2 3.
-        sample = first[of] + number - (n > 0)[of]
-        for hit in np.unique(shard).tolist():
-            shared_items = self.shards[hit].items
-            if shared_items is not None:
-                here = (shard[of] == hit) & ~is_prefix
-                found[here] = shared_items.episodes[sample[here]]
-                sees[here] = shared_items.prefixes[sample[here], 1]
-        return Ranges(of, shard[of], found[:, 0], found[:, 1], is_prefix, sees)
-
     def lengths_at(self, episodes: npt.NDArray[np.integer[Any]]) -> Int64s:
-        """The length of episodes (numbers, not positions), prefixes included, int64 of the same shape."""
-        # A prefix is part of its episode: the model reads it, although only the own tokens are trained there.
-        lengths = self.locate(episodes)[2]
-        return lengths + self.prefixes_of(episodes)[1] if self.has_prefixes else lengths
+        """The length of episodes (numbers, not positions), int64 of the same shape."""
+        return self.locate(episodes)[2]
 
     def lengths(self) -> Int64s:
         """The length of the episode at every position, int64, shape (len(self),): 8 bytes an episode."""
-        parts = [lengths_with_prefixes(shard.records, shard.prefixes) for shard in self.shards]
+        parts = [shard.records[:, 1].astype(np.int64) for shard in self.shards]
         everything = np.concatenate([*parts, np.empty(0, dtype=np.int64)])
         # Nothing is filtered out, so positions are numbers.
         if len(self) == len(everything):
@@ -367,7 +239,7 @@ class EpisodeSplit:
         parts = []
         for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
             a, b = max(first, begin) - begin, min(stop, begin + len(shard.records)) - begin
-            parts += [lengths_with_prefixes(records, prefixes) for _, records, prefixes in index_chunks_of(shard, a, b)]
+            parts += [records[:, 1].astype(np.int64) for _, records in index_chunks_of(shard, a, b)]
         # Episodes inside the range that are filtered out were read, too, and are left out here.
         return np.concatenate(parts)[numbers - first]
 
@@ -383,10 +255,9 @@ class EpisodeSplit:
         return [Span(start, stop) for start, stop in itertools.pairwise(at)]
 
     def describe(self, episode: int) -> str:
-        """Index file and record of an episode, for messages; of an item its first sample's."""
+        """Index file and record of an episode, for messages."""
         shard = int(np.searchsorted(self._first, episode, side="right")) - 1
-        number, items = episode - int(self._first[shard]), self.shards[shard].items
-        record = number if items is None else int(items.first[number])
+        record = episode - int(self._first[shard])
         if self.has_windows:
             return f"{self.shards[shard].folder / self.shards[shard].tokens_name}: window {record:,}"
         return f"{self.shards[shard].folder / INDEX_NAME}: record {record:,}"
@@ -413,8 +284,6 @@ class EpisodeSplit:
             digest.update(b"|")
         # The same files with another min_tokens have other rows.
         digest.update(self.filtered.key)
-        if self.shares_prefixes:
-            digest.update(f"items {self._options['share_prefixes']}".encode())
         if self.has_windows:
             digest.update(f"windows {self._window}".encode())
         return digest.hexdigest()
@@ -423,17 +292,14 @@ class EpisodeSplit:
         """The lengths of all records in chunks, each with the number of its first episode."""
         for shard, first in zip(self.shards, self._first.tolist(), strict=False):
             n_tokens = np.uint64(len(shard.tokens))
-            for at, records, prefixes in index_chunks_of(shard, 0, len(shard.records)):
-                for name, found in ((INDEX_NAME, records), (PREFIXES_NAME, prefixes)):
-                    if found is None:
-                        continue
-                    starts, lengths = found.T
-                    # Written without start + length, because the sum of two damaged numbers may overflow.
-                    outside = (lengths > n_tokens) | (starts > n_tokens - np.minimum(lengths, n_tokens))
-                    if outside.any():
-                        wrong = int(np.argmax(outside))
-                        raise past_the_end(shard, name, at + wrong, found[wrong])
-                yield first + at, lengths_with_prefixes(records, prefixes)
+            for at, records in index_chunks_of(shard, 0, len(shard.records)):
+                starts, lengths = records.T
+                # Written without start + length, because the sum of two damaged numbers may overflow.
+                outside = (lengths > n_tokens) | (starts > n_tokens - np.minimum(lengths, n_tokens))
+                if outside.any():
+                    wrong = int(np.argmax(outside))
+                    raise past_the_end(shard, at + wrong, records[wrong])
+                yield first + at, lengths.astype(np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a data loader's worker, the split is opened again there: its maps would be sent as copies."""
@@ -457,18 +323,13 @@ def open_split(
     too_long: str,
     width: int,
     streamed: Mapping[Path, StreamedDataset] | None = None,
-    share_prefixes: bool = False,
 ) -> EpisodeSplit:
     """Open a split for rows of `width` tokens; the policy `too_long` decides whether longer episodes are left out.
-
-    Args:
-        share_prefixes: episodes are items, see `shared_prefixes`.
 
     Raises:
         CacheError: files are missing or damaged; or an episode is too long and the policy is "error".
     """
     options: dict[str, Any] = {"min_tokens": min_tokens, "streamed": streamed}
-    options["share_prefixes"] = width if share_prefixes else None
     # The other policies cut long episodes when a row is read, so these stay; `too_long` counts them.
     drop_long = too_long in ("skip", "error")
     opened = EpisodeSplit(datasets, split, max_tokens=width, drop_long=drop_long, **options)

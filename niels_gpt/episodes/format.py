@@ -7,7 +7,6 @@
     DIR/train/mask.bin                optional: uint8 0/1 or float32 weights, one per token
     DIR/train/segment_ids.bin         optional: uint16 or uint32, one per token; where it changes, another text begins
     DIR/train/episodes.idx            records of 16 bytes: start and length, in tokens, as uint64
-    DIR/train/prefixes.idx            optional: the same records of the tokens before each episode, (0, 0) for none
     DIR/train/episodes.parquet        optional: a row per episode: type, source, weight
     DIR/train/shard_00000/...         or the same files in shards
     DIR/train/images.idx              optional: a record of 68 bytes per image, see IMAGE
@@ -18,9 +17,6 @@
 
 All numbers are little-endian. With `tokens` a b c d e f the records (0, 3) and (3, 2) are the episodes a b c and d e;
 episodes may overlap, come in any order and leave tokens out.
-
-Samples of one conversation begin alike, so their common tokens are written once. With the prefixes (0, 0) and (0, 2)
-the episodes above are a b c and a b d e. Tokens of a prefix are not trained there, whatever their mask is.
 """
 
 from __future__ import annotations
@@ -52,14 +48,14 @@ from niels_gpt.storage.manifests import (
 )
 
 FORMAT_VERSION: Final = 1
-CONTEXT_VERSION: Final = 2  # of datasets with `prefixes.idx` or `images.idx`, which earlier versions would ignore
+CONTEXT_VERSION: Final = 2  # of datasets with `images.idx`, which earlier versions would ignore
 SPLITS: Final = ("train", "val")
 MANIFEST_NAME: Final = "episodes.json"
 TOKENS_NAME: Final = "tokens.bin"
 MASK_NAME: Final = "mask.bin"
 SEGMENTS_NAME: Final = "segment_ids.bin"
 INDEX_NAME: Final = "episodes.idx"
-PREFIXES_NAME: Final = "prefixes.idx"
+PREFIXES_NAME: Final = "prefixes.idx"  # no dataset has it any more, see `refuse_prefixes`
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source")  # to sample by; the file has the row's weight, too, for people
 COMPLETIONS_NAME: Final = "completions.bin"
@@ -175,7 +171,7 @@ def shard_folders(split: Path) -> list[Path]:
 
 
 def read_index(path: Path) -> Records:
-    """The records of an `episodes.idx` or `prefixes.idx`, mapped, uint64, shape (episodes, 2): start, length.
+    """The records of an `episodes.idx`, mapped, uint64, shape (episodes, 2): start, length.
 
     Raises:
         CacheError: the size is not a multiple of 16 bytes.
@@ -217,7 +213,7 @@ def open_manifest(dataset: Path) -> Manifest | None:
         return None
     manifest = checked_manifest(path)
     # The metadata is not among the files that must be listed: it may be added later.
-    names = ("*.bin", INDEX_NAME, PREFIXES_NAME, IMAGES_NAME)
+    names = ("*.bin", INDEX_NAME, IMAGES_NAME)
     patterns = [f"{split}/**/{name}" for split in SPLITS for name in names]
     check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=patterns)
     # After the files: the hash tells only that the manifest was edited, and the checks before it tell what is wrong.
@@ -243,7 +239,17 @@ def checked_manifest(path: Path) -> Manifest:
     check_fields(path, manifest, FIELDS)
     check_file_records(path, manifest)
     check_splits(path, manifest, SPLITS, ())
+    for name in manifest["files"]:
+        refuse_prefixes(path.parent / name)
     return manifest
+
+
+def refuse_prefixes(path: Path) -> None:
+    """Raise `CacheError` for a `prefixes.idx`, without which a sample would be read without its beginning."""
+    if path.name == PREFIXES_NAME:
+        raise CacheError(
+            f"{path}: samples stored without their beginnings, which nothing reads any more; build it again"
+        )
 
 
 def kind_of(names: object) -> str | None:

@@ -82,8 +82,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         too_long: what becomes of episodes with more than block_size + 1 tokens: "head", "tail", "drop_partial_turn",
             "skip" or "error"; default "head", and "error" with packing.
         packing: several whole episodes in a row, by best-fit decreasing; read them with `next_batch`.
-        share_prefixes: with packing: samples of one conversation share a row and what they begin with, see
-            `shared_prefixes`; attention must then use the batch's `prefixes`.
         images: makes arrays of the dataset's images, see `renderers.images.stored.StoredImages`; needed where a dataset
             has images, whose episodes are never cut (`too_long` is then "error" or "skip", default "error").
         vocab_size: ids are checked against it; default the config's, the tokenizer's or the dataset's.
@@ -118,7 +116,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         episode_min_tokens: int | None = None,
         too_long: str | None = None,
         packing: bool = False,
-        share_prefixes: bool = False,
         images: ImageSource | None = None,
         weight_by: str | None = None,
         weights: Mapping[str, float] | None = None,
@@ -154,13 +151,11 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             keywords = sampling.as_keywords(order | proportions)
             order, proportions = ({name: keywords[name] for name in names} for names in (order, proportions))
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", settings | order)
-        self.packing, self.share_prefixes = check_flag(packing, "packing"), check_flag(share_prefixes, "share_prefixes")
+        self.packing = check_flag(packing, "packing")
         self.device, self._images = self.config.device, images
         # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if self.packing else "head")
         check_policy(self._too_long)
-        if self.share_prefixes:
-            _check_sharing(proportions["weight_by"], self._too_long, packing=self.packing)
         self._names, mixture = parse_dataset_dirs(dataset_dir)
         self._dirs, self._streamed = open_urls(self._names, shard_cache)
         if self._streamed and proportions["shuffle_shards"] is None:
@@ -336,7 +331,6 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             too_long=self._too_long,
             width=self.block_size + 1,
             streamed=self._streamed,
-            share_prefixes=self.share_prefixes,
         )
         for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
             if not self.reads_preferences:
@@ -358,16 +352,3 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         """What the log says of a split besides its number of episodes."""
         mask = flag(split.has_mask and self.config.use_loss_mask is not False)
         return f"too_short={split.too_short} too_long={split.too_long} tokens={split.n_tokens} mask={mask}"
-
-
-def _check_sharing(weight_by: str | None, too_long: str, *, packing: bool) -> None:
-    """Raise `UsageError` for options that rows of samples with common prefixes cannot have."""
-    if not packing:
-        raise UsageError("share_prefixes needs packing=True: samples that share tokens are in one row")
-    if too_long == "tail":
-        raise UsageError('share_prefixes with too_long="tail" would cut what samples share; use another policy')
-    if weight_by not in (None, "dataset"):
-        raise UsageError(
-            f"share_prefixes with weight_by={weight_by!r}: items of several samples have no type, source or weight "
-            'of their own; weigh by "dataset"'
-        )

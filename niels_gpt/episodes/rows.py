@@ -1,11 +1,19 @@
-"""From the spans of rows (`spans`) to arrays of ids and weights.
+"""From rows to arrays of ids and weights: where the episodes of rows are in the files, and reading them.
 
-`Column` reads one kind of value (ids, masks), and `EpisodeReader` reads and checks ids, weights and text starts.
+A row is made of spans of the files, one after the other. Most rows have one span, packed rows have several::
+
+    file    a a a b b c        spans    row 0 0 1    start 3 5 0    length 2 1 3
+    rows    b b c
+            a a a
+
+`SpanLocator` finds the spans of rows, `RowSpans` has them as arrays, `Column` reads one kind of value (ids, masks), and
+`EpisodeReader` reads and checks ids, weights and text starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +21,96 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import MASK_NAME
+from niels_gpt.episodes.order.schedule import EMPTY
 from niels_gpt.episodes.shards import Shard
-from niels_gpt.episodes.spans import Array, Int64s, RowSpans
 from niels_gpt.errors import CacheError
 from niels_gpt.format.fitting import without_cut_turn
 from niels_gpt.format.gather import shifted, targets_of
-from niels_gpt.format.packing import layout_of
+from niels_gpt.format.packing import Layout, PackPlan, layout_of
+
+Int64s = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+
+
+class SpanLocator:
+    """Finds the spans of rows of `width` tokens.
+
+    Args:
+        plan: which episodes (by position) share a row; `None`: row p holds the episode at position p.
+        too_long: the policy for episodes that do not fit: "tail" keeps the last tokens, all others the first.
+    """
+
+    def __init__(self, split: EpisodeSplit, plan: PackPlan | None, width: int, *, too_long: str) -> None:
+        self._split, self._plan, self._width = split, plan, width
+        self._tail = too_long == "tail"
+
+    def of_rows(self, rows: Int64s) -> RowSpans:
+        """The spans of these rows, cut to the rows' width; rows with the number `EMPTY` come last."""
+        return self._cut(*self._placed(rows), len(rows))
+
+    def _placed(self, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """For every episode in these rows: the index of its row in `rows`, and its position."""
+        filled = np.flatnonzero(rows != EMPTY)
+        if self._plan is None:
+            return filled, rows[filled]
+        first, stop = self._plan.offsets[rows[filled]], self._plan.offsets[rows[filled] + 1]
+        sizes = stop - first
+        # Two rows with the items 20 21 and 5 6 7 of the plan: first 20 5, sizes 2 3, repeated differences
+        # 20 20 3 3 3, plus 0 1 2 3 4: places 20 21 5 6 7.
+        places = (first - (sizes.cumsum() - sizes)).repeat(sizes)
+        places += np.arange(len(places))
+        return filled.repeat(sizes), self._plan.items[places].astype(np.int64)
+
+    def _cut(self, row: Int64s, positions: Int64s, n: int) -> RowSpans:
+        """The spans of the episodes at these positions, in `n` rows."""
+        episodes = self._split.filtered[positions]
+        shard, start, length = self._split.locate(episodes)
+        cut = length > self._width
+        if self._tail:
+            # "tail" keeps the last tokens: an episode of 9 in a row of 6 starts 3 later.
+            start = start + np.maximum(0, length - self._width)
+        length = np.minimum(length, self._width)
+        return RowSpans(n, self._width, row=row, episode=episodes, shard=shard, start=start, length=length, cut=cut)
+
+
+@dataclass(eq=False)
+class RowSpans:
+    """The spans of `B` rows of `width` values, as arrays of shape (spans,).
+
+    Attributes:
+        row: the row of each span, int64, never falling: 0 0 1 2. Rows without a span come last.
+        episode: the episode of each span, int64.
+        shard, start, length: its file, first value and number of values (at least 1), int64.
+        cut: bool: the episode has tokens after the span, none of them in the row.
+        used: how many values each row holds, int64, shape (B,).
+        column: the column in which each span begins, int64: lengths 2 1 3 in rows 0 0 1 begin at 0 2 0.
+    """
+
+    B: int
+    width: int
+    row: Int64s
+    episode: Int64s
+    shard: Int64s
+    start: Int64s
+    length: Int64s
+    cut: Bools
+
+    def __post_init__(self) -> None:
+        self.used: Int64s = np.bincount(self.row, weights=self.length, minlength=self.B).astype(np.int64)
+        # Tokens before each span (0 2 3) minus tokens before its row (0 0 3).
+        self.column: Int64s = self.length.cumsum() - self.length - (self.used.cumsum() - self.used)[self.row]
+
+    @property
+    def token_mask(self) -> Bools:
+        """True where a row holds a span's value, not padding; shape (B, width)."""
+        # Columns 0 1 2 3 against 2 and 4 used: # # . . and # # # #.
+        return np.arange(self.width) < self.used[:, None]
+
+    def one_longer(self) -> RowSpans:
+        """The same spans in rows that are one value wider, each extended by a value if its episode has one more."""
+        # An episode that is cut has at least one token more; others end here and must not read the next one's.
+        return replace(self, width=self.width + 1, length=self.length + self.cut)
 
 
 class Column:
@@ -36,30 +128,12 @@ class Column:
     def rows(self, spans: RowSpans, fill: float) -> Array:
         """A new array of shape (B, width): the spans' values, and `fill` on padding."""
         rows = np.full((spans.B, spans.width), fill, dtype=self.dtype)
-        # Span by span: a copy of neighbouring values takes a tenth of the time of reading them by their places, so
-        # numpy's call for each span is paid back unless spans have some ten values.
+        # Span by span: copying neighbouring values takes much less time than reading each by its place, which pays for
+        # numpy's call for each span unless spans are very short.
         columns = (spans.row, spans.column, spans.shard, spans.start, spans.length)
         for row, at, shard, start, n in zip(*(column.tolist() for column in columns), strict=True):
-            # Of a prefix at the file's end, `one_longer` asks for a value that is not there.
-            values = self._files[shard][start : start + n]
-            rows[row, at : at + len(values)] = values
+            rows[row, at : at + n] = self._files[shard][start : start + n]
         return rows
-
-
-class Layout(NamedTuple):
-    """The separation of texts within rows, in the forms that attention takes.
-
-    Attributes:
-        segment_ids, position_ids: int32 and int64, shape (B, T), see `packing.Layout`.
-        cu_seqlens, max_seqlen: where sequences begin, int32, and the longest; `None` where texts see others.
-        prefixes: int32, shape (B, T, 2), see `RowSpans.prefix_columns`; `None` where texts see no others.
-    """
-
-    segment_ids: npt.NDArray[np.int32]
-    position_ids: Int64s
-    cu_seqlens: npt.NDArray[np.int32] | None
-    max_seqlen: int | None
-    prefixes: npt.NDArray[np.int32] | None
 
 
 class TrainingRows(NamedTuple):
@@ -130,18 +204,8 @@ class EpisodeReader:
         texts = self.texts(spans)
         weights = targets_of(self.weights(spans, texts))
         x, y = shifted(self.ids(spans, pad_id))
-        layout = self._layout(spans, texts) if with_layout else None
+        layout = layout_of(texts, spans.used, T=self._width - 1) if with_layout else None
         return TrainingRows(x, y, weights.astype(np.float32, order="C"), *_sums(weights), layout)
-
-    def _layout(self, spans: RowSpans, texts: Int64s) -> Layout:
-        T = self._width - 1
-        found = layout_of(texts, spans.used, T=T)
-        if spans.sees is None:
-            return Layout(found.segment_ids, found.position_ids, found.cu_seqlens, found.max_seqlen, None)
-        # A branch goes on at the position after the tokens that it sees.
-        prefixes = spans.prefix_columns()[:, :T]
-        position_ids = found.position_ids + prefixes[..., 1] - prefixes[..., 0]
-        return Layout(found.segment_ids, position_ids, None, None, prefixes)
 
     def ids(self, spans: RowSpans, pad_id: int) -> npt.NDArray[np.uint32]:
         """The ids, shape (B, width), with `pad_id` on padding.
@@ -170,8 +234,6 @@ class EpisodeReader:
             spans       a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
         """
         begins = spans.row * self._width + spans.column
-        if spans.sees is None:  # else each sample of an item is a text of its own
-            begins = spans.of_episodes(begins)
         if self._segments is None:
             return begins
         segments = self._segments.rows(spans, 0).reshape(-1)
@@ -203,15 +265,8 @@ class EpisodeReader:
         else:
             weights = self._masks.rows(spans, 0)
         self._check_weights(weights, spans)
-        if self._masks is not None and spans.sees is not None:
-            self._check_branches(weights, spans, spans.sees)
         # After the checks: a damaged value there must be found, too.
         weights.reshape(-1)[texts] = 0
-        if self._masks is not None and spans.is_prefix is not None:
-            # They are trained in the episode that owns them.
-            of_prefixes = np.zeros_like(spans.token_mask)
-            of_prefixes[spans.token_mask] = spans.is_prefix.repeat(spans.length)
-            weights[of_prefixes] = 0
         return weights
 
     def _check_weights(self, weights: Array, spans: RowSpans) -> None:
@@ -227,25 +282,13 @@ class EpisodeReader:
             "Build the dataset again"
         )
 
-    def _check_branches(self, weights: Array, spans: RowSpans, sees: Int64s) -> None:
-        """The first token of a branch is no target in a shared row; alone, the prefix predicts it."""
-        lost = (sees > 0) & (weights[spans.row, spans.column] > 0)
-        if lost.any():
-            at = int(np.argmax(lost))
-            raise CacheError(
-                f"{self._describe(spans, int(spans.row[at]), int(spans.column[at]))} follows a prefix and is trained; "
-                "with share_prefixes nothing predicts it. Leave that out, or write a prefix that is one token shorter"
-            )
-
     def _describe(self, spans: RowSpans, row: int, column: int) -> str:
         """The episode at a row and column, and the token's number from the episode's start, for messages."""
         # The span that covers a column is the last one that begins at or before it.
         at = int(np.flatnonzero((spans.row == row) & (spans.column <= column))[-1])
-        place = int(spans.start[at]) + column - int(spans.column[at])
-        ranges = self._split.ranges(spans.episode[at : at + 1])
-        # Tokens are counted through all ranges of the episode. The last range that has the place is its own.
-        hit = int(np.flatnonzero((ranges.start <= place) & (place < ranges.start + ranges.length))[-1])
-        token = int(ranges.length[:hit].sum()) + place - int(ranges.start[hit])
+        # Counted from the episode's start, of which "tail" leaves tokens out.
+        start = int(self._split.locate(spans.episode[at : at + 1])[1][0])
+        token = int(spans.start[at]) - start + column - int(spans.column[at])
         return f"{self._split.describe(int(spans.episode[at]))}: token {token:,}"
 
 

@@ -28,8 +28,7 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.order.schedule import ShardWindows
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.rows import EpisodeReader
-from niels_gpt.episodes.spans import RowSpans
+from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.errors import UsageError
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
 from niels_gpt.storage.shard_cache_folder import RemoteShard

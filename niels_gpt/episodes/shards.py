@@ -24,7 +24,6 @@ from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import Meta
 from niels_gpt.cache.mmap import Tokens, map_tokens, release
 from niels_gpt.episodes.format import (
-    IMAGES_NAME,
     INDEX_NAME,
     MASK_DTYPES,
     MASK_NAME,
@@ -37,12 +36,11 @@ from niels_gpt.episodes.format import (
     index_chunks,
     open_mask,
     read_index,
+    refuse_prefixes,
     samples,
 )
 from niels_gpt.episodes.images import ImageIndex, open_images
-from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.remote import StreamedDataset
-from niels_gpt.episodes.shared_prefixes import SharedItems
 from niels_gpt.errors import CacheError
 from niels_gpt.storage.manifests import Manifest
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
@@ -70,9 +68,7 @@ class Shard:
         mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used.
         no_mask: the reason why `mask` is `None`, else empty.
         segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
-        prefixes: uint64, shape (episodes, 2), or `None`: start and length of the tokens before each episode.
         images: the images of its episodes, or `None`.
-        items: with `share_prefixes`, the samples of each item; then `records` and `prefixes` are those of items.
         remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
         held: keeps the files in the cache that these arrays are mapped from.
         tokens_name: the name of the file of tokens; of a window's shard not the usual one.
@@ -84,9 +80,7 @@ class Shard:
     mask: npt.NDArray[Any] | None
     no_mask: str
     segments: npt.NDArray[Any] | None
-    prefixes: Records | None = None
     images: ImageIndex | None = None
-    items: SharedItems | None = None
     remote: tuple[ShardCache, RemoteShard] | None = None
     held: HeldShard | None = None
     tokens_name: str = TOKENS_NAME
@@ -120,34 +114,19 @@ class Shard:
         )
 
 
-def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records, Records | None]]:
-    """Records `start` to `stop` - 1 in chunks: the number of the first, the records, and those of the prefixes."""
-    # Items and windows were made in memory; no file has them.
-    if shard.items is not None or shard.has_windows:
-        yield start, shard.records[start:stop], None if shard.prefixes is None else shard.prefixes[start:stop]
-        return
-    chunks = index_chunks(shard.folder / INDEX_NAME, start, stop)
-    if shard.prefixes is None:
-        yield from ((at, records, None) for at, records in chunks)
-        return
-    # Both files have 16 bytes a record, so their chunks begin at the same episodes.
-    for (at, records), (_, prefixes) in zip(
-        chunks, index_chunks(shard.folder / PREFIXES_NAME, start, stop), strict=True
-    ):
-        yield at, records, prefixes
+def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records]]:
+    """Records `start` to `stop` - 1 in chunks, each with the number of its first."""
+    if shard.has_windows:  # made in memory; no file has them
+        yield start, shard.records[start:stop]
+    else:
+        yield from index_chunks(shard.folder / INDEX_NAME, start, stop)
 
 
-def lengths_with_prefixes(records: Records, prefixes: Records | None) -> Int64s:
-    """The lengths of episodes with their prefixes; both are at most the number of tokens, so the sum is no overflow."""
-    lengths = np.asarray(records[:, 1], dtype=np.int64)
-    return lengths if prefixes is None else lengths + prefixes[:, 1].astype(np.int64)
-
-
-def past_the_end(shard: Shard, name: str, record: int, found: npt.NDArray[np.uint64]) -> CacheError:
+def past_the_end(shard: Shard, record: int, found: npt.NDArray[np.uint64]) -> CacheError:
     """The error for a record that ends past the tokens of its shard; `found` is its start and its length."""
     start, length = (int(value) for value in found)
     return CacheError(
-        f"{shard.folder / name}: record {record:,}: start {start:,} and length {length:,} end past the "
+        f"{shard.folder / INDEX_NAME}: record {record:,}: start {start:,} and length {length:,} end past the "
         f"{len(shard.tokens):,} tokens of {TOKENS_NAME}; the files do not belong together or one is cut short. "
         "Copy or build them again"
     )
@@ -162,6 +141,8 @@ def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
     Raises:
         CacheError: a file is missing or damaged, or files do not belong together.
     """
+    if (folder / PREFIXES_NAME).is_file():
+        refuse_prefixes(folder / PREFIXES_NAME)
     tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
     mask, no_mask = open_mask(folder, len(tokens), manifest)
     records = read_index(folder / INDEX_NAME)
@@ -172,40 +153,8 @@ def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
         mask=mask,
         no_mask=no_mask,
         segments=_open_segments(folder, len(tokens)),
-        prefixes=_open_prefixes(folder, len(records)),
         images=open_images(folder, len(records)),
     )
-
-
-def with_items(shard: Shard, width: int) -> Shard:
-    """A shard whose records are items of samples, where it has prefixes.
-
-    Raises:
-        CacheError: it has images, whose records name samples, or texts inside samples; or see `SharedItems.of`.
-    """
-    if shard.prefixes is None:
-        return shard
-    other = IMAGES_NAME if shard.images else SEGMENTS_NAME if shard.segments is not None else ""
-    if other:
-        raise CacheError(
-            f"{shard.folder}: {other} and {PREFIXES_NAME}; share_prefixes has no place for the former. Leave it out"
-        )
-    items = SharedItems.of(shard.folder, shard.records, shard.prefixes, width)
-    # Records are unsigned, as in the files; none of these numbers is negative.
-    return replace(shard, records=items.records.view(np.uint64), prefixes=items.copied.view(np.uint64), items=items)
-
-
-def _open_prefixes(folder: Path, episodes: int) -> Records | None:
-    path = folder / PREFIXES_NAME
-    if not path.is_file():
-        return None
-    prefixes = read_index(path)
-    if len(prefixes) != episodes:
-        raise CacheError(
-            f"{path}: {len(prefixes):,} records for {episodes:,} episodes; expected one for each. The files do not "
-            "belong together. Copy or build them again"
-        )
-    return prefixes
 
 
 def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> list[Shard]:
@@ -223,7 +172,6 @@ def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> l
             folder=folder,
             tokens=cast("Tokens", AbsentArray(n, np.dtype(TOKEN_DTYPE))),
             records=records,
-            prefixes=_open_prefixes(folder, len(records)),
             images=open_images(folder, len(records)),
             mask=mask,
             no_mask="" if mask is not None else f"{remote.url}/{MASK_NAME}: missing, or not as long as the tokens",
@@ -313,12 +261,8 @@ def identifying_samples(shard: Shard) -> Iterator[bytes]:
     n = len(shard.tokens)
     # The counts first: without them, bytes of the index could pass for those of the tokens after it.
     yield json.dumps([n, len(shard.records), None if shard.mask is None else str(shard.mask.dtype)]).encode()
-    for _, records, prefixes in index_chunks_of(shard, 0, len(shard.records)):
+    for _, records in index_chunks_of(shard, 0, len(shard.records)):
         yield records.tobytes()
-        if prefixes is not None:
-            yield prefixes.tobytes()
-    if shard.items is not None:  # the records above are those of items, which other samples may make as well
-        yield from (file.tobytes() for file in (shard.items.episodes, shard.items.prefixes))
     for values in (shard.tokens, shard.mask, shard.segments):
         if values is not None:
             yield from samples(values)

@@ -34,9 +34,8 @@ from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.schedule import RandomRows
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.episodes.rows import Column
+from niels_gpt.episodes.rows import Array, Column, RowSpans
 from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
-from niels_gpt.episodes.spans import Array, RowSpans
 from niels_gpt.errors import CacheError, UsageError, without_passwords
 from niels_gpt.format import gather
 from niels_gpt.format.collate import to_device

@@ -41,7 +41,6 @@ class EpisodeWriter:
         segments_dtype: also write `segment_ids.bin`, as "uint16" or "uint32".
         with_completions: also write `completions.bin`; a new shard then begins between groups of completions.
         with_images: also write `images.idx` and `image_paths.bin`.
-        with_prefixes: also write `prefixes.idx`; a new shard then begins at an episode without prefix.
 
     Attributes:
         tokens, episodes, trained_tokens, groups, images, image_tokens: written so far; groups only with completions.
@@ -62,14 +61,12 @@ class EpisodeWriter:
         with_metadata: bool = False,
         segments_dtype: str | None = None,
         with_completions: bool = False,
-        with_prefixes: bool = False,
         with_images: bool = False,
     ) -> None:
         self._columns = Columns(
             mask_dtype=mask_dtype,
             segments_dtype=segments_dtype,
             completions=with_completions,
-            prefixes=with_prefixes,
             images=with_images,
             metadata=with_metadata,
         )
@@ -79,7 +76,6 @@ class EpisodeWriter:
         self._folder, self._split = Path(folder), split
         self._shard_tokens = None if shard_bytes is None else shard_bytes // 4  # `tokens.bin` has 4 bytes a token
         self._shards = 0
-        self._shareable = 0  # how many of the ids that were written last a prefix may reach
         self._open: ShardFiles | None = None
 
     def write(
@@ -91,7 +87,6 @@ class EpisodeWriter:
         *,
         segments: npt.NDArray[np.integer[Any]] | None = None,
         completions: npt.NDArray[np.void] | None = None,
-        prefixes: npt.NDArray[np.int64] | None = None,
         images: Sequence[Sequence[PlacedImage]] = (),
     ) -> None:
         """Append episodes.
@@ -103,15 +98,11 @@ class EpisodeWriter:
             metadata: with `with_metadata`, a mapping with `type`, `source` and `weight` for each episode.
             segments: with `segments_dtype`, a number per id; where it changes, another text begins.
             completions: with `with_completions`, a record of `format.COMPLETION` per episode, whole groups of them.
-            prefixes: with `with_prefixes`, where the tokens before each episode are, shape (episodes, 2): their start,
-                counted from the episode's own first id, so below 0; and their number. They lie among the ids of
-                episodes since the last one without a prefix, whose number is 0. The first own id after a prefix is not
-                trained: where samples share a row, nothing predicts it.
             images: with `with_images`, those of each episode, in the order of their places.
 
         Raises:
             UsageError: lengths, ids and weights do not belong together, ids are outside uint32, the mask's dtype
-                cannot hold the weights, a prefix is not in the preceding episodes, or it is trained.
+                cannot hold the weights.
         """
         episodes = checked(
             self._columns,
@@ -121,9 +112,7 @@ class EpisodeWriter:
             metadata=metadata,
             segments=segments,
             completions=completions,
-            prefixes=prefixes,
             images=images,
-            shareable=self._shareable,
         )
         cuts = _cuts(episodes)
         first = 0  # the first episode that is not written yet
@@ -166,12 +155,6 @@ class EpisodeWriter:
         return int(max(cuts[fit - 1], least) if fit else least)
 
     def _count(self, episodes: Episodes) -> None:
-        if episodes.prefixes is not None:
-            # Those since the start of the last episode without a prefix, perhaps in an earlier call. Starts 0 5 8 of 10
-            # ids, of which 5 has none: 10 - 5.
-            alone = np.flatnonzero(episodes.prefixes[:, 1] == 0)
-            before = self._shareable if not len(alone) else -int(episodes.ends[alone[-1]] - episodes.lengths[alone[-1]])
-            self._shareable = before + len(episodes.ids)
         self.tokens += len(episodes.ids)
         self.episodes += len(episodes)
         self.trained_tokens += len(episodes.ids) if episodes.mask is None else int(np.count_nonzero(episodes.mask))
@@ -206,13 +189,7 @@ class EpisodeWriter:
 
 def _cuts(episodes: Episodes) -> npt.NDArray[np.int64] | None:
     """The episodes before which a shard may end, and the number of episodes; `None`: before any of them."""
-    if episodes.prefixes is None and episodes.completions is None:
+    if episodes.completions is None:
         return None
-    # A record of a prefix names tokens of its own file, so episodes stay with the one that holds what they begin
-    # with. A group is one file's, too: numbers 0 1 | 0 1 2 of two groups give 0 2 5.
-    may_begin = np.ones(len(episodes), np.bool_)
-    if episodes.prefixes is not None:
-        may_begin &= episodes.prefixes[:, 1] == 0
-    if episodes.completions is not None:
-        may_begin &= episodes.completions["number"] == 0
-    return np.append(np.flatnonzero(may_begin), len(episodes))
+    # A group stays in one file: numbers 0 1 | 0 1 2 of two groups give 0 2 5.
+    return np.append(np.flatnonzero(episodes.completions["number"] == 0), len(episodes))

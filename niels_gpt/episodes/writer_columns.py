@@ -1,11 +1,10 @@
 """What `EpisodeWriter` writes: which files a split has (`Columns`), and checked episodes (`Episodes`).
 
-Two episodes with ids a b c and d e, a mask, and a prefix of the second::
+Two episodes with ids a b c and d e, and a mask::
 
     ids       a b c d e          a value per id: ids, mask, segments
     mask      0 1 1 0 1
-    lengths   3 2                a value per episode: lengths, metadata, completions, prefixes, images
-    prefixes  (0, 0) (-3, 2)     the second begins with the 2 ids that are 3 before its own first, a b
+    lengths   3 2                a value per episode: lengths, metadata, completions, images
 
 `part(1, 2)` is the second episode alone: a shard ends between episodes.
 """
@@ -29,7 +28,6 @@ from niels_gpt.episodes.format import (
     MASK_DTYPES,
     MASK_NAME,
     MOST_WEIGHT,
-    PREFIXES_NAME,
     SEGMENT_DTYPES,
     SEGMENTS_NAME,
     TOKEN_DTYPE,
@@ -52,7 +50,6 @@ class Columns:
     mask_dtype: str | None  # mask.bin: a weight per id
     segments_dtype: str | None  # segment_ids.bin: a number per id
     completions: bool  # completions.bin: a record per episode
-    prefixes: bool  # prefixes.idx: a record per episode
     images: bool  # images.idx and image_paths.bin: a record and a path per image
     metadata: bool  # episodes.parquet: type, source and weight of each episode; written by pyarrow
 
@@ -70,7 +67,6 @@ class Columns:
             MASK_NAME: self.mask_dtype is not None,
             SEGMENTS_NAME: self.segments_dtype is not None,
             COMPLETIONS_NAME: self.completions,
-            PREFIXES_NAME: self.prefixes,
             IMAGE_PATHS_NAME: self.images,
             IMAGES_NAME: self.images,
         }
@@ -92,7 +88,6 @@ class Episodes:
     segments: npt.NDArray[Any] | None  # per id
     metadata: Sequence[Mapping[str, Any]]
     completions: npt.NDArray[np.void] | None
-    prefixes: npt.NDArray[np.int64] | None  # start, counted from the episode's first id, and number
     images: Sequence[Sequence[PlacedImage]]
 
     def __len__(self) -> int:
@@ -109,7 +104,6 @@ class Episodes:
             segments=None if self.segments is None else self.segments[start:end],
             metadata=self.metadata[first:stop],
             completions=None if self.completions is None else self.completions[first:stop],
-            prefixes=None if self.prefixes is None else self.prefixes[first:stop],
             images=self.images[first:stop],
         )
 
@@ -123,14 +117,9 @@ def checked(
     metadata: Sequence[Mapping[str, Any]],
     segments: Integers | None,
     completions: npt.NDArray[np.void] | None,
-    prefixes: npt.NDArray[np.int64] | None,
     images: Sequence[Sequence[PlacedImage]],
-    shareable: int,
 ) -> Episodes:
     """The arguments of `EpisodeWriter.write` as `Episodes`.
-
-    Args:
-        shareable: how many of the ids before these a prefix may reach.
 
     Raises:
         UsageError: a column is missing or not asked for, has another length, or values that its file cannot hold.
@@ -140,19 +129,15 @@ def checked(
     mask = None if columns.mask_dtype is None else _mask(weights, len(ids), columns.mask_dtype)
     _check_per_episode(columns, len(sizes), metadata, images)
     segments = _segments(segments, len(ids), columns.segments_dtype)
-    _check_records(columns, len(sizes), prefixes, completions)
-    ends = np.cumsum(sizes)
-    if prefixes is not None:
-        _check_prefixes(prefixes, ends - sizes, mask, shareable)
+    _check_completions(columns, len(sizes), completions)
     return Episodes(
         ids=ids.astype(TOKEN_DTYPE),
         lengths=sizes,
-        ends=ends,
+        ends=np.cumsum(sizes),
         mask=mask,
         segments=segments,
         metadata=metadata,
         completions=None if completions is None else completions.astype(COMPLETION),
-        prefixes=prefixes,
         images=images,
     )
 
@@ -211,38 +196,11 @@ def _check_per_episode(
         )
 
 
-def _check_records(
-    columns: Columns, n: int, prefixes: npt.NDArray[np.int64] | None, completions: npt.NDArray[np.void] | None
-) -> None:
-    """Prefixes and completions, which are arrays with a record for each of the `n` episodes."""
-    if columns.prefixes != (prefixes is not None) or (prefixes is not None and prefixes.shape != (n, 2)):
-        raise UsageError(
-            f"{n} episodes, with_prefixes {columns.prefixes} and prefixes of shape "
-            f"{None if prefixes is None else prefixes.shape}; expected ({n}, 2) with with_prefixes, else none"
-        )
+def _check_completions(columns: Columns, n: int, completions: npt.NDArray[np.void] | None) -> None:
+    """Completions are an array with a record for each of the `n` episodes."""
     if columns.completions != (completions is not None) or (completions is not None and len(completions) != n):
         raise UsageError(
             f"{n} episodes, with_completions {columns.completions} and "
             f"{'no' if completions is None else len(completions)} records of completions; expected one per episode "
             "with with_completions, and none without"
-        )
-
-
-def _check_prefixes(
-    prefixes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], mask: npt.NDArray[Any] | None, shareable: int
-) -> None:
-    """Each prefix lies between the start of the last episode without one and the start of its own."""
-    begins, n = starts + prefixes[:, 0], prefixes[:, 1]
-    alone = n == 0
-    if mask is not None and mask[starts[n > 0]].any():
-        raise UsageError("the first id after a prefix is trained; expected a weight of 0: make the prefix shorter")
-    # Where the last episode without a prefix starts. Starts 0 5 8, of which 5 has none, and 4 ids since the last one of
-    # an earlier call: -4 5 5.
-    owner = np.maximum.accumulate(np.where(alone, starts, -shareable))
-    wrong = (n < 0) | (~alone & ((begins < owner) | (begins + n > starts)))
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise UsageError(
-            f"a prefix of {n[at]} ids from {prefixes[at, 0]} on, counted from the episode's first; expected it between "
-            f"{owner[at] - starts[at]} and 0"
         )

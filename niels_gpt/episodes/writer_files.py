@@ -1,11 +1,9 @@
 """`ShardFiles`: the files of one folder of an episodes dataset, while they are written.
 
-`write` makes what each file gets of some episodes. After 10 tokens, two episodes of lengths 3 and 2, of which the
-second begins with 2 ids that are 3 before its own first one::
+`write` makes what each file gets of some episodes. After 10 tokens, two episodes of lengths 3 and 2::
 
     tokens.bin      a b c d e
     mask.bin        0 1 1 0 1             segment_ids.bin likewise
-    prefixes.idx    (0, 0) (10, 2)        13 - 3 = 10: the file counts from its own start
     episodes.idx    (10, 3) (13, 2)       the file that is finished last
 
 `format.py` describes the bytes of each file.
@@ -30,7 +28,6 @@ from niels_gpt.episodes.format import (
     INDEX_NAME,
     MASK_NAME,
     METADATA_NAME,
-    PREFIXES_NAME,
     SEGMENTS_NAME,
     TOKENS_NAME,
 )
@@ -73,12 +70,6 @@ class ShardFiles:
             SEGMENTS_NAME: episodes.segments,
             COMPLETIONS_NAME: episodes.completions,
         }
-        if episodes.prefixes is not None:
-            # The caller counts from the start of each episode, not knowing where in which shard it will be: (-3, 2) of
-            # the episode that starts at 13 is (10, 2).
-            n = episodes.prefixes[:, 1]
-            begins = np.where(n == 0, 0, starts + episodes.prefixes[:, 0])
-            arrays[PREFIXES_NAME] = np.stack([begins, n], axis=1).astype("<u8")
         if IMAGES_NAME in self._files:
             arrays[IMAGES_NAME], arrays[IMAGE_PATHS_NAME] = self._image_records(episodes.images)
         for name, file in self._files.items():

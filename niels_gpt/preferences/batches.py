@@ -21,8 +21,7 @@ from niels_gpt.episodes.format import COMPLETION
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.rows import EpisodeReader
-from niels_gpt.episodes.spans import RowSpans
+from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import PreferenceSplit

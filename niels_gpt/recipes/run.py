@@ -151,7 +151,6 @@ def _mixture(opened: OpenedRecipe) -> Mixture:
         sequence_length=sequence.length,
         packing=sequence.packing,
         too_long=sequence.too_long,
-        share_prefixes=sequence.share_prefixes,
     )
     if not any(part.rows for part in parts):
         raise UsageError(
@@ -169,7 +168,6 @@ def _mixture(opened: OpenedRecipe) -> Mixture:
         sequence_length=sequence.length,
         packing=sequence.packing,
         too_long=sequence.too_long,
-        share_prefixes=sequence.share_prefixes,
         seed=recipe.seed,
         parts=tuple(parts),
         folders=folders,

@@ -151,14 +151,6 @@ class SequenceTable(Table):
     length: Annotated[int, within(ranges.BLOCK_SIZE)] = 4096
     packing: bool = True
     too_long: Annotated[str, one_of(EPISODE_POLICIES)] = "skip"
-    share_prefixes: bool = False
-
-    @model_validator(mode="after")
-    def _possible(self) -> SequenceTable:
-        # Samples share a beginning in one row, so rows must hold several; and "tail" would cut off that beginning.
-        if self.share_prefixes and (not self.packing or self.too_long == "tail"):
-            raise ValueError('share_prefixes needs packing = true, and another too_long than "tail"')
-        return self
 
 
 class FilterTable(Table):

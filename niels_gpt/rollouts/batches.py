@@ -21,8 +21,7 @@ import numpy.typing as npt
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.rows import Column, EpisodeReader
-from niels_gpt.episodes.spans import RowSpans, SpanLocator
+from niels_gpt.episodes.rows import Column, EpisodeReader, RowSpans, SpanLocator
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.gather import targets_of
 from niels_gpt.format.masks import IGNORE_INDEX
@@ -138,8 +137,6 @@ class RolloutSource(Batches[RolloutBatch]):
         # As rows of episodes are read; segments and cu_seqlens are needed without packing, too, for padding.
         x, y, mask, trained, _, layout = self._reader.training_rows(spans, self.options.pad_id, with_layout=True)
         assert layout is not None
-        assert layout.cu_seqlens is not None
-        assert layout.max_seqlen is not None
         rollouts = spans.episode
         # Groups 7 3 7 of three rows: `groups` 3 7, and `group` 1 0 1 counts them from 0, for sums by group.
         groups, group = np.unique(self.dataset.groups[rollouts], return_inverse=True)

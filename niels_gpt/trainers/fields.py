@@ -44,8 +44,7 @@ def fields(batch: EpisodeBatch, convention: str) -> Fields:
             * "prime-rl": `input_ids`, `target_ids` (**shifted**), `loss_mask` bool, `position_ids`, `seq_lens`.
 
     Raises:
-        UsageError: no such convention, weights other than 0 and 1, which only megatron can express, or a batch with
-            `prefixes`, which none can.
+        UsageError: no such convention, or weights other than 0 and 1, which only megatron can express.
     """
     return named(convention)(batch)
 
@@ -137,11 +136,6 @@ def _check_attention(batch: EpisodeBatch, *, images: bool = False) -> None:
         raise UsageError(
             "the batch has images; only the convention 'hf' carries them, in rows of one episode (packing=False), "
             "where the model numbers positions itself. Use batch.media in your own step"
-        )
-    if batch.prefixes is not None:
-        raise UsageError(
-            "the batch has prefixes (share_prefixes=True): its attention is none of causal texts, which is all that "
-            "trainers' fields express. Leave share_prefixes out, or use batch.x with format.attention in your own step"
         )
 
 

@@ -27,7 +27,6 @@ def write_shard(
     mask_dtype: str = "u1",
     segments: Sequence[int] | None = None,
     segment_dtype: str = "<u2",
-    prefixes: Sequence[tuple[int, int]] | None = None,
 ) -> Path:
     """One folder of files, with no check of what goes in."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,8 +36,6 @@ def write_shard(
         np.array(mask, dtype=mask_dtype).tofile(folder / "mask.bin")
     if segments is not None:
         np.array(segments, dtype=segment_dtype).tofile(folder / "segment_ids.bin")
-    if prefixes is not None:
-        np.array(prefixes, dtype="<u8").reshape(-1, 2).tofile(folder / "prefixes.idx")
     return folder
 
 

@@ -512,3 +512,16 @@ def test_a_dataset_that_is_rebuilt_under_a_worker(tmp_path: Path) -> None:
     write_split(tmp_path / "train", numbered([4] * 9))
     with pytest.raises(Mismatch, match="no longer what it was"):
         pickle.loads(held)
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_samples_without_their_beginnings_are_refused(tmp_path: Path, manifest: bool) -> None:
+    """Earlier checkouts stored them so; read as they are, the samples would be cut short silently."""
+    write_shard(tmp_path / "train", range(6), [(0, 4), (4, 2)], mask=[0, 1] * 3)
+    np.array([[0, 0], [0, 3]], dtype="<u8").tofile(tmp_path / "train" / "prefixes.idx")
+    if manifest:
+        write_manifest(tmp_path, format_version=2)
+        (tmp_path / "train" / "prefixes.idx").unlink()
+    with pytest.raises(CacheError, match=r"train/prefixes\.idx: samples stored without their beginnings") as caught:
+        loader(tmp_path)
+    assert one_line(caught.value)

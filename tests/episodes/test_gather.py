@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.episodes.rows import Column
-from niels_gpt.episodes.spans import RowSpans
+from niels_gpt.episodes.rows import Column, RowSpans
 
 FILL = 7
 

@@ -34,11 +34,7 @@ class Data:
             weights = shard["mask"] if shard["mask"] is not None else [1] * n
             segments = shard["segments"] if shard["segments"] is not None else [0] * n
             everything = list(zip(shard["tokens"], weights, segments, strict=True))
-            prefixes = shard["prefixes"] or [(0, 0)] * len(shard["records"])
-            for (begin, shared), (start, length) in zip(prefixes, shard["records"], strict=True):
-                # A mask says nothing of a prefix; without one everything is trained.
-                before = [(token, 0 if self.has_mask else 1, text) for token, _, text in everything[begin:][:shared]]
-                found.append(before + everything[start : start + length])
+            found += [everything[start : start + length] for start, length in shard["records"]]
         return found
 
     @property
@@ -59,13 +55,12 @@ def datasets(draw: st.DrawFn) -> Data:
     """One to three shards; records of any length that fit, overlapping, with gaps, in any order."""
     mask_dtype = draw(st.sampled_from([None, "u1", "<f4"]))
     weight = st.integers(0, 1) if mask_dtype == "u1" else st.sampled_from([0.0, 0.0, 0.25, 1.0, 2.5])
-    with_segments, with_prefixes = draw(st.booleans()), draw(st.booleans())
+    with_segments = draw(st.booleans())
     shards = []
     for _ in range(draw(st.integers(1, 3))):
         n = draw(st.integers(0, 30))
         starts = draw(st.lists(st.integers(0, n), min_size=0, max_size=8))
         values = [draw(st.integers(0, n - start)) for start in starts]
-        begins = [draw(st.integers(0, n)) for _ in starts] if with_prefixes and draw(st.booleans()) else None
         shards.append(
             {
                 # Ids tell the place in the file, so that a token taken from the wrong place is seen.
@@ -79,7 +74,6 @@ def datasets(draw: st.DrawFn) -> Data:
                     else None
                 ),
                 "segment_dtype": draw(st.sampled_from(["<u2", "<u4"])),
-                "prefixes": begins and [(begin, draw(st.integers(0, n - begin))) for begin in begins],
             }
         )
     return Data(shards)

@@ -30,7 +30,7 @@ from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import ShardCache
 from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard
 from tests.conftest import REPOSITORY, run_python
-from tests.episodes.made import numbered, write_manifest, write_shard, write_split
+from tests.episodes.made import numbered, write_manifest, write_split
 from tests.episodes.stores import FileServer
 from tests.hub import Hub, Repository
 from tests.scale.stores import s3_server
@@ -498,20 +498,3 @@ def test_a_dataset_on_the_hub(store: FileServer, tmp_path: Path) -> None:
         command = ["-c", HUB_CHILD, "hf://datasets/me/chats", root, tmp_path / "cache"]
         done = run_python(*command, environment=environment)
     assert done.returncode == 0, done.stderr
-
-
-def test_prefixes_come_with_the_indexes(store: FileServer, tmp_path: Path) -> None:
-    folder = store.root / "shared" / "train"
-    for number in range(SHARDS):
-        tokens = range(100 * number, 100 * number + 6)
-        write_shard(
-            folder / f"shard_{number:05d}", tokens, [(0, 4), (4, 2)], mask=[0, 1] * 3, prefixes=[(0, 0), (0, 3)]
-        )
-    write_manifest(store.root / "shared", format_version=2, vocab_size=100_000, mask_dtype="uint8")
-    loaders = [
-        opened(f"{store.url}/shared", shard_cache=cache_in(tmp_path)),
-        opened(store.root / "shared"),
-    ]
-    here, there = (rows_of(loader, SHARDS) for loader in loaders)
-    assert here == there
-    assert any(row[0][0] % 100 == 0 and row[0][3] % 100 == 4 for parts, *_ in here for row in [parts[0]])

@@ -419,21 +419,17 @@ def test_what_does_not_belong_together(
     writer.abandon()
 
 
-def test_prefixes_and_completions_are_both_checked_and_both_part_shards(tmp_path: Path) -> None:
-    # Room for four tokens a shard; groups begin at episodes 0 2 4, and episode 2 begins with a token of episode 1.
-    options = {"shard_bytes": 16, "with_prefixes": True, "with_completions": True}
-    writer = EpisodeWriter(tmp_path, "train", mask_dtype=None, **options)
-    prefixes = np.array([[0, 0], [0, 0], [-1, 1], [0, 0], [0, 0], [0, 0]])
+def test_completions_are_checked_and_part_shards(tmp_path: Path) -> None:
+    # Room for six tokens a shard, so for three episodes; groups begin at episodes 0 2 4.
+    writer = EpisodeWriter(tmp_path, "train", mask_dtype=None, shard_bytes=24, with_completions=True)
     completions = np.zeros(6, COMPLETION)
     completions["number"] = [0, 1, 0, 1, 0, 1]
     with pytest.raises(UsageError, match="no records of completions"):
-        writer.write(np.arange(12), np.full(6, 2), prefixes=prefixes)
-    with pytest.raises(UsageError, match="prefixes of shape None"):
-        writer.write(np.arange(12), np.full(6, 2), completions=completions)
-    writer.write(np.arange(12), np.full(6, 2), prefixes=prefixes, completions=completions)
+        writer.write(np.arange(12), np.full(6, 2))
+    writer.write(np.arange(12), np.full(6, 2), completions=completions)
     writer.close()
-    sizes = [(tmp_path / "train" / f"shard_0000{n}" / "completions.bin").stat().st_size for n in range(2)]
-    assert sizes == [4 * COMPLETION.itemsize, 2 * COMPLETION.itemsize]
+    sizes = [(tmp_path / "train" / f"shard_0000{n}" / "completions.bin").stat().st_size for n in range(3)]
+    assert sizes == [2 * COMPLETION.itemsize] * 3
 
 
 def test_float32_weights_are_rounded_and_nan_is_refused(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.sample_encoder import Samples
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.rows import EpisodeReader
-from niels_gpt.episodes.spans import SpanLocator
+from niels_gpt.episodes.rows import EpisodeReader, SpanLocator
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, read_recipe
@@ -63,13 +62,9 @@ def encoded(
     rejections = Rejections(folder, "all")
     for batch in as_encoder(renderer, on, samples=samples).encode(rows, rejections):
         ends = np.cumsum(batch.lengths).tolist()
-        prefixes = [(0, 0)] * len(ends) if batch.prefixes is None else batch.prefixes.tolist()
-        for chat, a, b, (start, n) in zip(batch.conversations, [0, *ends], ends, prefixes, strict=False):
-            ids = [*batch.ids[a + start :][:n].tolist(), *batch.ids[a:b].tolist()]
-            found.setdefault(chat.metadata["n"], []).append((ids, [0.0] * n + batch.weights[a:b].tolist()))
+        for chat, a, b in zip(batch.conversations, [0, *ends], ends, strict=False):
+            found.setdefault(chat.metadata["n"], []).append((batch.ids[a:b].tolist(), batch.weights[a:b].tolist()))
     rejections.abandon()
-    # The last one comes first, because the others begin with its ids.
-    found = {number: [*others, last] for number, (last, *others) in found.items()}
     assert set(rejections.dropped) <= {NOTHING_TRAINED}
     assert rejections.dropped.total() == len(chats) - len(found)
     return found
@@ -183,12 +178,12 @@ def test_a_build_keeps_the_samples_of_a_conversation_in_one_split(tmp_path: Path
         found = stored(tmp_path / "one", split)
         assert found == stored(tmp_path / "two", split)
         own = [samples for samples in wanted if samples[1][0] in [ids for ids, _ in found]]
-        assert found == [(ids, [int(each) for each in mask]) for samples in own for ids, mask in reversed(samples)]
+        assert found == [(ids, [int(each) for each in mask]) for samples in own for ids, mask in samples]
     assert len(stored(tmp_path / "one", "val")) == 20
 
 
-def test_a_sample_that_has_nothing_in_common_with_the_last(tmp_path: Path) -> None:
-    """The first of three: it trains the system message, which DeepSeek's format writes right after its first id."""
+def test_a_system_message_is_trained_in_a_sample_of_its_own(tmp_path: Path) -> None:
+    """The first of three; DeepSeek's format writes it right after its first id."""
     system = {"role": "system", "content": "be kind"}
     chat = [system, user("one"), assistant("two"), user("three"), assistant("four"), user("five"), assistant("six")]
     (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
@@ -199,11 +194,7 @@ def test_a_sample_that_has_nothing_in_common_with_the_last(tmp_path: Path) -> No
     assert sorted(stored(tmp_path / "made", "train")) == sorted(
         (ids, [int(each) for each in mask]) for ids, mask in own
     )
-    folder = tmp_path / "made" / "train"
-    lengths = np.fromfile(folder / "prefixes.idx", "<u8").reshape(-1, 2)[:, 1].tolist()
-    assert len(lengths) == 3
-    assert sum(length > 0 for length in lengths) == 1
-    assert len(EpisodeSplit([tmp_path / "made"], "train", share_prefixes=200)) == 2
+    assert len(own) == 3
 
 
 def test_the_command_and_a_recipe(tmp_path: Path) -> None:
@@ -220,7 +211,6 @@ def test_the_command_and_a_recipe(tmp_path: Path) -> None:
     assert [each["episodes"] for each in episodes.values()] == [40, 80, 80]
     assert episodes["auto"]["trained_tokens"] == episodes["per-turn"]["trained_tokens"]
     assert episodes["auto"]["trained_tokens"] > episodes["per-conversation"]["trained_tokens"], "the reasoning"
-    assert episodes["auto"]["tokens"] < 2 * episodes["per-conversation"]["tokens"], "questions are written once"
     (tmp_path / "recipe.toml").write_text(
         f"""out = "made"
 [tokenizer]
@@ -240,20 +230,15 @@ files = ["chats.jsonl"]
     built = build_recipe(loaded)
     assert built.manifests["chats"]["splits"]["train"] == episodes["auto"]
     assert episodes["auto"]["episodes"] == 80
-    naive = sum(len(ids) for chat in THINKING for ids, _ in build_training_samples(family("qwen3"), chat))
-    settings = ["out=shared", "sequence.share_prefixes=true", "sequence.length=512"]
-    sharing = read_recipe(tmp_path / "recipe.toml", settings)
-    mixture = build_recipe(sharing).mixture
-    assert mixture.parts[0].tokens == episodes["auto"]["tokens"] < naive
-    batches = list(ng.loader(tmp_path / "shared", batch_size=1, pad_token_id=0))
+    whole = sum(len(ids) for chat in THINKING for ids, _ in build_training_samples(family("qwen3"), chat))
+    mixture = build_recipe(read_recipe(tmp_path / "recipe.toml", ["out=short", "sequence.length=512"])).mixture
+    assert mixture.parts[0].tokens == episodes["auto"]["tokens"] == whole
+    batches = list(ng.loader(tmp_path / "short", batch_size=1, pad_token_id=0))
     assert sum(batch.num_tokens for batch in batches) == mixture.parts[0].tokens
     assert sum(batch.num_trained_tokens for batch in batches) == mixture.parts[0].trained_tokens
-    assert all(batch.prefixes is not None for batch in batches)
-    with pytest.raises(UsageError, match="share_prefixes is False, but"):
-        ng.loader(tmp_path / "shared", batch_size=1, share_prefixes=False)
     refused = run_cli(*common, "--out", "no", "--samples", "perturn", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "expected one of per-conversation, per-turn, auto; did you mean 'per-turn'" in refused.stderr
+    assert "'perturn' is not one of 'per-conversation', 'per-turn', 'auto'" in refused.stderr
 
 
 def test_what_makes_no_samples_of_turns(tmp_path: Path, tokenizer_dir: Path) -> None:

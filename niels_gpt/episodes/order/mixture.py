@@ -221,7 +221,6 @@ def measured(
     sequence_length: int,
     packing: bool,
     too_long: str,
-    share_prefixes: bool = False,
 ) -> list[Part]:
     """The train rows of several datasets, as a loader of all of them with these settings draws them.
 
@@ -231,8 +230,7 @@ def measured(
         CacheError: a dataset is missing or damaged, or an episode is too long where `too_long` is "error".
     """
     width = sequence_length + 1  # a row holds one token more, the last target
-    options: dict[str, Any] = {"min_tokens": MIN_TOKENS, "too_long": too_long, "share_prefixes": share_prefixes}
-    split = open_split(list(datasets), "train", width=width, **options)
+    split = open_split(list(datasets), "train", width=width, min_tokens=MIN_TOKENS, too_long=too_long)
     members = {f"dataset {number}": span for number, span in enumerate(split.positions_of_datasets())}
     # Packed rows are those of one part each, so that an exact number of them can be drawn from every part.
     if packing:
@@ -251,12 +249,10 @@ def _amounts(split: EpisodeSplit, span: Span, width: int) -> tuple[int, int]:
     for positions in in_chunks(span, EPISODES_AT_ONCE):
         episodes = split.filtered[positions]
         shards, starts, lengths = split.locate(episodes)
-        # Tokens of a prefix are in the row, and are trained in the episode that owns them.
-        before = split.prefixes_of(episodes)[1] if split.has_prefixes else np.zeros_like(lengths)
-        tokens += int(np.minimum(before + lengths, width).sum())
-        stops = starts + np.clip(width - before, 0, lengths)
+        stops = starts + np.minimum(lengths, width)
+        tokens += int((stops - starts).sum())
         # A row's first token is no target: nothing comes before it.
-        firsts = np.minimum(starts + (before == 0), stops)
+        firsts = np.minimum(starts + 1, stops)
         for number in np.unique(shards).tolist():
             here, mask = shards == number, split.shards[number].mask
             begins, ends = firsts[here], stops[here]
@@ -277,7 +273,7 @@ class Mixture:
     """The contents of `mixture.json`.
 
     Attributes:
-        sequence_length, packing, too_long, share_prefixes: which rows were counted, see `GPTEpisodeDataLoader`.
+        sequence_length, packing, too_long: which rows were counted, see `GPTEpisodeDataLoader`.
         seed: of the order.
         parts: the datasets, by name in the order of the recipe.
         folders: where each part is, relative to the directory of `mixture.json`.
@@ -291,7 +287,6 @@ class Mixture:
     parts: tuple[Part, ...]
     folders: Mapping[str, str]
     phases: tuple[Mapping[str, int], ...]
-    share_prefixes: bool = False
 
     def rows(self, name: str) -> int:
         """Rows of a part in an epoch, all phases together."""
@@ -299,10 +294,7 @@ class Mixture:
 
     def to_json(self) -> dict[str, Any]:
         """As in the file."""
-        values = asdict(self)
-        if not self.share_prefixes:  # as files had it before there was this field
-            del values["share_prefixes"]
-        return {"format_version": MIXTURE_VERSION, "kind": "mixture", **values}
+        return {"format_version": MIXTURE_VERSION, "kind": "mixture", **asdict(self)}
 
 
 def write_mixture(folder: Path, mixture: Mixture) -> None:
@@ -333,7 +325,7 @@ def read_mixture(folder: Path) -> Mixture | None:
     check_manifest_hash(path, found)
     # The fields too: an edit may have left the hash out, and then nothing says that it was made.
     check_keys(path, found, list(_FIELDS), "mixture")
-    check_fields(path, found, {**_FIELDS, "share_prefixes": _SWITCH})
+    check_fields(path, found, _FIELDS)
     names = {part["name"] for part in found["parts"]}
     if names != set(found["folders"]) or any(set(phase) - names for phase in found["phases"]):
         raise CacheError(f"{path}: parts, folders and phases name different sources. Build the recipe again")
@@ -345,7 +337,6 @@ def read_mixture(folder: Path) -> Mixture | None:
         parts=tuple(Part(**part) for part in found["parts"]),
         folders=found["folders"],
         phases=tuple(found["phases"]),
-        share_prefixes=found.get("share_prefixes", False),
     )
 
 
@@ -376,12 +367,7 @@ _FIELDS: Final = {
 
 
 def mixture_for(
-    path: Any,
-    *,
-    sequence_length: int | None,
-    packing: bool | None,
-    too_long: str | None = None,
-    share_prefixes: bool | None = None,
+    path: Any, *, sequence_length: int | None, packing: bool | None, too_long: str | None = None
 ) -> Mixture | None:
     """The mixture of a directory that a recipe built; `None` for anything else, such as an episodes dataset.
 
@@ -389,7 +375,7 @@ def mixture_for(
 
     Args:
         path: as `dataset_dir` of a loader.
-        sequence_length, packing, too_long, share_prefixes: what the caller passed, if anything.
+        sequence_length, packing, too_long: what the caller passed, if anything.
 
     Raises:
         UsageError: the caller wants other rows than those that the mixture counts. CacheError: see `read_mixture`.
@@ -400,7 +386,6 @@ def mixture_for(
         ("sequence_length", sequence_length, found.sequence_length),
         ("packing", packing, found.packing),
         ("too_long", too_long, found.too_long),
-        ("share_prefixes", share_prefixes, found.share_prefixes),
     ):
         # The numbers of rows hold for the rows that were counted: another length or packing makes other rows.
         if wanted is not None and wanted != counted:
