@@ -186,9 +186,9 @@ def test_builds_of_our_own_tokenizer_are_those_of_before(tmp_path: Path, kind: s
     assert (
         found.hexdigest()
         == {
-            None: "d6dea3977e4f993dcb5c4e2890f14e4df679d908d3c3a6ea6acb2d1d86ccc144",
-            "eos": "d6dea3977e4f993dcb5c4e2890f14e4df679d908d3c3a6ea6acb2d1d86ccc144",
-            "none": "f2160a88b193cb27d5d88f249590d007f9f738c7b27c3871fa2b4d9e66e2f18a",
+            None: "6efa7c401765f804a623c58fc0ad8e657040a272a6de975ce59ce62967330451",
+            "eos": "6efa7c401765f804a623c58fc0ad8e657040a272a6de975ce59ce62967330451",
+            "none": "2dab33a99a8153b5e2b416748e4a71cac45c7922f5621fc763b1b28d9b2833d7",
         }[kind]
     )
 
