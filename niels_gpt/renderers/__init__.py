@@ -19,25 +19,23 @@
     bridges.py        the prompt of the next turn, after ids that were sampled
     images/           images in messages;  image_family.py: what families with images share
     unsupported.py    fields that a format has no place for
+    parsers.py        how completions of models that are rendered by template are read
 
     template/         `TemplateRenderer`: any Jinja chat template, with attribution
 
     client.py         completions from an inference server;  server_answers.py: what it answers
     pool.py           one renderer for many threads, with the interface of a pool
-    base.py           the public names in one module, as in the `renderers` package
+    base.py           the public names in one module, as in the `renderers` package;  default.py: `DefaultRenderer`
 
-The modules of the `renderers` package can be imported under its names too (`niels_gpt.renderers.qwen3`): `_ALIASES`.
+`base`, `client`, `configs`, `default` and `parsers` are named as in the `renderers` package; the classes of families
+come from here: `from niels_gpt.renderers import Qwen3Renderer`.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.base import *  # noqa: F403  # what these modules list in `__all__`, for type checkers
@@ -49,42 +47,10 @@ if TYPE_CHECKING:
 # Searched in this order by `__getattr__`.
 _PUBLIC_MODULES = ("base", "configs", "registry", "client", "families.all_families")
 
-# Module names of the `renderers` package -> the modules that hold the same names here.
-_ALIASES: Final = {
-    "parsers": "template.parsers",
-    "default": "template.renderer",
-    **{
-        name: f"families.{name}"
-        for name in (
-            *("deepseek_v3", "glm45", "glm5", "gpt_oss", "kimi_k2", "kimi_k25", "laguna_xs2", "minimax_m2"),
-            *("nemotron3", "qwen3", "qwen35", "qwen36", "qwen3_vl"),
-        )
-    },
-}
-
-
-class _AliasFinder(MetaPathFinder, Loader):
-    """Imports `niels_gpt.renderers.NAME` as the very module that `_ALIASES` names, not as a copy of it."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """A spec for the names in `_ALIASES`; all other modules are left to the other finders."""
-        package, _, name = fullname.rpartition(".")
-        return ModuleSpec(fullname, self) if package == __name__ and name in _ALIASES else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Put the real module in the place of the empty one that is being imported."""
-        name = module.__name__.rpartition(".")[2]
-        sys.modules[module.__name__] = import_module(f"{__name__}.{_ALIASES[name]}")
-
-
-# At the end, so that modules which exist are found as usual.
-sys.meta_path.append(_AliasFinder())
-
 
 def __getattr__(name: str) -> Any:
     """A public name of one of the modules above (PEP 562)."""
-    # `from niels_gpt.renderers import qwen3` asks for an attribute first; an AttributeError makes Python import the
-    # module.
+    # `from niels_gpt.renderers import base` asks for an attribute first; after an AttributeError Python imports it.
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
         for module in _PUBLIC_MODULES:
             public = import_module(f"{__name__}.{module}")

@@ -12,8 +12,8 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
 from niels_gpt.renderers.completions.parsed import ParsedResponse, ToolCallParseStatus
+from niels_gpt.renderers.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.template.parsers import ThinkTextReasoningParser
 from tests.assets import ASSETS, encoder_at, needs_assets
 from tests.renderers.small import assistant, call, family, result, user
 from tests.renderers.sweeps import served_and_said

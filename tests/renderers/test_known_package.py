@@ -45,20 +45,12 @@ NAMES = {
         "DeepSeekV3ToolParser GlmToolParser Qwen35ToolParser Qwen3ToolParser REASONING_PARSERS ReasoningParser "
         "TOOL_PARSERS ThinkTextReasoningParser ToolParser get_reasoning_parser get_tool_parser"
     ),
-    "renderers.deepseek_v3": "DeepSeekV3Renderer",
     "renderers.default": "DefaultRenderer",
-    "renderers.glm45": "GLM45Renderer",
-    "renderers.glm5": "GLM51Renderer GLM5Renderer",
-    "renderers.gpt_oss": "GptOssRenderer",
-    "renderers.kimi_k2": "KimiK2Renderer",
-    "renderers.kimi_k25": "KimiK25Renderer",
-    "renderers.laguna_xs2": "LagunaXS2Renderer",
-    "renderers.minimax_m2": "MiniMaxM2Renderer",
-    "renderers.nemotron3": "Nemotron3Renderer Nemotron3UltraRenderer",
-    "renderers.qwen3": "Qwen3Renderer",
-    "renderers.qwen35": "Qwen35Renderer",
-    "renderers.qwen36": "Qwen36Renderer",
-    "renderers.qwen3_vl": "Qwen3VLRenderer",
+    "renderers": (
+        "DeepSeekV3Renderer GLM45Renderer GLM51Renderer GLM5Renderer GptOssRenderer KimiK2Renderer KimiK25Renderer "
+        "LagunaXS2Renderer MiniMaxM2Renderer Nemotron3Renderer Nemotron3UltraRenderer Qwen3Renderer Qwen35Renderer "
+        "Qwen36Renderer Qwen3VLRenderer"
+    ),
 }
 # What later versions have and this package has not, as `docs/deviations.md` says; `logger` is nobody's to call.
 NOT_HERE = {

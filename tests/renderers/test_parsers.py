@@ -12,8 +12,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import UsageError
 from niels_gpt.renderers.base import ToolCallParseStatus as Status
 from niels_gpt.renderers.configs import DefaultRendererConfig
-from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.template.parsers import (
+from niels_gpt.renderers.parsers import (
     REASONING_PARSERS,
     TOOL_PARSERS,
     Qwen3ToolParser,
@@ -21,6 +20,7 @@ from niels_gpt.renderers.template.parsers import (
     get_reasoning_parser,
     get_tool_parser,
 )
+from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.damage import check_calls_sane, damaged, stock_of

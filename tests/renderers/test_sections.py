@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.parsers import get_tool_parser
 from niels_gpt.renderers.registry import FAMILIES, config_of
-from niels_gpt.renderers.template.parsers import get_tool_parser
 from tests.assets import ASSETS, needs_assets
 from tests.renderers.chats import TOOLS
 from tests.renderers.test_template import official

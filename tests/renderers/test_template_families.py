@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from niels_gpt.renderers.choice import open_renderer
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
+from niels_gpt.renderers.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, automatic_renderer, create_renderer
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS, Proven
-from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.template.proofs.probes import Probe
 from niels_gpt.renderers.template.renderer import DefaultRenderer, TemplateRenderer
 from tests.assets import ASSETS, needs_assets

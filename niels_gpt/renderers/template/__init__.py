@@ -26,6 +26,6 @@ How a character of the output gets its facts, in the order in which it happens:
     message    0        0      0
     content    no       yes    no
 
-`parsers.py` reads completions; `bridge.py` extends a prompt by the next turn. `known.py` lists families that are
-rendered so; `probe_results.py` reports what is proven of a template.
+`renderers/parsers.py` reads completions; `bridge.py` extends a prompt by the next turn. `known.py` lists families that
+are rendered so; `probe_results.py` reports what is proven of a template.
 """

@@ -19,6 +19,7 @@ from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.options import FamilyConfig, with_options
+from niels_gpt.renderers.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.attribution import (
     CONTENT_FIELDS,
     KNOWN_ROLES,
@@ -40,7 +41,6 @@ from niels_gpt.renderers.template.execution.static_analysis import (
 )
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
-from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.proofs.certificate import Certificate
 from niels_gpt.renderers.template.proofs.disagreements import disagreement
 from niels_gpt.renderers.template.proofs.oracle import Oracle

@@ -29,8 +29,8 @@ from niels_gpt.renderers.completions.parsed import (
 from niels_gpt.renderers.completions.text import Completion, GrowingCompletion
 from niels_gpt.renderers.dialects.json_values import json_value_at
 from niels_gpt.renderers.family import Family
+from niels_gpt.renderers.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.damage import TEXTS, Ids, Stock, bytes_of, damaged, stock_of
