@@ -8,7 +8,9 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from niels_gpt.cache.formats import META_NAME
 from niels_gpt.doctor.open_input import open_input
+from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
@@ -225,14 +227,16 @@ def open_dataset(path: str | Path | None, renderers: RendererList, form: str | N
     """
     if path is None:
         return None
+    place = Path(path)
+    # Ours first, because the doctor refuses caches of plain text.
+    if is_episode_indexed_dataset(place) or (place / META_NAME).is_file():
+        from niels_gpt.explorer.stored import StoredRows  # here, because a chat file needs none of our datasets' code
+
+        return StoredRows(place, list(renderers.tokenizers.values()))
     opened = open_input(path, form=form)
-    if opened.kind != "tokens":
-        return ChatRows(Path(path), renderers, opened)
-    if opened.dataset is None:
+    if opened.kind == "tokens":
         raise InputError(
             f"{opened.name}: holds token ids of another program ({opened.form}); make episodes of them with niels-gpt "
             "import, then open these"
         )
-    from niels_gpt.explorer.stored import StoredRows  # here, because a chat file needs none of our datasets' code
-
-    return StoredRows(Path(path), list(renderers.tokenizers.values()))
+    return ChatRows(place, renderers, opened)
