@@ -267,7 +267,7 @@ def test_models_on_the_hub(tmp_path: Path) -> None:
     assert [kind for kind, _ in told] == [*expected, "SourceError", "Qwen3Renderer"]
     assert "me/seeing takes images" in told[4][1]
     assert "me/gone" in told[6][1]
-    assert told[7][1] is False, "each renderer of a pool has a tokenizer of its own"
+    assert told[7][1] is True, "a pool has one renderer, with one tokenizer"
 
 
 # ---- how long they live
