@@ -61,7 +61,7 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     from niels_gpt.builds.unit_reader import Unit
     from niels_gpt.builds.units import UnitTask, build_unit
     from niels_gpt.episodes import build_episodes
-    from niels_gpt.renderers.choice import open_renderer
+    from niels_gpt.renderers.registry import RendererOptions
     from niels_gpt.scale.executor import LocalRunner, UnitExecutor, pickled_job
     from niels_gpt.sources.chat_files import ChatFile
     from niels_gpt.storage.checksums import file_record
@@ -70,7 +70,7 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     write_rows(chats)
     size = chats.stat().st_size
     source = ChatFile(chats).resolved()
-    task = EpisodeTask(as_encoder(open_renderer(tokenizer, "auto")), "uint8")
+    task = EpisodeTask(as_encoder(RendererOptions().open(tokenizer)), "uint8")
     yield "pickled task and source that a worker loads once", len(pickled_job(task, source)) / 1e6, "MB"
     yield "hashing the input", size / 1e6 / timed(lambda: file_record(chats)), "MB/s"
     parts: list[Any] = []

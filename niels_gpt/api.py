@@ -401,7 +401,7 @@ def explore(
     from niels_gpt.explorer.api import Explorer, open_dataset
     from niels_gpt.explorer.findings import read_findings
     from niels_gpt.explorer.renderer_list import RendererList
-    from niels_gpt.renderers.choice import RendererOptions
+    from niels_gpt.renderers.registry import RendererOptions
 
     chosen = RendererOptions(renderer_name or "auto", template, date, renderer_options or {})
     listed = RendererList(tuple(tokenizers), chosen)

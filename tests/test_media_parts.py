@@ -12,8 +12,7 @@ pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, normalise
-from niels_gpt.renderers.choice import RendererOptions
-from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.registry import FAMILIES, RendererOptions
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.sources.chat_files import ChatFile, from_dataset, nth_conversation
 from niels_gpt.sources.preference_files import preference_files

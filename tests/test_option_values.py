@@ -53,8 +53,8 @@ def test_a_value_is_read_by_one_rule(text: str, value: Any) -> None:
 def test_every_option_of_this_form_follows_it(text: str, value: Any) -> None:
     pytest.importorskip("tokenizers")
     from niels_gpt.cli.exchange import FormatFlags
-    from niels_gpt.renderers.choice import typed_options
     from niels_gpt.renderers.configs import DefaultRendererConfig
+    from niels_gpt.renderers.registry import typed_options
 
     values: dict[str, Any] = {}
     set_value(values, f"renderer.options.x={text}")
@@ -65,8 +65,8 @@ def test_every_option_of_this_form_follows_it(text: str, value: Any) -> None:
 
 def test_options_of_families_by_their_types() -> None:
     pytest.importorskip("tokenizers")
-    from niels_gpt.renderers.choice import RendererOptions, typed_options
     from niels_gpt.renderers.configs import Qwen3RendererConfig, SmolLM3RendererConfig
+    from niels_gpt.renderers.registry import RendererOptions, typed_options
 
     texts = {"enable_thinking": "false", "date_string": "20260131"}
     assert typed_options(SmolLM3RendererConfig, texts) == {"enable_thinking": False, "date_string": "20260131"}

@@ -14,10 +14,15 @@ pytest.importorskip("tokenizers")
 from niels_gpt.doctor.context import renderer_for
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.renderers.choice import RendererOptions, open_renderer
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.known_models import MODEL_TYPES
-from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP, automatic_renderer, create_renderer
+from niels_gpt.renderers.registry import (
+    FAMILIES,
+    MODEL_RENDERER_MAP,
+    RendererOptions,
+    automatic_renderer,
+    create_renderer,
+)
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML
@@ -35,7 +40,11 @@ def model(folder: Path, family: str = "qwen3", model_type: str | None = "qwen3")
 
 def chosen_everywhere(folder: Path) -> set[str]:
     """The renderer by each way in."""
-    made: list[Any] = [create_renderer(folder), open_renderer(folder), renderer_for(str(folder), None, None, None)[1]]
+    made: list[Any] = [
+        create_renderer(folder),
+        RendererOptions().open(folder),
+        renderer_for(str(folder), None, None, None)[1],
+    ]
     names = {renderer.name if not isinstance(renderer, DefaultRenderer) else "template" for renderer in made}
     return names | {RendererList([str(folder)]).first.renderer}
 

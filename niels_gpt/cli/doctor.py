@@ -35,7 +35,7 @@ from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.doctor.report import Report
-    from niels_gpt.renderers.choice import RendererOptions
+    from niels_gpt.renderers.registry import RendererOptions
 
 Level = Literal["not-judged", "warning", "error"]
 # 2 and 3 are the exit codes of errors: a wrong call, and data that cannot be read.

@@ -44,9 +44,9 @@ from niels_gpt.values import VALUE_HELP, name_and_value
 # Only for results of functions: typer resolves the annotations of commands and groups when a command is loaded, so
 # what these name is imported at run time.
 if TYPE_CHECKING:
-    from niels_gpt.renderers.choice import RendererOptions
     from niels_gpt.renderers.family import Family
     from niels_gpt.renderers.loss import LossOn
+    from niels_gpt.renderers.registry import RendererOptions
     from niels_gpt.renderers.template.renderer import DefaultRenderer
 
 # Parsing helpers
@@ -355,7 +355,7 @@ def renderer_options(
     Raises:
         UsageError: no such renderer or option; a text that is not NAME=VALUE; not a date.
     """
-    from niels_gpt.renderers.choice import RendererOptions
+    from niels_gpt.renderers.registry import RendererOptions
 
     # Values remain text: which options are texts is known to the renderer's config, see `typed_options`.
     expected = "NAME=VALUE"

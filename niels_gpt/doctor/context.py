@@ -38,10 +38,9 @@ from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
 from niels_gpt.errors import Mismatch, TemplateError, UsageError
 from niels_gpt.ranges import EXAMINED_LENGTH
-from niels_gpt.renderers.choice import RendererOptions, clock_on, open_renderer
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.renderers.registry import create_renderer
+from niels_gpt.renderers.registry import RendererOptions, clock_on, create_renderer
 from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -342,11 +341,11 @@ def renderer_for(
         return family.encoder, family
     if renderer is None and own_template and encoder.template is not None:
         renderer = "template"
-    # A date and options belong to `open_renderer`, which reads the tokenizer by its name.
+    # A date and options belong to `RendererOptions`, which reads the tokenizer by its name.
     if date is not None or options or isinstance(template, Path):
         file = None if template is None else Path(template)
         name = renderer or "auto"
-        opened: AnyRenderer = open_renderer(str(tokenizer), name, template=file, date=date, options=options)
+        opened: AnyRenderer = RendererOptions(name, file, date, options).open(str(tokenizer))
     elif template is not None:
         if renderer not in (None, "auto", "template", "default"):
             raise UsageError(f"renderer {renderer} writes by its own grammar; a template is for renderer 'template'")

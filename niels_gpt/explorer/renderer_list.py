@@ -17,9 +17,16 @@ from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.explorer.rendering import RAW, bare_text_table, rendered_table, text_only_table
 from niels_gpt.explorer.token_columns import LossMode, TokenTable
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.choice import RendererOptions, clock_on, typed_options
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.registry import FAMILIES, automatic_renderer, config_of, create_renderer
+from niels_gpt.renderers.registry import (
+    FAMILIES,
+    RendererOptions,
+    automatic_renderer,
+    clock_on,
+    config_of,
+    create_renderer,
+    typed_options,
+)
 from niels_gpt.renderers.template.renderer import DefaultRenderer, DefaultRendererConfig, load_template
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder

@@ -35,8 +35,8 @@ from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.reading import LoadedRecipe
 from niels_gpt.recipes.schema import SourceTable
-from niels_gpt.renderers.choice import RendererOptions
 from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.registry import RendererOptions
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks

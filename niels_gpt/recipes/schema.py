@@ -111,7 +111,7 @@ class TokenizerTable(Table):
 
 
 class RendererTable(Table):
-    """`[renderer]`: as `--renderer` and the options beside it; see `renderers.choice.RendererOptions`."""
+    """`[renderer]`: as `--renderer` and the options beside it; see `renderers.registry.RendererOptions`."""
 
     name: str = "auto"
     options: dict[str, Any] = Field(default_factory=dict)

@@ -4,7 +4,6 @@
 
     registry.py       which renderer for which model: `create_renderer`;  known_models.py: names on the hub
     configs.py        the options of every renderer;  options.py: those of families, and their checks
-    choice.py         a renderer from what a user names: options as text, a template file, a date
     types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
     display.py        how a rendering is shown in a terminal and a notebook

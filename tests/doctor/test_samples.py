@@ -16,9 +16,8 @@ from niels_gpt.doctor.layouts.turns import occurrences
 from niels_gpt.doctor.rows import ASSISTANT
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.messages import Conversation
-from niels_gpt.renderers.choice import open_renderer
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.registry import FAMILIES, create_renderer
+from niels_gpt.renderers.registry import FAMILIES, RendererOptions, create_renderer
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile
 from tests.assets import ASSETS, encoder_at, family_encoder, needs_assets
@@ -141,7 +140,7 @@ def test_the_samples_are_no_error_by_the_official_template_of_gpt_oss_and_a_date
     folder = ASSETS / "gpt-oss-20b"
     if not (folder / "tokenizer.json").is_file():
         pytest.skip(f"no {folder}")
-    check_template(open_renderer(str(folder), "template", date="2026-01-31"))
+    check_template(RendererOptions("template", date="2026-01-31").open(str(folder)))
 
 
 def check_template(renderer: Any) -> None:

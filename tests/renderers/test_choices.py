@@ -225,7 +225,7 @@ def test_a_choice_that_is_none_is_refused() -> None:
 
 def test_booleans_of_python_are_booleans_in_a_template_too() -> None:
     """The text "False" would be true in `{% if enable_thinking %}`."""
-    from niels_gpt.renderers.choice import typed_options
+    from niels_gpt.renderers.registry import typed_options
     from niels_gpt.renderers.template.renderer import DefaultRendererConfig
 
     texts = {"a": "False", "b": "True", "c": "false", "d": "low", "e": "3"}

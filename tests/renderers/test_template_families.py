@@ -15,10 +15,9 @@ pytest.importorskip("tokenizers")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.renderers.choice import open_renderer
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.parsers import REASONING_PARSERS, TOOL_PARSERS
-from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, automatic_renderer, create_renderer
+from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, RendererOptions, automatic_renderer, create_renderer
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS, Proven
 from niels_gpt.renderers.template.proofs.probes import Probe
 from niels_gpt.renderers.template.renderer import DefaultRenderer, TemplateRenderer
@@ -175,13 +174,13 @@ def test_a_directory_with_the_name_of_a_model(tmp_path: Path) -> None:
     tokenizer().save(str(folder / "tokenizer.json"))
     told = {"eos_token": "<|im_end|>", "chat_template": CHATML}
     (folder / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
-    renderer = open_renderer(folder)
+    renderer = RendererOptions().open(folder)
     assert isinstance(renderer, DefaultRenderer)
     assert renderer.config.tool_parser == known.tool_parser
-    other = open_renderer(folder, options={"tool_parser": "hermes"})
+    other = RendererOptions(options={"tool_parser": "hermes"}).open(folder)
     assert isinstance(other, DefaultRenderer)
     assert (other.config.tool_parser, other.config.reasoning_parser) == ("hermes", known.reasoning_parser)
-    named = open_renderer(folder, "template")
+    named = RendererOptions("template").open(folder)
     assert isinstance(named, DefaultRenderer)
     assert named.config.tool_parser is None  # who names the template gets it as it is
 

@@ -63,7 +63,7 @@ def test_several_processes(tmp_path: Path, chats: ChatFile, tokenizer: SentenceP
 def test_units_of_a_renderer(tmp_path: Path) -> None:
     """Rows that cannot be rendered, between rows that cannot be read: their order is that of the file."""
     pytest.importorskip("tokenizers")
-    from niels_gpt.renderers.choice import open_renderer
+    from niels_gpt.renderers.registry import RendererOptions
     from tests.renderers.tiny_families import folder_of
 
     path = tmp_path / "chats.jsonl"
@@ -72,7 +72,7 @@ def test_units_of_a_renderer(tmp_path: Path) -> None:
     silent = {"messages": [{"role": "user", "content": "a"}]}
     rows = [json.dumps(good), json.dumps(silent), "{", json.dumps(odd), json.dumps(good), "[", json.dumps(silent)] * 9
     path.write_text("\n".join(rows))
-    renderer = open_renderer(folder_of("qwen3"), "qwen3")
+    renderer = RendererOptions("qwen3").open(folder_of("qwen3"))
     for name, executor in (("serial", {}), ("units", {"executor": units(200)}), ("pool", {"executor": units(900, 2)})):
         build("sft", ChatFile(path), tmp_path / name, renderer, token_dtype="uint32", **executor)
     assert digests(tmp_path / "units") == digests(tmp_path / "serial") == digests(tmp_path / "pool")
