@@ -82,14 +82,9 @@ def test_unsorted_overlapping_and_repeated_records_are_fine(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "extra", "said"),
     [
-        ("episodes.idx", 1, "33 bytes are 2 records of 16 bytes and 1 bytes more"),
         ("episodes.idx", 8, "40 bytes are 2 records of 16 bytes and 8 bytes more"),
-        ("episodes.idx", 15, "47 bytes are 2 records of 16 bytes and 15 bytes more"),
         ("tokens.bin", 1, "25 bytes is not a multiple of 4 bytes per token"),
-        ("tokens.bin", 3, "27 bytes is not a multiple of 4 bytes per token"),
         ("segment_ids.bin", 1, "13 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
-        ("segment_ids.bin", 2, "14 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
-        ("segment_ids.bin", 11, "23 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
     ],
 )
 def test_odd_file_sizes(tmp_path: Path, name: str, extra: int, said: str) -> None:
@@ -160,9 +155,7 @@ def test_without_a_vocabulary_any_id_goes(tmp_path: Path) -> None:
         ("<f4", np.nan, "mask nan; expected a weight of 0 or more"),
         ("<f4", -0.5, "mask -0.5; expected a weight of 0 or more"),
         ("<f4", np.inf, "mask inf; expected a weight of 0 or more"),
-        ("<f4", -np.inf, "mask -inf; expected a weight of 0 or more"),
         ("u1", 2, "mask 2; expected 0 or 1"),
-        ("u1", 255, "mask 255; expected 0 or 1"),
     ],
 )
 def test_a_mask_value_that_is_no_weight(tmp_path: Path, packing: bool, dtype: str, value: float, said: str) -> None:
@@ -229,21 +222,13 @@ def test_a_batch_larger_than_the_dataset_with_drop_last(tmp_path: Path, batch_si
     [
         ("batch_size", 0),
         ("batch_size", -1),
-        ("batch_size", 2.0),
         ("batch_size", "8"),
-        ("batch_size", True),
-        ("batch_size", None),
         ("block_size", 0),
-        ("block_size", -5),
-        ("block_size", None),
         ("pad_token_id", -1),
         ("pad_token_id", 2**32),
-        ("pad_token_id", 1.5),
         ("episode_min_tokens", 0),
-        ("episode_min_tokens", -2),
         ("batch_sampling_mode", "epochs"),
         ("epoch_shuffle", "yes"),
-        ("epoch_drop_last", 1),
         ("epoch_seed", -1),
         ("use_loss_mask", "true"),
         ("device", "a gpu"),
@@ -280,8 +265,6 @@ def test_a_batch_that_no_machine_can_hold(tmp_path: Path, batch_size: int, block
         {"rank": 2, "world_size": 2},
         {"weight_by": "type"},
         {"weights": {"a": 1}},
-        {"vocab_size": 0},
-        {"episode_min_tokens": 0},
         {"pad_token_id": 1000, "vocab_size": 1000},
     ],
 )
@@ -382,12 +365,6 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_dataset_with_a_manifest(dataset: Path) -> None:
-    opened = loader(dataset)
-    assert opened.vocab_size == 1000
-    assert [len(opened.get_batch()), len(opened.state_dict()["fingerprint"])] == [3, 32]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -395,7 +372,6 @@ def test_a_dataset_with_a_manifest(dataset: Path) -> None:
         ('{"kind": "episodes"', "not valid JSON"),
         ("\udcff", "not valid JSON"),
         ("[]", "holds list; expected a JSON object"),
-        ("null", "holds NoneType; expected a JSON object"),
         ("{}", "lacks format_version, kind, token_dtype, mask_dtype, vocab_size, splits, files"),
     ],
 )
@@ -415,16 +391,13 @@ def test_a_damaged_manifest(dataset: Path, text: str, said: str) -> None:
             "'sft' of version 1; this version of niels_gpt reads 'episodes', 'preferences' and 'rollouts' of",
         ),
         ({"format_version": 3}, "'episodes' of version 3"),
-        ({"format_version": "1"}, "'episodes' of version"),
         ({"token_dtype": "uint16"}, "token_dtype is 'uint16'; expected one of uint32"),
         ({"mask_dtype": "float16"}, "mask_dtype is 'float16'; expected one of uint8, float32, or null"),
-        ({"mask_dtype": ["uint8"]}, "mask_dtype is ['uint8']"),
         ({"files": []}, "files is []; expected an object"),
         ({"splits": None}, "splits is None; expected an object"),
         ({"files": {"train/tokens.bin": 5}}, "files.train/tokens.bin is 5; expected an object"),
         ({"vocab_size": "many"}, "vocab_size is 'many'; expected"),
         ({"vocab_size": 0}, "vocab_size is 0; expected"),
-        ({"vocab_size": True}, "vocab_size is True; expected"),
         ({"tokenizer_sha256": 7}, "tokenizer_sha256 is 7; expected"),
     ],
 )
@@ -465,28 +438,6 @@ def test_a_mask_of_another_type_than_the_manifest_says_is_no_mask(
 def test_a_foreign_shard_beside_a_manifest(dataset: Path) -> None:
     shutil.copytree(dataset / "val", dataset / "val" / "shard_00000")
     assert "not listed in episodes.json" in refused_at_opening(CacheError, dataset)
-
-
-# ---- states
-
-
-def test_states_that_are_none(dataset: Path) -> None:
-    opened = loader(dataset)
-    good = opened.state_dict()
-    for bad in (None, [], {}, {"epoch": 0}, good | {"epoch": -1}, good | {"position": 4}, good | {"position": -1}):
-        with pytest.raises(UsageError):
-            opened.load_state_dict(bad)
-    for changed in ({"seed": 1}, {"version": 3}, {"fingerprint": "0" * 32}):
-        with pytest.raises(UsageError, match="the state is of"):
-            opened.load_state_dict(good | changed)
-    assert opened.state_dict() == good
-
-
-@pytest.mark.parametrize("change", [{"epoch": "x"}, {"position": None}, {"position": 1.5}, {"epoch": True}])
-def test_states_whose_numbers_are_none(dataset: Path, change: dict[str, Any]) -> None:
-    opened = loader(dataset)
-    with pytest.raises(UsageError, match=str(next(iter(change)))):
-        opened.load_state_dict(opened.state_dict() | change)
 
 
 def test_each_directory_of_a_list_must_hold_episodes(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_the_tokenizers_eos_pads_where_the_config_has_no_pad_id(tmp_path: Path, 
     assert loader(tmp_path, tokenizer, pad_token_id=5, batch_size=1, keywords={"pad_token_id": 0}).pad_token_id == 0
 
 
-@pytest.mark.parametrize("tokenizer", [None, Eos(), Eos(eos_id=-1), Eos(eos_id=True), Eos(eos_token_id="</s>")])
+@pytest.mark.parametrize("tokenizer", [None, Eos(), Eos(eos_id=-1)])
 def test_no_pad_id_at_all_is_a_clear_error(tmp_path: Path, tokenizer: Any) -> None:
     write_split(tmp_path / "train", [[10, 11]])
     with pytest.raises(UsageError, match="no tokenizer with an eos, and no eos in the dataset's manifest; pass pad_"):
@@ -428,16 +428,6 @@ def test_the_log_of_opening_and_of_epochs(tmp_path: Path, caplog: pytest.LogCapt
             for epoch in (0, 1, 2)
         ),
     ]
-
-
-def test_the_log_says_false_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, LOG)
-    write_split(tmp_path / "train", numbered([3, 3, 3]), [[1, 1, 1]] * 3)
-    in_order(tmp_path, use_loss_mask=False).get_batch()
-    assert caplog.records[-1].getMessage() == (
-        "[EpisodeLoader] split=train epoch=0 episodes=3 batches=2 shuffle=false drop_last=false "
-        f"pad_id={PAD} mask=false"
-    )
 
 
 # Each case in a copy of a process that has imported what takes seconds, and set up nothing.

@@ -91,17 +91,6 @@ def test_every_rank_takes_as_many_steps(dataset: Path, global_rows: int, drop_la
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world", [2, 4])
-def test_a_rank_counts_its_own_rows(dataset: Path, world: int, kind: str) -> None:
-    loaders = of_ranks(dataset, world, epoch_drop_last=False, **KINDS[kind])
-    for _ in range(8):
-        batches = [loader.next_batch() for loader in loaders]
-        for batch in batches:
-            assert batch.num_trained_tokens == int((batch.mask > 0).sum())
-            assert batch.mask_sum == pytest.approx(float(batch.mask.sum()))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_eight_ranks_go_on_where_two_stopped(dataset: Path, kind: str) -> None:
     alone = of_ranks(dataset, 1, epoch_drop_last=False, **KINDS[kind])[0]
     expected = [together([alone.next_batch()]) for _ in range(10)]
@@ -116,11 +105,6 @@ def test_eight_ranks_go_on_where_two_stopped(dataset: Path, kind: str) -> None:
         loader.load_state_dict(json.loads(json.dumps(states[0])))
     for step in range(4, 10):
         assert together([loader.next_batch() for loader in eight]) == expected[step]
-
-
-def test_a_global_batch_larger_than_an_epoch(dataset: Path) -> None:
-    with pytest.raises(UsageError, match=r"41 rows an epoch, but a global batch has 48 \(6 on each of 8 ranks\)"):
-        of_ranks(dataset, 8, global_rows=48)
 
 
 @pytest.mark.parametrize(("rank", "world"), [(0, None), (None, 2), (2, 2), (-1, 2), (0, 0), (1, 1)])

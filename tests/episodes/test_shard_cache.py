@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.episodes.shard_stream import _Wanted
 from niels_gpt.errors import UsageError
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
-from niels_gpt.storage.shard_cache_folder import PART, RemoteShard
+from niels_gpt.storage.shard_cache_folder import PART
 from tests.conftest import REPOSITORY
 from tests.episodes.stores import FileServer
 from tests.episodes.test_store import (
@@ -107,24 +106,6 @@ def test_windows_after_the_next_one_are_fetched_into_a_quarter_of_the_cache(
     assert len([key for key in here(tmp_path) if not key.endswith(PART)]) == expected
 
 
-def test_a_shard_that_a_thread_downloads_is_not_given_to_another() -> None:
-    """Each change of what is wanted names again what is being downloaded."""
-    cache = ShardCache(Path("unused"))
-    a, b, c = ((cache, RemoteShard(f"http://127.0.0.1/{name}", ())) for name in "abc")
-    wanted = _Wanted()
-    wanted.set([a, b])
-    assert wanted.take() == a
-    wanted.set([a, b, c])
-    assert [wanted.take(), wanted.take()] == [b, c]
-    wanted.set([a, b])
-    wanted.put_back(a)  # there was no room for it, and it is wanted still
-    wanted.put_back(c)  # it is not wanted any more
-    wanted.done(b)
-    assert wanted.take() == a
-    wanted.set([a, b])
-    assert wanted.take() == b, "what was done may be wanted again, if it was evicted since"
-
-
 def test_batches_larger_than_windows(store: FileServer, tmp_path: Path) -> None:
     """32 rows in windows of 10 may be in five windows."""
     options: dict[str, Any] = {"shuffle_shards": 1, "config": {"batch_size": 32}}
@@ -188,32 +169,6 @@ def test_a_fetch_of_the_whole_dataset_waits_too(store: FileServer, tmp_path: Pat
     fetched = fetch(f"{store.url}/chats", tmp_path / "fetched")
     assert fault not in (store.root / "faults").read_text()
     assert digests(fetched) == digests(store.root / "chats")
-
-
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from tests.episodes.test_store import QUICK, ShardCache, opened
-loader = opened(sys.argv[1], shard_cache=ShardCache(Path(sys.argv[2]), 1 << 30, QUICK))
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-try: loader.next_batch()
-except Exception as error: print(type(error).__name__, error)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-"""
-
-
-def test_a_limit_of_file_sizes_is_named(store: FileServer, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, f"{store.url}/chats", str(tmp_path / "cache")],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        timeout=60,
-    )
-    assert done.stdout.startswith("StorageError"), done.stderr
-    assert "ulimit -f" in done.stdout
-    # The process may end while a thread downloads ahead; the next process deletes that part.
-    assert [name for name in here(tmp_path) if not name.endswith(PART)] == []
 
 
 def test_a_busy_store_is_given_the_time_it_asks_for(store: FileServer, tmp_path: Path) -> None:

@@ -248,14 +248,6 @@ def test_mixtures(folder: Path) -> None:
     assert len(both.split("train")) == first + len(loader(folder, "other").split("train"))
 
 
-@pytest.mark.parametrize("share", [-1.0, float("nan"), "half", None])
-def test_shares_that_cannot_be(folder: Path, share: Any) -> None:
-    """As for episodes; -1 and nan left the dataset out without a word."""
-    shares = {str(folder / "pairs" / "out"): 1.0, str(folder / "other" / "out"): share}
-    with pytest.raises(UsageError, match=r"the weight of .*other.* is .*; expected a number of 0 or more"):
-        PreferenceLoader(shares, pad_token_id=0, batch_size=4, sequence_length=96)
-
-
 def test_a_share_of_a_dataset_without_groups(folder: Path) -> None:
     """All groups of one dataset are too long: nothing of it can be drawn."""
     longest = built(folder / "longest", [{"prompt": "a " * 90, "chosen": "b", "rejected": "c"}] * 5)

@@ -406,8 +406,6 @@ def test_versions_of_tokens_and_no_logprobs(tmp_path: Path) -> None:
         ({"whole_groups": True, "batch_size": 3}, "needs 4 rows, but a batch has 3; raise batch_size to at least 4"),
         ({"batch_size": 109}, "drop_last"),
         ({"batch_size": 2**20, "sequence_length": 2**12, "whole_groups": True, "drop_last": False}, "2**31 tokens"),
-        ({"batch_size": 0}, "B is 0"),
-        ({"rank": 2, "world_size": 2}, "rank"),
     ],
 )
 def test_arguments_that_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import DataError, InputError, Mismatch, UsageError
 from niels_gpt.rollouts import PromptSet, RolloutDataset, RolloutWriter
-from niels_gpt.sources.prompt_files import PromptColumns, prompts_of
 from niels_gpt.sources.rejections import TooManyBadRows
 from tests.preferences.made import write_rows
 from tests.renderers.tiny_families import renderer_of
@@ -183,31 +181,3 @@ def test_ids_of_a_prompt_are_stored_as_they_are(prompts: PromptSet, tmp_path: Pa
             writer.add(prompt.number, turn, float(n))
     for n in range(2):
         assert RolloutDataset(tmp_path / "out")[n].ids.tolist() == [*prompt.ids.tolist(), n + 1]
-
-
-@pytest.mark.parametrize("inputs", [None, 5, b"rows.jsonl", [None]])
-def test_inputs_that_are_no_files(inputs: Any) -> None:
-    with pytest.raises(UsageError, match=r"expected (a path or a URL|files, URLs or rows)"):
-        PromptSet.open(inputs, renderer_of("qwen3"))
-
-
-@pytest.mark.parametrize("number", ["x", None, 1.0, True, -1, slice(0, 1)])
-def test_numbers_that_no_prompt_has(number: Any) -> None:
-    prompts = PromptSet.open([{"messages": QUESTION, "answer": "fox"}], renderer_of("qwen3"))
-    with pytest.raises(UsageError, match="the number of a prompt is"):
-        prompts[number]
-    assert prompts[np.int64(0)].number == 0
-
-
-@pytest.mark.parametrize("renderer", [None, "qwen3"])
-def test_a_renderer_that_is_none(renderer: Any) -> None:
-    with pytest.raises(UsageError, match=r"expected a renderer, as ng\.renderer"):
-        PromptSet.open([{"messages": QUESTION, "answer": "fox"}], renderer)
-
-
-def test_rows_that_were_not_read() -> None:
-    """They would be missing without being counted."""
-    row = {"prompt": "the quick", "answer": "4"}
-    rows: list[Any] = [*prompts_of([row], PromptColumns()), row]
-    with pytest.raises(UsageError, match="expected what read_prompts returns"):
-        PromptSet(rows, renderer_of("qwen3"))

@@ -181,21 +181,15 @@ GOOD: dict[str, Any] = {"prompt_ids": [1, 2], "completion_ids": [3, 4, 5], "comp
         ({"completion_logprobs": [-0.5, -1.0, -1e300]}, "at token 2, which was sampled"),
         ({"completion_logprobs": [3, 4, 5]}, "completion_logprobs are int64"),
         ({"completion_logprobs": None}, "no completion_logprobs"),
-        ({"completion_logprobs": []}, "no completion_logprobs"),
         ({"completion_ids": [3.0, 4.0, 5.0]}, "completion_ids are float64; expected integers"),
-        ({"completion_ids": np.array([True, False, True])}, "completion_ids are bool"),
         ({"completion_ids": [[3, 4, 5]]}, "shape"),
         ({"completion_ids": [3, -1, 5]}, "from -1 to 5"),
         ({"prompt_ids": [2**32]}, "4294967296"),
         ({"prompt_ids": []}, "prompt_ids is empty"),
         ({"completion_ids": [], "completion_logprobs": []}, "completion_ids is empty"),
         ({"completion_mask": [1, 2, 0]}, "completion_mask holds"),
-        ({"completion_ids": [3, True, 5]}, "completion_ids are integers and truth values"),
-        ({"completion_logprobs": -0.5}, "completion_logprobs has the shape ()"),
         ({"version": 1.5}, "version is 1.5"),
         ({"version": -2}, "version is -2"),
-        ({"version": [7, [8], 8]}, "version cannot be read as an array"),
-        ({"version": [7, True, 8]}, "version is [7, True, 8]"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -211,31 +205,18 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], me
     assert list(verify_rollouts(tmp_path / "out")) == []
 
 
-@pytest.mark.parametrize("turns", [[None], ["prompt_ids"], [GOOD, 3]])
-def test_turns_that_are_no_mappings(turns: Any) -> None:
-    with pytest.raises(UsageError, match=r"turn [01] is .*; expected a mapping with prompt_ids"):
-        trajectory(turns)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"reward": math.nan}, "reward is nan"),
         ({"reward": "high"}, "reward is 'high'"),
-        ({"reward": "1"}, "reward is '1'; expected a number"),
-        ({"reward": 10**400}, "expected a number"),
-        ({"advantage": 10**400}, "expected a number"),
         ({"turns": {**GOOD, "completion_logprobs": [0.25] * len(GOOD["completion_ids"])}}, "Are these probabilities?"),
         ({"advantage": math.inf}, "advantage is inf"),
         ({"reward": 1e39}, "reward is 1e+39; expected a finite number of float32"),
-        ({"advantage": -1e300}, "advantage is -1e+300; expected a finite number of float32"),
         ({"group_id": None}, "group_id is None"),
-        ({"group_id": True}, "group_id is True"),
         ({"metadata": [1]}, "metadata is"),
         ({"metadata": {"a": math.nan}}, "cannot be written as JSON"),
-        ({"metadata": {"a": object()}}, "cannot be written as JSON"),
         ({"metadata": {1: "a", "1": "b"}}, "metadata has the key 1"),
-        ({"metadata": {"a": [{None: 1}]}}, "metadata has the key None"),
         # The first prompt is empty, that of the second turn is not.
         ({"turns": [{**GOOD, "prompt_ids": []}, {**GOOD, "prompt_ids": [3, 4, 5, 6]}]}, "prompt_ids is empty"),
         ({"turns": []}, "no turns"),

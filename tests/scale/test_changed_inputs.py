@@ -22,7 +22,6 @@ from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.filters import Filtered, RowFilters
-from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.roam import RoamNotes
@@ -113,18 +112,6 @@ def test_the_same_bytes_are_no_change(kind: str, tmp_path: Path) -> None:
     assert list(sliced(source))
 
 
-def test_a_hash_is_computed_once(tmp_path: Path) -> None:
-    file = write_chats(tmp_path / "a.jsonl", 3)
-    hashed = HashedFiles()
-    first = hashed.fingerprint([file])
-    assert hashed.fingerprint([file]) == first
-    change(file)
-    for look in (hashed.check, hashed.fingerprint):  # an earlier step may have used the first hash
-        with pytest.raises(ChangedWhileRead, match=f"{file}: {REFUSED}"):
-            look([file])
-    assert hashed.fingerprint([file]) != first
-
-
 def test_a_source_that_is_used_again(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     """An old hash must never say that a dataset of the file's old rows is already built."""
     file, out = write_chats(tmp_path / "chats.jsonl", 30), tmp_path / "out"
@@ -148,7 +135,6 @@ def test_a_note_that_is_added_later_is_in_no_row(tmp_path: Path) -> None:
 def test_filters_know_the_hashes_of_their_source(tmp_path: Path) -> None:
     source, file = source_of("several files", tmp_path / "inputs")
     filtered = Filtered(source, (RowFilters(),))
-    assert filtered.hashed is source.hashed
     change(file)
     with pytest.raises(ChangedWhileRead, match=REFUSED):
         list(filtered.iterate())

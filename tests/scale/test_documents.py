@@ -190,14 +190,6 @@ def whole(texts: TextFiles, tokenizer: SentencePieceTokenizer, tmp_path_factory:
     return digests(out)
 
 
-def test_the_files_hold_what_the_tests_need(texts: TextFiles, whole: Any) -> None:
-    kinds = Counter(part.kind for part in texts.slices(5_000))
-    assert kinds["files"] > 1
-    assert kinds["lines"] > 5
-    assert kinds["row_groups"] == 1
-    assert "rejected.jsonl" in whole
-
-
 @pytest.mark.parametrize(("workers", "slice_bytes"), [(1, 5_000), (3, 5_000), (2, 30_000)])
 def test_several_processes(
     tmp_path: Path, texts: TextFiles, whole: Any, tokenizer: SentencePieceTokenizer, workers: int, slice_bytes: int

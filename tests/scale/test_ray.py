@@ -19,7 +19,7 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.cache.mmap import verify_cache
-from niels_gpt.errors import DataError, EngineError, MissingExtra, UsageError
+from niels_gpt.errors import DataError, EngineError, MissingExtra
 from niels_gpt.scale import ray_executor as rays
 from niels_gpt.scale.executor import UnitExecutor
 from niels_gpt.scale.ray_executor import RayRunner
@@ -99,22 +99,6 @@ def test_texts_on_the_cluster(cluster: Any, tmp_path: Path, tokenizer: SentenceP
     assert digests(tmp_path / "ray") == digests(tmp_path / "one")
     # A third time where the machine is so busy that an idle worker begins this unit once more.
     assert len(list((tmp_path / "marks").glob(f"{cut}-*"))) >= 2, "read again"
-
-
-def test_only_the_parcel_and_small_tasks_travel(
-    cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What Ray is given is the encoder, once, and what it gives back is nothing."""
-    import ray
-
-    put, got = [], []
-    real_put, real_get = ray.put, ray.get
-    monkeypatch.setattr(ray, "put", lambda value: put.append(value) or real_put(value))
-    monkeypatch.setattr(ray, "get", lambda ref: got.append(real_get(ref)) or got[-1])
-    ray_build(chats, chats, tmp_path / "ray", tokenizer)
-    assert len(put) == 1
-    assert len(put[0]) < 1_000_000
-    assert got == [None] * len(starts(chats))
 
 
 @pytest.mark.parametrize("fault", ["kill", "hang", pytest.param("stop", marks=pytest.mark.slow)])
@@ -300,21 +284,10 @@ def test_sigterm_still_goes_to_the_handler_of_the_program(
         signal.signal(signal.SIGTERM, before)
 
 
-def test_the_cluster_of_the_tests_leaves_sigterm_alone(cluster: Any) -> None:
-    """Tests of signals in this process, which other files hold, need Python's own handling."""
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"needs ray.*pip install 'niels-gpt\[ray\]'"):
         RayRunner()
-
-
-def test_a_timeout_of_nothing_is_refused() -> None:
-    pytest.importorskip("ray")
-    with pytest.raises(UsageError, match=r"timeout is 0; expected at least 0\.001"):
-        RayRunner(timeout=0)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data, about itself

@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 
 from niels_gpt.builds.conversations import EpisodeTask
-from niels_gpt.builds.documents import DocumentTask, document_encoder
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
-from niels_gpt.builds.tasks import Chunk
 from niels_gpt.builds.unit_folder import prepare, units_path
 from niels_gpt.builds.unit_reader import Unit
 from niels_gpt.builds.units import ATTEMPTS, UnitTask, build_unit
 from niels_gpt.errors import OutputExists
 from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.storage.staging import StagedDirectory, rename_and_delete
 from niels_gpt.tokenizer import SentencePieceTokenizer
@@ -79,42 +76,6 @@ def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) ->
     assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in unit_task.path.iterdir()} == before
     assert [list(path.iterdir()) for path in (tmp_path / "kept" / ATTEMPTS).iterdir()] == [[], []]
     assert Unit(unit_task.path).rows == 30
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """Documents of which some belong together, and a bad row between them."""
-
-    groups: tuple[str | None, ...]
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        yield Slice("whole", 0, 0, 0, 1.0)
-
-    def resolved(self) -> Grouped:
-        return self
-
-    def read(self, part: Slice) -> Iterator[Any]:
-        for number, group in enumerate(self.groups):
-            yield Document(f"row {number}", f"text {number}", group=group)
-            if number == 2:
-                yield Rejected("row 2b", "no_text", "row 2b: no text")
-
-
-def test_what_a_unit_holds_comes_back_in_its_order(tmp_path: Path) -> None:
-    """Groups that begin in the middle, and a rejected row between two documents."""
-    groups = (None, None, "a", "a", None, "b")
-    (tmp_path / "kept" / ATTEMPTS).mkdir(parents=True)
-    (part,) = Grouped(groups).slices(1)
-    unit_task = UnitTask(0, part, tmp_path / "kept")
-    build_unit(DocumentTask(document_encoder(FakeTokenizer(100_000), "eos")), Grouped(groups), unit_task)
-    first, bad, second = Unit(unit_task.path).contents()
-    assert isinstance(first, Chunk)
-    assert isinstance(second, Chunk)
-    assert bad == Rejected("row 2b", "no_text", "row 2b: no text")
-    assert [*first.groups, *second.groups] == list(groups)
-    assert [first.lengths.tolist(), second.lengths.tolist()] == [[3] * 3] * 2
-    assert [row["characters"] for row in (*first.metadata, *second.metadata)] == [6] * 6
-    assert len(first.weights) == len(second.weights) == 0
 
 
 def test_a_finished_unit_is_not_built_again(tmp_path: Path, chats: ChatFile) -> None:

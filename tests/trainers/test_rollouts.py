@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.errors import UsageError
 from niels_gpt.renderers.client import generate
 from niels_gpt.rollouts import trajectory
 from tests.renderers.test_client import Server, answer, ids_of, renderer, server
@@ -56,18 +55,3 @@ def test_a_rollout_is_what_rendering_the_conversation_gives(server: Server) -> N
     assert [row.ids[at] for at in ours] == ids_of(said_by_model[0]) + ids_of(said_by_model[1])
     assert row.logprobs[ours[1]] == -1 / 8
     assert sum(row.mask) == len(ours)
-
-
-def test_prompts_that_do_not_go_on() -> None:
-    turns = [
-        {"prompt_ids": [1, 2], "completion_ids": [3, 4]},
-        {"prompt_ids": [1, 2, 3, 9, 5], "completion_ids": [6]},
-    ]
-    with pytest.raises(UsageError, match=r"turn 1: its prompt differs from the turns before it at token 3"):
-        trajectory(turns)
-    turns[1]["prompt_ids"] = [1, 2, 3, 4, 5]
-    assert trajectory(turns).mask == [False, False, True, True, False, True]
-    with pytest.raises(UsageError, match="no turns"):
-        trajectory([])
-    with pytest.raises(UsageError, match=r"turn 0: completion_logprobs: 1 values for 2 tokens"):
-        trajectory([turns[0] | {"completion_logprobs": [0.5]}])
