@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +42,3 @@ def test_damage_is_told_where_its_batch_comes(tmp_path: Path) -> None:
     assert loader.rows_read() == 8
     loader.seek(10)
     assert loader.next_batch().episodes.tolist() == [10, 11]
-
-
-def test_a_loader_that_is_sent_to_another_process_takes_no_tokens_along(tmp_path: Path) -> None:
-    write_dataset(tmp_path / "d", [100] * 600)
-    loader = open_loader(tmp_path / "d", batch_size=8, block_size=1000)
-    loader.next_batch()
-    pickled = pickle.dumps(loader)
-    assert len(pickled) < 10_000
-    assert_equal(pickle.loads(pickled).next_batch(), loader.next_batch())

@@ -174,16 +174,6 @@ def test_shapes_are_fixed(tmp_path: Path, mode: str, drop_last: bool) -> None:
         assert all(tensor.is_contiguous() for tensor in (x, y, mask))
 
 
-def test_batches_belong_to_the_caller(tmp_path: Path) -> None:
-    """Writing into a batch changes neither the files nor the next batch."""
-    write_split(tmp_path / "train", [[10, 11, 12]], [[0, 1, 1]])
-    opened = loader(tmp_path, batch_size=1)
-    first = [tensor.clone() for tensor in opened.get_batch()]
-    for tensor in opened.get_batch():
-        tensor.fill_(7)
-    assert all(torch.equal(a, b) for a, b in zip(first, opened.get_batch(), strict=True))
-
-
 # ---- episodes
 
 

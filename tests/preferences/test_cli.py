@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from tests.preferences.made import labelled, pairs, write_rows
+from tests.preferences.made import pairs, write_rows
 from tests.renderers.tiny_families import folder_of
 from tests.test_cli import run_cli
 
@@ -55,9 +55,6 @@ def test_from_rows_to_trl(tmp_path: Path, tokenizer: list[str]) -> None:
             "columns of preferences; found 'prompt', 'chosen'; expected chosen and",
         ),
         ([GOOD, {"prompt": "a", "chosen": "b"}], [], 3, "rows.jsonl:2: no 'rejected' in the row"),
-        ([GOOD, {**GOOD, "rejected": ""}], [], 3, "rows.jsonl:2: rejected is empty"),
-        ([{**labelled(1)[0], "label": "no"}], [], 3, "rows.jsonl:1: label is 'no'; expected true or false"),
-        ([{"prompt": "a", "answers": [{"answer": "b", "rank": 1}]}], [], 3, "answers has 1 completion"),
         ([{"messages": []}], [], 3, "no row has the columns of preferences; found 'messages'; expected"),
         ([[1]], [], 3, "no row has the columns of preferences; found no row that is an object; expected"),
         ([GOOD], ["--format", "pairs"], 2, "--format is 'pairs'; expected one of preference, ranked"),

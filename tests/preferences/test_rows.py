@@ -186,7 +186,6 @@ def test_a_label_and_a_score() -> None:
             "chosen: message 0: arguments: an object has the key 'a' 2 times",
         ),
         ({"prompt": "Hi", "answers": [{"rank": 1}, "b"]}, "ranked", "missing_column", "answers 0 has none of answer"),
-        ({"prompt": "Hi", "completion": "a", "score": True}, "scored", "wrong_score", "score is True"),
     ],
 )
 def test_what_cannot_be_used(row: dict[str, Any], form: str, reason: str, said: str) -> None:

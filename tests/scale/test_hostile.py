@@ -68,7 +68,17 @@ def test_a_manifest_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.txt", "a\0b", "/x", ".episodes.json.wanted", "episodes.json", "x" * 500_000]
+    "name",
+    [
+        "../secret.txt",
+        "train/../../secret.txt",
+        "",
+        "a\0b",
+        "/x",
+        ".episodes.json.wanted",
+        "episodes.json",
+        "x" * 500_000,
+    ],
 )
 def test_names(tmp_path: Path, name: str) -> None:
     url = offered(tmp_path / "far", {name: {"bytes": 0, "sha256": "0" * 64}})

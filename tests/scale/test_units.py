@@ -78,15 +78,6 @@ def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) ->
     assert Unit(unit_task.path).rows == 30
 
 
-def test_a_finished_unit_is_not_built_again(tmp_path: Path, chats: ChatFile) -> None:
-    unit_task = task_of(chats, tmp_path / "kept")
-    task = EpisodeTask(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
-    build_unit(task, chats, unit_task)
-    inode = (unit_task.path / "ids.bin").stat().st_ino
-    build_unit(task, Stalling(chats), unit_task)  # would wait if it read
-    assert (unit_task.path / "ids.bin").stat().st_ino == inode
-
-
 def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
     """The second is refused, and the units of the first stay."""
     out = tmp_path / "out"

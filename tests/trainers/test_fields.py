@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -107,4 +106,3 @@ def test_weights_that_a_convention_cannot_keep(tmp_path: Path) -> None:
 def test_names_that_are_not_known() -> None:
     with pytest.raises(UsageError, match="did you mean 'megatron'"):
         named("megatorn")
-    assert pickle.loads(pickle.dumps(named("hf"))) is CONVENTIONS["hf"]
