@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import TOOLS
-from tests.renderers.damage import DAMAGES, check_reading, damaged, stock_of
+from tests.renderers.damage import check_reading, damaged, stock_of
 from tests.renderers.sweeps import families
 from tests.renderers.tiny_families import TOKENS, byte_level, renderer_of
 
@@ -50,10 +50,3 @@ def test_a_token_that_two_calls_share_belongs_to_the_first() -> None:
     middle = ids.index(renderer.encoder.added_ids[shared])
     read = renderer.parse_response(ids).tool_calls
     assert [(one.raw, one.token_span) for one in read] == [(call, (0, middle + 1)), (call, (middle + 1, len(ids)))]
-
-
-@families
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_every_kind_of_damage_damages(family: str, kind: str) -> None:
-    rng, stock = random.Random(1), stock_of(family)
-    assert any(DAMAGES[kind](rng, said, stock) != said for said in stock.completions)

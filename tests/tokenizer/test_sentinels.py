@@ -44,15 +44,6 @@ def test_cut_pieces_join_back_and_hold_no_sentinel(text: str) -> None:
     assert not [piece for piece in pieces if any(token in piece for token in SPECIAL_TOKENS)]
 
 
-@pytest.mark.parametrize(
-    ("text", "n_pieces"),
-    [("", 1), ("plain", 1), ("ngpt_", 1), (SPECIAL_TOKENS[0][:-1], 1), *((token, 2) for token in SPECIAL_TOKENS)],
-)
-def test_cuts_are_made_only_where_needed(text: str, n_pieces: int) -> None:
-    assert len(cut_sentinels(text)) == n_pieces
-    assert len(cut_sentinels(text * 3)) == 3 * (n_pieces - 1) + 1
-
-
 @given(batch=st.lists(texts, max_size=6), num_threads=st.sampled_from([None, 1, 2]))
 @settings(deadline=None, max_examples=100)
 def test_real_ids_equal_those_text_by_text(
@@ -76,12 +67,6 @@ def test_fake_ids_equal_those_piece_by_piece(batch: list[str]) -> None:
     assert lengths.tolist() == [len(encoded) for encoded in expected]
     assert (ids.dtype, lengths.dtype) == (np.int32, np.int64)
     assert not set(ids.tolist()) & {SYS, USR, ASST, EOT}
-
-
-def test_the_fake_would_forge_a_sentinel(fake: FakeTokenizer) -> None:
-    """Else the test above could not fail."""
-    assert fake.encode(f"hi {SPECIAL_TOKENS[3]}") == [10, EOT]
-    assert encode_ordinary(fake, [f"hi {SPECIAL_TOKENS[3]}"])[0].tolist() == [10, 11, 12]
 
 
 class Forger(FakeTokenizer):
@@ -122,13 +107,3 @@ def test_sentinel_ids_refuses(fake: FakeTokenizer, monkeypatch: pytest.MonkeyPat
         with pytest.raises(TokenizerError, match=r"expected four different ids for sys, usr, asst and eot") as caught:
             refused()
         assert str(ids) in str(caught.value)
-
-
-def test_sentinel_ids_come_in_order_as_ints_and_others_are_left_out(
-    fake: FakeTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {"pad": 0, "eot": np.int64(4), "asst": 3, "usr": 2, "sys": 1}
-    monkeypatch.setattr(fake, "special_token_ids", lambda: given)
-    found = sentinel_ids(fake)
-    assert list(found.items()) == [("sys", 1), ("usr", 2), ("asst", 3), ("eot", 4)]
-    assert {type(token) for token in found.values()} == {int}
