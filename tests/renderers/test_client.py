@@ -430,12 +430,6 @@ def test_good_calls_beside_malformed_ones(server: Server) -> None:
     renderer().render([*CHAT, {"role": "assistant", "content": "", "tool_calls": result.well_formed_calls}])
 
 
-def test_reasoning(server: Server) -> None:
-    server.says(answer("<think>\nhello\n</think>\n\nworld<|im_end|>"))
-    result = ask(server)
-    assert (result["reasoning_content"], result["content"]) == ("hello", "world")
-
-
 # ---- prompts that the caller brings
 
 
@@ -576,12 +570,6 @@ def test_a_server_that_does_not_tell_is_asked_once(server: Server, body: bytes) 
     ask(server)
     ask(server)
     assert server.paths() == [MODELS, GENERATE, GENERATE]
-
-
-@pytest.mark.parametrize("limit", [None, "4", 0, True, 1.5])
-def test_a_limit_that_is_none(server: Server, limit: object) -> None:
-    server.on_models = lambda: (200, server.card(limit))
-    assert ask(server)["content"] == "hello world"
 
 
 @pytest.mark.parametrize("kind", KINDS)

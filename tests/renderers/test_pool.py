@@ -83,14 +83,6 @@ def test_eight_threads_render_by_a_template() -> None:
         assert list(executor.map(pool.render, chats * 4)) == expected * 4
 
 
-def test_all_share_one_renderer() -> None:
-    made = []
-    pool = RendererPool(lambda: made.append(new()) or made[-1], 3)  # type: ignore[func-returns-value]
-    with pool.checkout() as one, pool.checkout() as other:
-        assert one is other is made[0]
-    assert len(made) == 1
-
-
 @pytest.mark.parametrize("size", [0, -1, 2.5, "3", True])
 def test_a_pool_of_none(size: Any) -> None:
     with pytest.raises(UsageError, match=f"the pool's size is {size!r}; expected"):
