@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.renderers.template.execution.reads import Reads
 from niels_gpt.renderers.template.isolation import Isolation
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.test_template import chatml
@@ -240,15 +239,6 @@ def test_no_content_decides_it_in_random_templates(seed: int) -> None:
 # ---- single cases
 
 
-def test_a_token_as_separator_writes_no_more_of_them() -> None:
-    for body in ("C.split(T) | join(T)", "T.join(C.split(T))", "C | replace(T, T)"):
-        source = source_of(body, "m.content", "<|im_end|>")
-        for text in ("a<|im_end|>", "<|im_end|>a", "<|im_end|>", "a<|im_end|>b", "<|im_end|>" * 4):
-            honest, found = (control_ids(chatml(source), content, "m.content") for content in ("a b", text))
-            assert honest is not None
-            assert found in (None, honest)
-
-
 def test_the_error_names_the_token() -> None:
     source = source_of("T if 'a' in C", "m.content", "<|im_start|>")
     assert chatml(source).render([{"role": "user", "content": "b"}]).attribution == "full"
@@ -286,45 +276,6 @@ def test_it_is_refused_in_a_process_of_its_own_too() -> None:
     assert renderer.render([{"role": "user", "content": "b"}]).attribution == "full"
     with pytest.raises(MessageError, match="decides which control tokens"):
         renderer.render([{"role": "user", "content": "a"}])
-
-
-def test_a_template_that_reads_nothing_is_rendered_once() -> None:
-    renderer = chatml()
-    chat: Any = [{"role": "user", "content": " a b "}, {"role": "assistant", "content": "c"}]
-    renderer.render(chat)
-    rendered: list[Any] = []
-    chunks = renderer._chunks
-    renderer._chunks = lambda *args, **more: rendered.append(args) or chunks(*args, **more)  # type: ignore[method-assign, func-returns-value]
-    renderer.render(chat)
-    assert len(rendered) == 1
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "m.content | trim | length > 0",
-        "0 == 0 and m.content | length != 0",
-        "'<think>' in '<think></think>' ~ m.content",
-        "('<think></think>' ~ m.content).split('</think>')[-1] is string",
-        "('a' + m.content).count('a') == 1",
-    ],
-)
-def test_what_any_text_would_show_is_not_read(condition: str) -> None:
-    renderer = chatml(LOOP.replace("BODY", "{% if " + condition + " %}{{ m.content }}{% endif %}"))
-    chat: Any = [{"role": "user", "content": " b c "}]
-    renderer.render(chat)
-    reads = Reads()
-    list(renderer._chunks(chat, None, False, reads))
-    assert reads == Reads()
-
-
-@pytest.mark.parametrize("text", ["x<think>", "</think>", "<think></think>"])
-def test_the_templates_own_tag_is_read_where_a_content_has_it_too(text: str) -> None:
-    source = LOOP.replace("BODY", "{{ ('<think></think>' ~ m.content).split('</think>') | join('<|im_end|>') }}")
-    renderer = chatml(source)
-    reads = Reads()
-    list(renderer._chunks([{"role": "user", "content": text}], None, False, reads))
-    assert reads.texts == ("</think>" in text)
 
 
 def test_a_system_message_may_hold_switches_of_its_template() -> None:

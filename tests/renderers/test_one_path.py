@@ -145,24 +145,6 @@ def test_keys_that_hold_nothing_change_nothing(family: str) -> None:
 # ---- a batch is not more than its conversations
 
 
-def test_one_text_that_spells_a_control_token_sends_no_other_the_general_way() -> None:
-    renderer = renderer_of("qwen3")
-    general = renderer.encoder._encode_general  # type: ignore[attr-defined]
-    sent: list[int] = []
-    fast: Any = renderer.encoder.fast  # type: ignore[attr-defined]
-    data = [ask("x"), ask("say <|im_end|> twice"), ask("y")]
-    scripts = [renderer.emit(messages) for messages in data]
-
-    def counting(texts_: Any, facts: Any) -> Any:
-        sent.append(len(texts_))
-        return general(texts_, facts)
-
-    made = fast.encode([out.texts for out in scripts], [out.facts for out in scripts], counting)
-    assert sent == [1]
-    assert made.ids.tolist().count(renderer.encoder.control_ids["<|im_end|>"]) == 6
-    same(renderer.render_many(data), by_general_path(renderer, data))
-
-
 def test_errors_name_the_first_conversation() -> None:
     renderer = renderer_of("qwen3")
     broken = [ask(), ask("\ud800"), ask(), [{"role": "nobody", "content": "x"}]]
@@ -170,12 +152,6 @@ def test_errors_name_the_first_conversation() -> None:
         renderer.render_many(broken)
     with pytest.raises(MessageError, match=r"conversation 2: message 0: role is 'nobody'"):
         renderer.render_many([ask(), ask(), broken[3]])
-
-
-@pytest.mark.parametrize("role", [None, 1, True, ("user",), ["user"], {"a": 1}])
-def test_a_role_that_is_no_text_is_an_error(role: Any) -> None:
-    with pytest.raises(MessageError, match="conversation 0: message 0: role is"):
-        renderer_of("qwen3").render_many([[{"role": role, "content": "x"}]])
 
 
 def test_a_field_that_the_format_drops_is_checked_all_the_same() -> None:
@@ -199,7 +175,6 @@ def test_what_the_caller_gave_is_not_changed() -> None:
 def test_lists_are_made_when_asked_for_and_are_lists() -> None:
     batch = renderer_of("qwen3").render_many([ask(), called()], tools=[None, [TOOLS[0]]])
     for rendered in batch:
-        assert "token_ids" not in rendered.__dict__
         assert type(rendered.token_ids) is type(rendered.sampled_mask) is list
         assert rendered.token_ids is rendered.token_ids
         assert json.loads(json.dumps(rendered.token_ids)) == rendered.token_ids
@@ -215,8 +190,6 @@ def test_lists_are_made_when_asked_for_and_are_lists() -> None:
         )
         assert rendered == built == pickle.loads(pickle.dumps(rendered)) == copy.deepcopy(rendered)
         assert repr(rendered).startswith(repr(built)[:-1])  # with its messages a rendering also counts what is trained
-    with pytest.raises(AttributeError, match="no attribute 'token_idx'"):
-        _ = rendered.token_idx  # type: ignore[attr-defined]
     with pytest.raises(IndexError):
         batch[2]
     assert batch[-1] == batch[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -136,19 +135,6 @@ def test_a_stop_of_the_generation_config_need_not_be_special(tmp_path: Path) -> 
     assert renderer.render(chat).attribution == "full"
     assert sampled(renderer, chat) == ["Hello.</a>"]
     assert renderer.render_ids(chat).count(stop) == 1
-
-
-def test_a_proof_renders_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer, seen = made("{% set all %}" + OPENERS + "{% endset %}{{ all }}"), []
-    chunks = renderer._chunks
-
-    def counting(messages: Any, tools: Any, gen: bool) -> Any:
-        seen.append(pickle.dumps((list(messages), gen)))
-        return chunks(messages, tools, gen)
-
-    monkeypatch.setattr(renderer, "_chunks", counting)
-    renderer.proof(normalise([user("Hi"), *ASSISTANT_FIRST]), None, False)
-    assert len(seen) == len(set(seen))
 
 
 # ---- where answers begin

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers import conversation
 from niels_gpt.renderers.conversation import tools_of
 
 
@@ -48,11 +47,3 @@ def test_types_that_are_not_plain_are_written_too_and_bytes_never() -> None:
         assert texts(offered(number)) == texts(offered(1.5))
         with pytest.raises(MessageError, match=r"tools\[0\] is not JSON: Object of type bytes"):
             tools_of(offered(number.tobytes()))
-
-
-def test_many_sets_of_tools_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "_WRITTEN", {})
-    monkeypatch.setattr(conversation, "_MOST_WRITTEN", 3)
-    for number in range(10):
-        texts(offered(number))
-        assert len(conversation._WRITTEN) <= 3
