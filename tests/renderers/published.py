@@ -122,7 +122,6 @@ CONTROLS = (
     *("<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜end▁of▁sentence｜>"),
     *("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
 )
-EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import MessageError, TemplateError, TokenizerError, UsageError
+from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.renderers.base import build_training_sample, build_training_samples
-from niels_gpt.renderers.registry import FAMILIES, config_of, create_renderer
+from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import Messages
 from tests.renderers.sweeps import CHATML, families
@@ -256,19 +255,6 @@ def test_an_empty_array_offers_nothing(family: str) -> None:
     assert renderer.render([ASKED], tools=np.array([])) == renderer.render([ASKED])
 
 
-@pytest.mark.parametrize("family", WITH_TOOLS)
-def test_numpys_numbers_and_texts_in_tools(family: str) -> None:
-    """Those that are Python's too are written as Python's; `marshal` would make bytes of them."""
-    parameters = {"type": "object", "properties": {"a": {"type": "number", "maximum": 0.5}}}
-    odd = {"type": "object", "properties": {"a": {"type": "number", "maximum": np.float64(0.5)}}}
-    renderer = renderer_of(family)
-    for name, held in (("f", odd), (np.str_("f"), parameters)):
-        ids = renderer.render_ids([ASKED], tools=[{"name": name, "parameters": held}])
-        assert ids == renderer.render_ids([ASKED], tools=[{"name": "f", "parameters": parameters}])
-    with pytest.raises(MessageError, match=r"tools\[0\] is not JSON: Object of type int64"):
-        renderer.render([ASKED], tools=[{"name": "f", "parameters": {"minItems": np.int64(5)}}])
-
-
 def test_tools_without_a_place() -> None:
     for family in ("chatml", "ngpt"):
         with pytest.raises(MessageError, match=f"tools have no place in the {family} format"):
@@ -296,45 +282,6 @@ def test_the_tokenizer_of_another_family(family: str, other: str) -> None:
         return
     with pytest.raises(TokenizerError, match=f"which {family} writes; expected a tokenizer of that family"):
         create_renderer(folder_of(other), family)
-
-
-def test_no_template(tmp_path: Path) -> None:
-    for make in (lambda: create_renderer(folder_of("qwen3")), lambda: create_renderer(folder_of("qwen3"), "template")):
-        with pytest.raises(TemplateError, match="no chat template; pass template="):
-            make()
-    for source in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(TokenizerError):
-            create_renderer(source, "qwen3")
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"name": "qwen3", "enable_thinkin": False}, "enable_thinkin"),
-        ({"name": "qwen3", "enable_thinking": 2}, "enable_thinking"),
-        ({"name": "qwen3", "clear_thinking": True}, "clear_thinking"),
-        ({"name": "glm-5", "special_tokens_in_content": "txt"}, "'text', 'error' or 'parse'"),
-        ({"name": "ngpt", "default_system_text": None}, "default_system_text"),
-        ({"name": "qwen4"}, "qwen4"),
-        ({}, "renderer None"),
-    ],
-)
-def test_wrong_options(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        config_of(fields)
-    assert told in str(caught.value)
-
-
-def test_options_that_a_renderer_does_not_have() -> None:
-    folder = folder_of("qwen3")
-    with pytest.raises(UsageError, match=r"no renderer 'qwen33'.*did you mean 'qwen3'"):
-        create_renderer(folder, "qwen33")
-    with pytest.raises(UsageError, match="tool_parser and reasoning_parser are for templates"):
-        create_renderer(folder, "qwen3", tool_parser="hermes")
-    with pytest.raises(UsageError, match="preserve_all_thinking needs a renderer by family"):
-        create_renderer(folder, "template", preserve_all_thinking=True)
-    with pytest.raises(UsageError, match="Qwen3Renderer was given a KimiK2RendererConfig"):
-        FAMILIES["qwen3"](folder, config_of({"name": "kimi-k2"}))  # type: ignore[arg-type]
 
 
 # ---- ids

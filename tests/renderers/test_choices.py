@@ -218,11 +218,6 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
     assert json.loads(allowed.stdout)["changed"] == {"partial_attribution": 2, "reasoning_content_not_written": 1}
 
 
-def test_a_choice_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="on_unsupported"):
-        RenderingPolicy(on_unsupported="raise")  # type: ignore[arg-type]
-
-
 def test_booleans_of_python_are_booleans_in_a_template_too() -> None:
     """The text "False" would be true in `{% if enable_thinking %}`."""
     from niels_gpt.renderers.registry import typed_options

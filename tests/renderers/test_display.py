@@ -58,23 +58,6 @@ def test_labels_of_an_unpickled_rendering_need_its_messages() -> None:
     assert copy.labels(messages=CHAT) == rendered.labels()
 
 
-def test_labels_without_attribution_are_refused() -> None:
-    with pytest.raises(UsageError, match="expected one of each per id"):
-        RenderedTokens(token_ids=[1, 2]).labels(messages=[])
-
-
-def test_repr_is_one_line_of_counts() -> None:
-    rendered = family("qwen3").render(CHAT)
-    trained = sum(label != IGNORED for label in rendered.labels())
-    counts = f"{len(rendered.token_ids)} tokens, 4 messages, {sum(rendered.sampled_mask)} sampled, {trained} trained"
-    assert repr(rendered) == f"<RenderedTokens: {counts}>"
-    assert str(rendered) == repr(rendered)  # standard output is no terminal here
-    assert repr(RenderedTokens()) == "<RenderedTokens: 0 tokens, 0 messages, 0 sampled>"
-    batch = family("qwen3").render_many([CHAT, CHAT])
-    assert repr(batch).startswith("<RenderedBatch: 2 conversations, ")
-    assert repr(batch[1]) == repr(rendered)
-
-
 def test_a_terminal_gets_colours_and_no_control_codes_of_the_data(capfd: pytest.CaptureFixture[str]) -> None:
     rendered = family("qwen3").render(CHAT)
     rendered.show()
@@ -142,10 +125,3 @@ def test_labels_cannot_express_a_fractional_weight() -> None:
 def test_labels_with_messages_of_other_roles_are_refused() -> None:
     with pytest.raises(UsageError, match="expected those of the messages"):
         family("qwen3").render(CHAT).labels(messages=CHAT[1:])
-
-
-def test_repr_shows_nothing_as_trained_where_a_weight_is_invalid() -> None:
-    rendered = family("qwen3").render([user("a"), assistant("b", weight=-1.0)])
-    assert "trained" not in repr(rendered)
-    with pytest.raises(MessageError):
-        rendered.labels()

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import RenderedTokens, extract_message_tool_names
-from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
 from tests.renderers.small import FAMILIES, assistant, call, conversation, family, result, user
 
 #                       system   nobody's  user     assistant   user (none)  user (interrupted by -1)
@@ -66,11 +65,6 @@ def test_nothing_rendered() -> None:
     assert silent.message_token_spans() == [None, None]
     assert silent.tokens_by_role() == {"user": 0, "tool": 0}
     assert silent.role_token_spans() == silent.content_token_spans_by_role() == {"user": [], "tool": []}
-
-
-def test_media() -> None:
-    assert MultiModalData().is_empty()
-    assert not MultiModalData(mm_placeholders={"image": [PlaceholderRange(offset=3, length=2)]}).is_empty()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

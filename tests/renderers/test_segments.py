@@ -121,16 +121,6 @@ def test_controls_outside_of_content_alone(kind: str) -> None:
         assert both == [(end, False)]
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_nothing(overlap: bool) -> None:
-    for segments in ([], [("", True)], [("", True), ("", False)]):
-        assert attribute_text_segments(TOKENIZERS["byte_level"], segments, overlap_is_content=overlap) == []
-    made = attribute_text_segments(
-        TOKENIZERS["byte_level"], [("", True), ("x", False), ("", True)], overlap_is_content=overlap
-    )
-    assert [held for _, held in made] == [False]
-
-
 def test_half_a_character() -> None:
     with pytest.raises(TokenizerError, match="surrogate"):
         attribute_text_segments(TOKENIZERS["byte_level"], [("\ud83d", True)], overlap_is_content=True)
@@ -146,9 +136,3 @@ def test_the_house_tokenizer(tokenizer: Any) -> None:
     first, second = len(segments[0][0]), len(segments[0][0]) + len(segments[1][0])
     for (_, held), start, stop in zip(overlapped, [0, *ends], ends, strict=False):
         assert held == (start < first or stop > second)
-
-
-def test_directories_and_their_tokenizer_agree(tmp_path: Any) -> None:
-    folder = tiny.save(TOKENIZERS["byte_level"], tmp_path / "t")
-    segments = [("user\n", False), ("hello world", True)]
-    assert attribute_text_segments(folder, segments) == attribute_text_segments(TOKENIZERS["byte_level"], segments)
