@@ -6,7 +6,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ import pytest
 
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.findings import read_findings
-from niels_gpt.explorer.html import STATIC
 from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.explorer.sample_stats import _histogram
 from tests.explorer.conftest import Watched, chat_file, serving, visited
 
 Visit = Callable[..., Watched]
@@ -28,7 +25,6 @@ CUT = "(all) => all.filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => 
 # Nothing lies over its beginning.
 ON_TOP = """(e) => { const { x, y } = e.getBoundingClientRect();
     return e.contains(document.elementFromPoint(x + 4, y + 4)); }"""
-HIGH = "(all) => all.every((e) => !e.offsetParent || e.offsetHeight > 20)"
 
 
 def turns(n: int, text: str = "a word or two") -> list[dict[str, Any]]:
@@ -77,30 +73,6 @@ def until(met: Callable[[], bool]) -> None:
 def open_row(page: Any, row: int) -> None:
     page.get_by_role("button", name=f"row {row}", exact=True).click()
     page.locator(".detail h2", has_text=f"Row {row}").wait_for()
-
-
-def test_editors_are_as_high_as_their_texts(address: str, visit: Visit) -> None:
-    """Also where the page began with a dataset, and the editor was not shown yet."""
-    page = visit(f"{address}/#dataset").page
-    page.wait_for_selector(".rows-table tr[data-row]")
-    for view in ("Mask", "Formats", "Drift"):
-        page.get_by_role("tab", name=view).click()
-        page.locator(".message textarea").first.wait_for()
-        until(partial(page.locator(".message textarea").evaluate_all, HIGH))
-
-
-def test_nothing_overlaps_or_is_cut(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#dataset").page
-    page.wait_for_selector(".rows-table tr[data-row]")
-    boxes = page.locator(".rows-table td:nth-child(2)").evaluate_all(
-        "(cells) => cells.map((c) => [c, c.firstElementChild].map((e) => e.getBoundingClientRect().right))"
-    )
-    assert all(chips <= cell + 0.5 for cell, chips in boxes)
-    page.get_by_label("Go to row").fill("58")
-    page.get_by_role("button", name="Go", exact=True).click()
-    page.locator(".detail h2", has_text="Row 58").wait_for()
-    assert page.locator(".detail .who").count() >= 120
-    assert page.locator(".detail .who").evaluate_all(CUT) == []
 
 
 def test_rows_have_addresses_and_back_returns(address: str, visit: Visit) -> None:
@@ -154,22 +126,6 @@ def test_the_inspector_forgets_the_last_row(address: str, visit: Visit) -> None:
     page.locator("#inspector dl").wait_for(state="detached")
 
 
-ALIGNED = """(table) => [...table.querySelectorAll("tr")].map((row) => [...row.cells].map(
-    (cell) => getComputedStyle(cell).textAlign.replace("start", "left")).join(" "))"""
-TOPS = "(all) => all.map((one) => one.getBoundingClientRect().top)"
-
-
-def test_columns_and_charts_are_aligned(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#findings").page
-    page.locator(".overview").wait_for()
-    assert len({*page.locator(".overview table").evaluate(ALIGNED)}) == 1  # names stand above their numbers
-    page.get_by_role("tab", name="Dataset").click()
-    page.locator(".chart").nth(1).wait_for()
-    assert len({*page.locator(".chart figcaption").evaluate_all(TOPS)}) == 1
-    style = "(chosen) => [getComputedStyle(chosen).borderLeftStyle, chosen.getBoundingClientRect().width >= 150]"
-    assert page.get_by_label("Rows of a finding").evaluate(style) == ["solid", True]
-
-
 def test_a_long_name_fits_a_telephone(tokenizer_dir: Path, tmp_path: Path, visit: Visit) -> None:
     """It made the page wider than the window, and the header so high that it covered the beginning of a row."""
     renderers = RendererList([str(tokenizer_dir)])
@@ -181,17 +137,6 @@ def test_a_long_name_fits_a_telephone(tokenizer_dir: Path, tmp_path: Path, visit
         until(lambda: 0 <= heading.bounding_box()["y"] < NARROW["height"] / 2)
         assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
         until(lambda: heading.evaluate(ON_TOP))
-
-
-def test_the_skip_link_stays_in_the_view(address: str, visit: Visit) -> None:
-    """Its address named no view, so it opened another one."""
-    page = visit(f"{address}/#mask").page
-    page.locator(".t.trained").first.wait_for()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "view"
-    assert page.url.endswith("#mask")
-    assert page.get_by_role("tab", name="Mask").get_attribute("aria-selected") == "true"
 
 
 def test_back_keeps_the_search(address: str, visit: Visit) -> None:
@@ -252,21 +197,6 @@ def test_a_list_is_one_stop_of_tab(address: str, visit: Visit) -> None:
     assert page.evaluate("document.activeElement.dataset.row") == "1"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('.detail') !== null")
-
-
-def test_drawings_follow_the_colours(address: str, visit: Visit) -> None:
-    """When the system changes between light and dark, also of a view that is not shown then."""
-    page = visit(f"{address}/#mask").page
-    page.locator("canvas.ribbon").wait_for()
-    colour = "() => [...document.querySelector('canvas.ribbon').getContext('2d').getImageData(2, 4, 1, 1).data].join()"
-    until(lambda: not page.evaluate(colour).endswith(",0"))
-    before = page.evaluate(colour)
-    page.emulate_media(color_scheme="dark")
-    until(lambda: page.evaluate(colour) != before)
-    page.get_by_role("tab", name="Findings").click()
-    page.emulate_media(color_scheme="light")
-    page.get_by_role("tab", name="Mask").click()
-    until(lambda: page.evaluate(colour) == before)
 
 
 def test_findings_link(address: str, visit: Visit) -> None:
@@ -337,30 +267,6 @@ def test_long_findings_fit_a_telephone(tokenizer_dir: Path, tmp_path: Path, visi
         page.close()
 
 
-def test_characters_have_no_bar_beside_tokens(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#formats").page
-    page.wait_for_selector('[data-renderer="chatml@"] .t')
-    page.wait_for_selector(".overhead tbody tr:nth-child(3)")
-    rows = page.locator(".overhead tbody tr").evaluate_all(
-        "(rows) => rows.map((r) => [r.children[2].textContent.endsWith('ch'), r.querySelector('.body').offsetWidth])"
-    )
-    assert all((width == 0) == characters for characters, width in rows)
-
-
-def test_a_giant_does_not_flatten_the_histogram() -> None:
-    """All usual rows are told apart, and the largest is named."""
-    import numpy as np
-
-    usual = np.arange(1, 60, dtype=np.float64) * 100
-    alone = _histogram(usual, None)
-    assert (alone.edges[-1], alone.most) == (5900, 5900)
-    held = _histogram(np.append(usual, 1e6), None)
-    assert held.most == 1e6
-    assert held.edges[-1] < 10_000
-    assert sum(held.counts) == 60
-    assert sum(count > 0 for count in held.counts) > 20
-
-
 def test_keys_are_explained(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset").page
     page.wait_for_selector(".rows-table tr[data-row]")
@@ -405,13 +311,6 @@ def test_packed_rows_are_blocks_of_attention(address: str, visit: Visit) -> None
     assert painted == [True, False], "what comes later is not seen"
     assert page.locator(".training .who").count() >= parts
     assert page.locator(".training .who").evaluate_all(CUT) == []
-
-
-def test_the_verdict_of_drift_has_room_on_a_telephone(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#drift").page
-    page.set_viewport_size(NARROW)
-    page.locator(".verdict.differ").wait_for()
-    assert page.locator(".verdict").evaluate("(e) => e.offsetWidth") > 240
 
 
 def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Path, visit: Visit) -> None:
@@ -481,14 +380,6 @@ PLACES |= {view: view for view in ("drift", "findings")}
 READY = {"formats": ".overhead td", "mask": ".t.trained", "rows": ".detail .t", "training": ".training .t.padding"}
 READY |= {"drift": ".verdict", "findings": ".finding"}
 COLOUR_RULES = ["color-contrast", "link-in-text-block"]
-
-
-def test_only_colours_differ_in_the_dark() -> None:
-    """So only rules about colours can find something there that they do not find in the light."""
-    style = (STATIC / "style.css").read_text()
-    dark = re.findall(r"@media [^{]*dark[^{]*\{\s*:root \{([^}]*)\}\s*\}", style)
-    assert len(dark) == style.count("prefers-color-scheme") == 1
-    assert re.fullmatch(r"(\s*--[\w-]+: #[0-9a-f]{6};)+\s*", dark[0])
 
 
 @pytest.mark.parametrize("view", PLACES)
