@@ -29,7 +29,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,26 +89,20 @@ class Fault:
 
 @dataclass
 class Request:
-    """One request as it came in (path without quoting), and what became of it: status and bytes of body sent."""
+    """One request as it came in (path without quoting), and the status of its answer."""
 
     method: str
     path: str
     query: str
     range: str | None
     status: int | None = None
-    sent: int = 0
 
 
 class Hub:
-    """Serves `repositories` until it is stopped; tests may change the public attributes while it runs.
+    """Serves `repositories` until it is stopped; tests may change the public attributes while it runs."""
 
-    `redirects` are former names of repositories (HTTP 307); `page` is how many entries a listing gives at once.
-    """
-
-    def __init__(
-        self, repositories: Mapping[str, Repository], *, redirects: Mapping[str, str] | None = None, page: int = 1000
-    ) -> None:
-        self.repositories, self.redirects, self.page = dict(repositories), dict(redirects or {}), page
+    def __init__(self, repositories: Mapping[str, Repository]) -> None:
+        self.repositories = dict(repositories)
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.errors: list[BaseException] = []
@@ -240,7 +234,6 @@ class _Handler(BaseHTTPRequestHandler):
         for start in range(0, len(body), CHUNK):
             self.server.hub.stopping.wait(fault.pause)
             self.wfile.write(body[start : start + CHUNK])
-            request.sent += len(body[start : start + CHUNK])
         self.close_connection |= fault.drop_after is not None
         if fault.reset:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -254,9 +247,6 @@ def _answer(hub: Hub, target: str, form: bytes) -> Reply:
     if match is None or bool(match["api"]) == (match["verb"] == "resolve"):
         return _error(404, "", "Sorry, we can't find the page you are looking for.")
     name, revision, path = unquote(match["repo"]), unquote(match["revision"] or "main"), unquote(match["path"] or "")
-    if name in hub.redirects:
-        location = target.replace(f"datasets/{match['repo']}", f"datasets/{quote(hub.redirects[name])}", 1)
-        return 307, {"Location": location}, f"Temporary Redirect. Redirecting to {location}".encode()
     if name not in hub.repositories:
         return _error(401, "RepoNotFound", "Invalid username or password.")  # as the hub tells the anonymous
     commit = hub.repositories[name].commit(revision)
@@ -269,7 +259,7 @@ def _answer(hub: Hub, target: str, form: bytes) -> Reply:
         etag = hashlib.sha256(files[path]).hexdigest() if _is_lfs(path) else _oid(files[path])
         return 200, {"X-Repo-Commit": sha, "ETag": f'"{etag}"', "Accept-Ranges": "bytes"}, files[path]
     if match["verb"] == "tree":
-        return _tree(hub, target, _entries(files), path)
+        return _tree(target, _entries(files), path)
     if match["verb"] == "paths-info":
         return _json([entry for entry in _entries(files) if entry["path"] in parse_qs(form.decode())["paths"]])
     siblings = [{"rfilename": path} for path in sorted(files)]
@@ -279,8 +269,8 @@ def _answer(hub: Hub, target: str, form: bytes) -> Reply:
     return _json({key: info[key] for key in info if key in ("_id", "id", *wanted)})
 
 
-def _tree(hub: Hub, target: str, entries: list[Row], folder: str) -> Reply:
-    """One page of what is in a folder, directories first, with a link to the next page."""
+def _tree(target: str, entries: list[Row], folder: str) -> Reply:
+    """What is in a folder, directories first."""
     if folder and (folder, "directory") not in [(entry["path"], entry["type"]) for entry in entries]:
         return _error(404, "EntryNotFound", f"{folder} does not exist")
     url, prefix = urlsplit(target), folder + "/" if folder else ""
@@ -288,11 +278,7 @@ def _tree(hub: Hub, target: str, entries: list[Row], folder: str) -> Reply:
     below = [entry for entry in entries if entry["path"].startswith(prefix)]
     if query.get("recursive", "").lower() != "true":
         below = [entry for entry in below if "/" not in entry["path"][len(prefix) :]]
-    start = int(query.get("cursor", 0))
-    end = start + hub.page
-    rest = re.sub(r"&?cursor=\d+", "", url.query)
-    link = {"Link": f'<{hub.url}{url.path}?{rest}&cursor={end}>; rel="next"'} if end < len(below) else {}
-    return _json(below[start:end], link)
+    return _json(below)
 
 
 def _entries(files: Mapping[str, bytes]) -> list[Row]:
@@ -377,15 +363,6 @@ def card(configs: Mapping[str, Mapping[str, str]] | None = None, **metadata: Any
         metadata["configs"] = [{"config_name": name, "data_files": files} for name, files in listed.items()]
     lines = "".join(f"{key}: {json.dumps(value, indent=1)}\n" for key, value in metadata.items())
     return f"---\n{lines}---\n# A data set card\n".encode()
-
-
-def read_rows(files: Mapping[str, bytes], pattern: str) -> list[Row]:
-    """The rows of all files that fit `pattern`, in the order of their names; reads without the hub libraries."""
-    found = [files[path] for path in sorted(files) if fnmatchcase(path, pattern)]
-    assert found, f"{pattern} fits none of {sorted(files)}"
-    if pattern.endswith(".jsonl"):
-        return [json.loads(line) for data in found for line in data.splitlines()]
-    return [row for data in found for row in pq.read_table(io.BytesIO(data)).to_pylist()]
 
 
 def truncated(files: Mapping[str, bytes], path: str, *, keep: float = 0.6) -> Files:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-IGNORE = -100
-
 
 def mask_reference(ids: list[int], sys_id: int, usr_id: int, asst_id: int, eot_id: int) -> list[bool]:
     """The scanning rule of the sentinels' format, one token at a time."""

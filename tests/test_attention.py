@@ -124,15 +124,6 @@ def test_packed_episodes_are_as_alone(model: Transformer, batch: Batch) -> None:
     assert differs(model, batch, logits) < 1e-12
 
 
-def test_without_segments_or_positions_they_are_not(model: Transformer, batch: Batch) -> None:
-    """The test above can fail."""
-    one_segment = masked(block_diagonal_mask(torch.ones_like(batch.segments)))
-    assert differs(model, batch, model(batch.x, batch.positions, one_segment)) > 1e-3
-    running_on = torch.arange(T).expand(len(PIECES), T)
-    own_segments = masked(block_diagonal_mask(batch.segments))
-    assert differs(model, batch, model(batch.x, running_on, own_segments)) > 1e-3
-
-
 def test_packed_episodes_are_as_alone_through_flex_attention(model: Transformer, batch: Batch) -> None:
     """Not compiled, on the CPU; torch has it from 2.5 on."""
     flex = pytest.importorskip("torch.nn.attention.flex_attention")

@@ -158,10 +158,3 @@ def test_one_line_or_it_works(niels: Niels, manifest: str, command: str) -> None
             raise AssertionError(case) from error
         errors = [line for line in result.err.splitlines() if line.startswith("error:")]
         assert (result.code, len(errors)) in ((0, 0), (DATA, 1), (FOUND, 0)), f"{case}: {result}"
-
-
-def test_every_edit_is_an_edit() -> None:
-    whole = {"a": {"b": 1}, "c": 2}
-    assert list(places(whole)) == [("a",), ("a", "b"), ("c",)]
-    assert edited(whole, ("a", "b"), MISSING) == {"a": {}, "c": 2}
-    assert edited(whole, ("c",), [1]) == {"a": {"b": 1}, "c": [1]}

@@ -58,14 +58,6 @@ def arguments_of(chat: Conversation) -> Any:
     return chat.messages[1]["tool_calls"][0]["function"]["arguments"]
 
 
-def test_arrow_does_invent_nulls(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "raw.parquet")
-    raw = parquet.read_table(tmp_path / "raw.parquet").to_pylist()[0]
-
-    assert raw["messages"][1]["tool_calls"][0]["function"]["arguments"]["query"] is None
-    assert raw["tools"][0]["function"]["parameters"]["properties"]["query"] is None
-
-
 def test_parquet_rows_are_as_they_were_written(tmp_path: Path) -> None:
     """Also in nested arguments, in their lists, and in the tools' schemas."""
     read = read_back(tmp_path, ROWS)
