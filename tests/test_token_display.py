@@ -9,7 +9,6 @@ import pty
 import re
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +22,12 @@ from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.errors import UsageError
-from niels_gpt.format.display import BatchView, rows_of_batch
+from niels_gpt.format.display import BatchView
 from niels_gpt.token_display import (
     CONTEXT,
-    KINDS,
-    TRAINED,
     TokenRow,
     TokenSpelling,
     notebook_html,
-    spelling_of,
     terminal_text,
     weighted_row,
     whole,
@@ -139,18 +135,6 @@ def test_what_is_no_batch_is_refused() -> None:
             BatchView.of(wrong)
 
 
-@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 1 << 30))
-def test_rows_of_a_batch_hold_inputs_and_the_last_target(B: int, T: int, seed: int) -> None:
-    drawn = np.random.default_rng(seed)
-    tokens, weights = drawn.integers(0, 99, (B, T + 1)), drawn.random((B, T)).round()
-    lengths = drawn.integers(0, T + 2, B)
-    for row, shown in enumerate(rows_of_batch(tokens[:, :-1], tokens[:, 1:], weights, lengths=lengths)):
-        assert shown.ids.tolist() == tokens[row, : lengths[row]].tolist()
-        expected = [False, *(weights[row] > 0).tolist()][: lengths[row]]
-        assert (shown.kinds == TRAINED).tolist() == expected
-        assert len(shown.ids) + shown.n_padding == T + 1
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 12))
 def test_a_preview_is_a_prefix_and_says_how_much_is_left_out(sizes: list[int], most: int) -> None:
     rows = [weighted_row(np.arange(size) + 100 * at, np.ones(size)) for at, size in enumerate(sizes)]
@@ -224,30 +208,6 @@ def test_a_renderer_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None
     page = made._repr_html_()
     assert page.startswith("<div>&lt;Qwen3Renderer for ")
     assert {span[0] for span in SPAN.findall(page)} >= {"trained", "context", "scaffold"}
-
-
-def test_spellings() -> None:
-    class Decodes:
-        def __call__(self, text: str) -> list[int]:
-            raise AssertionError(text)
-
-        def decode(self, ids: list[int]) -> str:
-            return "".join(map(word, ids))
-
-    spelling = spelling_of(Decodes())
-    assert spelling is not None
-    assert spelling(3) == "<w3>"
-    assert spelling_of(None) is None
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_texts_begin_where_segments_change(segments: list[int]) -> None:
-    row: TokenRow = weighted_row(np.arange(len(segments)), np.zeros(len(segments)), np.array(segments))
-    parts = [segments[part] for part in row.texts()]
-    assert [token for part in parts for token in part] == segments
-    assert all(len(set(part)) == 1 for part in parts)
-    assert all(before[0] != after[0] for before, after in pairwise(parts))
-    assert {KINDS[kind] for kind in row.kinds} == {KINDS[CONTEXT]}
 
 
 def test_characters_of_several_tokens() -> None:

@@ -15,8 +15,8 @@ from niels_gpt.doctor import diagnose
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layouts.inference import infer_layout
 from niels_gpt.doctor.layouts.layout import Layout, sentinel_layout
-from niels_gpt.doctor.layouts.turns import occurrences, rows_of, turns_of
-from niels_gpt.doctor.rows import ASSISTANT, counts_in, covered
+from niels_gpt.doctor.layouts.turns import rows_of, turns_of
+from niels_gpt.doctor.rows import ASSISTANT, covered
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
@@ -75,29 +75,6 @@ def test_odd_conversations_of_another_tool_are_no_error(family: str) -> None:
     report = diagnose(rows, renderer=renderer_of(family))
     assert report.rules("error") == []
     assert not {"mask-holes", "header-trained", "supplied-trained", "tail-trained"} & set(report.rules())
-
-
-spans = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6)
-
-
-@given(spans)
-def test_covered_is_the_union_of_spans(given_spans: list[tuple[int, int]]) -> None:
-    starts, stops = (np.array([span[side] for span in given_spans], dtype=np.int64) for side in (0, 1))
-    wanted = [any(low <= at < high for low, high in given_spans) for at in range(12)]
-    assert covered(starts, stops, 12).tolist() == wanted
-
-
-@given(st.lists(st.booleans(), min_size=12, max_size=12), spans)
-def test_counts_in_counts(values: list[bool], given_spans: list[tuple[int, int]]) -> None:
-    starts, stops = (np.array([span[side] for span in given_spans], dtype=np.int64) for side in (0, 1))
-    wanted = [sum(values[low:high]) for low, high in given_spans]
-    assert counts_in(np.array(values), starts, stops).tolist() == wanted
-
-
-@given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(0, 2), min_size=1, max_size=3))
-def test_occurrences_are_those_of_a_slow_search(ids: list[int], wanted: list[int]) -> None:
-    slow = [at for at in range(len(ids) - len(wanted) + 1) if ids[at : at + len(wanted)] == wanted]
-    assert occurrences(np.array(ids, dtype=np.int64), wanted).tolist() == slow
 
 
 def slow_turns(ids: list[int]) -> list[tuple[int, int, int, int]]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("tokenizers")
 
-import niels_gpt
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.doctor import diagnose
@@ -63,40 +60,3 @@ def test_segments_are_encoded_by_the_tokenizer_that_lies_there_now(tmp_path: Pat
         made.append(attribute_text_segments(str(place), [("the quick brown fox", True)]))
         assert made[-1] == attribute_text_segments(renderer_of(family).encoder, [("the quick brown fox", True)])
     assert made[0] != made[1]
-
-
-# Functions whose results are kept for the whole process, and what their arguments are: none is a path.
-KEPT = {
-    "format/packing.py:_counted": "a number",
-    "episodes/order/schedule.py:_block": "numbers",
-    "episodes/order/schedule.py:_windows_of": "a schedule, whose arrays are in memory, and a number",
-    "scale/process_pool.py:unpickled_job": "a pickled task of a worker process, which lives as long as one build",
-    "renderers/encode.py:_encoder_of": "a tokenizer object",
-    "explorer/byte_pattern.py:_one_of": "a character",
-}
-
-
-def kept_by(tree: ast.Module) -> set[str]:
-    """Functions at a module's top level that take something and keep what they returned for it."""
-    found = set()
-    for node in tree.body:
-        if (
-            isinstance(node, ast.FunctionDef)
-            and node.args.args
-            and any("cache" in ast.unparse(one) for one in node.decorator_list)
-        ):
-            found.add(node.name)
-        if isinstance(node, ast.Assign) and any(name in ast.unparse(node.value) for name in ("cache(", "lru_cache(")):
-            found.update(ast.unparse(target) for target in node.targets)
-    return found
-
-
-def test_no_function_keeps_what_it_read_under_a_path_for_the_whole_process() -> None:
-    package = Path(niels_gpt.__file__).parent
-    kept: dict[str, Any] = {}
-    for file in sorted(package.rglob("*.py")):
-        name = str(file.relative_to(package))
-        if name.startswith("renderers/") and name != "renderers/encode.py":
-            continue  # tools, texts and templates by value: no function there is given a path
-        kept |= {f"{name}:{function}": None for function in kept_by(ast.parse(file.read_text(encoding="utf-8")))}
-    assert set(kept) <= set(KEPT), "does it take a path? then keep the result in an object that ends with its use"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
-from niels_gpt.explorer.token_columns import MODES, TokenTable, edges, runs_of, spelled
+from niels_gpt.explorer.token_columns import MODES, TokenTable, edges
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import loss_weights
@@ -30,30 +29,6 @@ CHAT: list[Any] = [
     {"role": "user", "content": "And tomorrow?"},
     {"role": "assistant", "content": "No.", "weight": 0.5},
 ]
-
-
-@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 3)), max_size=40))
-def test_runs_say_what_every_token_is(facts: list[tuple[int, int]]) -> None:
-    groups, flags = np.array(facts, np.int64).reshape(-1, 2).T
-    back: list[tuple[int, int]] = []
-    for stop, group, held in runs_of(groups, flags):
-        back += [(group, held)] * (stop - len(back))
-    assert back == facts
-
-
-@given(st.lists(st.booleans(), max_size=40))
-def test_edges_say_which_are_true(flags: list[bool]) -> None:
-    found = edges(np.array(flags, np.bool_))
-    back = [False] * len(flags)
-    for start, stop in zip(found[::2], found[1::2], strict=True):
-        back[start:stop] = [True] * (stop - start)
-    assert back == flags
-
-
-def test_half_characters_are_spelled() -> None:
-    texts, half = spelled([b"a", "é".encode(), b"\xe4\xbd", b"a"])
-    assert texts == ["a", "é", "\\xe4\\xbd", "a"]
-    assert half.tolist() == [False, False, True, False]
 
 
 def _table(texts: list[str], tokenizer: str = "", ids: list[int] | None = None) -> TokenTable:
