@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 
@@ -42,27 +41,6 @@ def test_a_version_that_does_not_fit(found: str, fits: bool, monkeypatch: pytest
         return
     with pytest.raises(UsageError, match=rf"transformers {found} is installed; this needs 5 or newer: pip install"):
         extras.check_library("transformers")
-
-
-@pytest.mark.parametrize(
-    ("found", "error"), [("2.6.0", None), ("2.1.0", "torch 2.1.0 is"), (None, "torch is installed")]
-)
-def test_a_library_without_metadata(found: str | None, error: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that was built from source and put on the path: it says its version itself, or not at all."""
-
-    def no_metadata(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    module = ModuleType("torch")
-    if found is not None:
-        module.__version__ = found  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch", module)
-    monkeypatch.setattr(extras, "version", no_metadata)
-    if error is None:
-        extras.check_library("torch")
-        return
-    with pytest.raises(UsageError, match=rf"{error}.*; this needs 2.2 or newer: pip install --upgrade"):
-        extras.check_library("torch")
 
 
 def test_a_directory_of_the_same_name_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

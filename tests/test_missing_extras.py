@@ -41,15 +41,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     [
         ("pyarrow", "hub", "episodes build chats.parquet --out out --tokenizer TOKENIZER"),
         ("pyarrow", "hub", "cache build-sft chats.jsonl.zst --out out --tokenizer TOKENIZER"),
-        ("pyarrow", "hub", "preferences build chats.parquet --out out --tokenizer TOKENIZER"),
         ("s3fs", "s3", "episodes build s3://bucket/chats.jsonl --out out --tokenizer TOKENIZER"),
         ("fsspec", "remote", "episodes build memory://chats.jsonl --out out --tokenizer TOKENIZER"),
         ("huggingface_hub", "hub", "episodes build hf://datasets/a/b --out out --tokenizer TOKENIZER"),
         ("huggingface_hub", "hub", "fetch hf://datasets/a/b --out out"),
         ("pyarrow", "hub", "build exports.toml"),
-        ("pyarrow", "hub", "build exports.toml --dry-run"),
         ("rensa", "dedup", "build near.toml"),
-        ("rensa", "dedup", "build near.toml --dry-run"),
         ("pyarrow", "hub", "export missing --to trl --out out"),
     ],
 )

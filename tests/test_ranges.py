@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 import types
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -16,22 +14,18 @@ import pytest
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.cache.build_all import Settings, plan
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cli.main import COMMANDS, app
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.episodes.verify import verify_dataset
-from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.example_view import view_episode, view_example
 from niels_gpt.export.run import export
 from niels_gpt.imports.run import import_episodes
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
-from niels_gpt.sources.chat_files import nth_conversation
 from niels_gpt.sources.hub_corpora import FineWebEdu
-from niels_gpt.sources.oasst1 import OpenAssistant, threads
+from niels_gpt.sources.oasst1 import OpenAssistant
 from niels_gpt.tokenizer.training import train_tokenizer
 from tests.conftest import FakeTokenizer
 
@@ -161,23 +155,16 @@ FUNCTIONS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (planned, ("max_messages", "max_bad_rows", "threads")),
     (examined, ("sample", "seed", "max_length", "workers", "evidence")),
     (lambda **given: pack_episodes("nowhere", "out", **({"block_size": 8} | given)), ("block_size", "shard_bytes")),
-    (lambda **given: EpisodeWriter(Path("out"), "train", **given), ("shard_bytes",)),
     (lambda **given: list(verify_dataset(Path("nowhere"), **given)), ("vocab_size",)),
     (lambda **given: export("nowhere", "hf", "out", **given), ("limit", "max_length", "shuffle", "shard_tokens")),
     (lambda **given: import_episodes("nowhere", "hf", "out", **given), ("eos_id", "vocab_size", "shard_bytes")),
     (lambda **given: train_tokenizer([], "out", **given), ("vocab_size", "character_coverage", "max_lines", "seed")),
-    (lambda **given: LocalRunner(**given), ("workers", "timeout")),
-    (lambda **given: UnitExecutor(LocalRunner(), **given), ("slice_bytes",)),
     (FineWebEdu, ("seed", "shuffle_buffer")),
     (OpenAssistant, ("max_messages",)),
-    (lambda **given: list(threads([], "r", english_only=True, **given)), ("max_messages",)),
-    (lambda seed: ValidationSplit(0.5, seed), ("seed",)),
-    (lambda shuffle_buffer: list(shuffled([], shuffle_buffer, 0)), ("shuffle_buffer",)),
-    (lambda number: nth_conversation("nowhere", number), ("number",)),
     (lambda **given: view_example(Path("nowhere"), 0, **given), ("T",)),
     (lambda **given: view_episode(Path("nowhere"), 0, **given), ("T",)),
 ]
-FRACTIONS = ("val_frac", "character_coverage", "timeout")
+FRACTIONS = ("val_frac", "character_coverage")
 ARGUMENTS = [(function, name) for function, names in FUNCTIONS for name in names]
 
 
@@ -193,14 +180,6 @@ def test_the_functions_behind_the_options_refuse_the_same(
         with pytest.raises(UsageError, match=r"is .*; expected (at least|at most|0 or more|a (whole )?number)"):
             function(**{name: value})
     assert not list(tmp_path.iterdir())
-
-
-def test_a_negative_number_of_messages_is_a_usage_error_of_the_command(tmp_path: Path) -> None:
-    """`path[:-1]` cut the last message of every thread, without a word."""
-    line = ["-m", "niels_gpt.cache.cli", "build-all", "--cache-dir", tmp_path / "cache", "--max-messages", "-1"]
-    done = subprocess.run([sys.executable, *map(str, line)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "error: --max-messages is -1; expected at least 2\n")
-    assert not (tmp_path / "cache").exists()
 
 
 def test_what_is_in_range_passes_and_long_values_are_not_shown() -> None:

@@ -87,22 +87,6 @@ def test_a_megatron_prefix_that_is_not_there(ask: Ask) -> None:
     assert (code, "data/missing: no such file or directory; check the path" in error) == (3, True), error
 
 
-def test_a_name_that_is_too_long(ask: Ask) -> None:
-    code, error = ask("cache", "info", "x" * 300)
-    assert (code, "File name too long; give a shorter path" in error) == (3, True), error
-
-
-def test_an_error_of_the_system_does_not_repeat_a_whole_path(capsys: pytest.CaptureFixture[str]) -> None:
-    def opened() -> None:
-        Path(f"ftp:/me:secret@host/{'x' * 100_000}").read_bytes()
-
-    with pytest.raises(SystemExit) as ended:
-        run(opened)
-    said = capsys.readouterr().err
-    assert (ended.value.code, len(said) < 2200, "File name too long" in said) == (3, True, True), said[:200]
-    assert "secret" not in said
-
-
 @pytest.mark.parametrize(
     ("name", "to", "command"),
     [
