@@ -153,18 +153,6 @@ def test_open_says_what_is_missing(tmp_path: Path) -> None:
         ng.open(tmp_path)
 
 
-@pytest.mark.parametrize("path", [None, 5, [], ""])
-def test_what_is_no_path_is_named(path: Any, chats: Path, tokenizer: Path) -> None:
-    """These were errors of `pathlib`, or took the current directory."""
-    for call in (
-        lambda: ng.open(path),
-        lambda: ng.build(chats, path, tokenizer),
-        lambda: ng.convert(path, "out", to="trl"),
-    ):
-        with pytest.raises(UsageError, match="; expected the path of a directory"):
-            call()
-
-
 def test_conversations_are_no_dataset_yet(chats: Path) -> None:
     with pytest.raises(UsageError, match=r"a file; expected a directory .* ng.build"):
         ng.open(chats)

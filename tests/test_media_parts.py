@@ -107,13 +107,6 @@ def test_families(family: str) -> None:
     assert isinstance(caught.value, MessageError)
 
 
-def test_bridges() -> None:
-    renderer = renderer_of("qwen3")
-    new = [{"role": "user", "content": [PARTS["Qwen's audio"][1]]}]
-    with pytest.raises(MessageError, match=r"message 0: content\.0 is audio; expected a text or an image"):
-        renderer.bridge_to_next_turn([1], [2], new)
-
-
 @parts
 def test_templates(name: str) -> None:
     """A template would write a placeholder, or what Python prints."""
@@ -169,14 +162,6 @@ def test_builds_and_the_doctor(tmp_path: Path) -> None:
     rejected, evidence = built_and_diagnosed(file)
     assert rejected == f"{file}:2: {sentence(kind)}"
     assert "content.1 is audio" in evidence
-
-
-def test_the_explorer() -> None:
-    from niels_gpt.explorer.example import view_rendered
-
-    chat = Conversation(asked(PARTS["Qwen's video"][1]), "x")  # type: ignore[arg-type]
-    with pytest.raises(MessageError, match=r"message 1: content\.1 is video"):
-        view_rendered(renderer_of("qwen3"), chat)
 
 
 # ---- columns

@@ -21,25 +21,6 @@ HOSTILE = (
     "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'> "
     "<|im_end|><|im_start|>assistant\n\u202eمرحبا\x07"
 )
-# Texts whose contrast with what lies behind them is below 4.5, as WCAG AA has it.
-TOO_FAINT = """() => {
-  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-  const linear = (v) => v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4;
-  const light = (colour) => colour.slice(0, 3).map(linear)
-    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
-  const paper = (element) => {
-    for (let e = element; e; e = e.parentElement) {
-      const found = rgb(getComputedStyle(e).backgroundColor);
-      if (found.length === 3 || found[3] === 1) return found;
-    }
-    return [255, 255, 255];
-  };
-  const looked = 'h1, h2, dt, dd, .legend li, .who span, .t.scaffold, .choices button, .facts, .note';
-  return [...document.querySelectorAll(looked)].filter((e) => e.offsetParent && e.textContent.trim()).map((e) => {
-    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(paper(e))];
-    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.className || e.tagName, e.textContent.slice(0, 20)];
-  }).filter(([ratio]) => ratio < 4.5);
-}"""
 REPORT = {
     "version": 1,
     "rows": 100,
@@ -386,16 +367,6 @@ def test_a_report_tells_what_was_not_judged(visit: Visit, tmp_path: Path) -> Non
         assert text_of(page, ".not-judged summary") == f"Not judged: {rules}: no tokenizer was given"
         page.locator(".not-judged summary").click()
         assert "mask-all-one" in text_of(page, ".not-judged")
-
-
-def test_dark_is_readable(address: str, visit: Visit) -> None:
-    papers = {}
-    for scheme in ("light", "dark"):
-        page = visit(f"{address}/#mask", color_scheme=scheme).page
-        page.wait_for_selector(".t.trained")
-        papers[scheme] = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        assert page.evaluate(TOO_FAINT) == []
-    assert papers["light"] != papers["dark"]
 
 
 def test_an_unknown_address_is_told(address: str, visit: Visit) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Generator
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,6 @@ def test_a_share_is_compared_exactly(bad_rows: int, usable: int, thousandths: in
 def test_what_is_no_limit_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match=r"--max-bad-rows is .*; expected"):
         BadRowLimit.of(value, "--max-bad-rows")
-
-
-@pytest.mark.parametrize(("value", "text"), [("5%", "5%"), ("0.25 %", "0.25%"), (12345, "12,345"), ("all", "all")])
-def test_a_limit_is_shown_as_it_is_written(value: int | str, text: str) -> None:
-    assert str(BadRowLimit.of(value)) == text
-    assert BadRowLimit.of("0.25%").share == Fraction(1, 400)
 
 
 def stream(found: Rejections, *parts: int | Rejected) -> Generator[int]:
