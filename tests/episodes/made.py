@@ -117,7 +117,7 @@ def one_line(error: BaseException) -> str:
     return str(error)
 
 
-def batches_by_get_batch(opened: GPTEpisodeDataLoader, n: int, split: str = "train") -> Iterator[tuple[Any, ...]]:
+def batches_by_get_batch(opened: GPTEpisodeDataLoader, n: int) -> Iterator[tuple[Any, ...]]:
     """`n` batches as lists."""
     for _ in range(n):
-        yield tuple(tensor.tolist() for tensor in opened.get_batch(split))
+        yield tuple(tensor.tolist() for tensor in opened.get_batch())

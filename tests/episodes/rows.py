@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,8 +87,3 @@ def assert_all_equal(found: Sequence[EpisodeBatch], expected: Sequence[EpisodeBa
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert_equal(one, other)
-
-
-def proportions(counts: Mapping[str, int]) -> dict[str, float]:
-    total = sum(counts.values())
-    return {name: count / total for name, count in counts.items()}

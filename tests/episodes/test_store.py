@@ -299,8 +299,8 @@ print(hash(repr([as_lists(loader.next_batch()) for _ in range(60)])), flush=True
 """
 
 
-def child(store: FileServer, tmp_path: Path, seed: int, room: int = 2 * ROOM) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", CHILD, f"{store.url}/chats", str(tmp_path / "cache"), str(room), str(seed)]
+def child(store: FileServer, tmp_path: Path, seed: int) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", CHILD, f"{store.url}/chats", str(tmp_path / "cache"), str(2 * ROOM), str(seed)]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"}
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -31,8 +30,8 @@ T, PAD = 5, 999
 Row = tuple[list[int], list[int], list[float]]
 
 
-def shards_of(cache: Path, split: str = "train") -> list[list[int]]:
-    return [np.fromfile(path, "<u2").tolist() for path in sorted((cache / split).glob("shard_*.bin"))]
+def shards_of(cache: Path) -> list[list[int]]:
+    return [np.fromfile(path, "<u2").tolist() for path in sorted((cache / "train").glob("shard_*.bin"))]
 
 
 def reference(shards: list[list[int]], length: int = T) -> list[Row]:
@@ -85,23 +84,6 @@ def test_an_epoch_has_every_window_once(cache: Path) -> None:
     assert sorted(shuffled) == sorted(expected)
     with pytest.raises(CacheError, match=r"web/val: no shard_\*\.bin; this dataset has no val split"):
         opened.next_batch("val")
-
-
-def test_windows_are_called_windows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "niels_gpt.episodes")
-    cache = by_another_program(tmp_path / "web", [[*range(40)]])
-    (cache / "val").mkdir()
-    np.arange(9, dtype="<u2").tofile(cache / "val" / "shard_00000.bin")
-    opened = loader(cache, config={"batch_size": 3, "use_loss_mask": False})
-    assert repr(opened) == "<WindowLoader: batches of 3 x 5; train 8 windows, val 2 windows>"
-    assert repr(opened.next_batch()) == "<WindowBatch: 3 x 5, 18 tokens, 15 trained, 3 windows, on cpu>"
-    opened.next_batch("val")
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines[0] == "[WindowLoader] split=train windows=8 tokens=40"
-    assert "[WindowLoader] split=val: fewer windows than a batch; the only one is filled with padding" in lines
-    assert "pisode" not in "".join(lines)
-    with pytest.raises(UsageError, match=r"weights name the dataset 'none', which has no rows"):
-        loader(cache, weight_by="dataset", weights={str(cache): 1, "none": 1})
 
 
 def by_another_program(folder: Path, shards: list[list[int]], dtype: str = "<u2") -> Path:

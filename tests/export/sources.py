@@ -86,14 +86,14 @@ def flat(rows: list[Row]) -> tuple[list[int], list[float]]:
     return list(chain(*ids)), list(chain(*weights))
 
 
-def sft_cache(folder: Path, n: int = 20) -> tuple[Path, list[Row]]:
+def sft_cache(folder: Path) -> tuple[Path, list[Row]]:
     """An SFT cache with sentinels, and the rows of its train split."""
     chats = [
         [
             {"role": "user", "content": f"question {number} " + "so " * (number % 4)},
             {"role": "assistant", "content": f"answer {number} " + "yes " * (number % 7)},
         ]
-        for number in range(n)
+        for number in range(20)
     ]
     build_sft_cache(chats, str(folder), tokenizer=FakeTokenizer(), val_frac=0.2, seed=1)
     tokens = np.fromfile(folder / "train_tokens.bin", dtype="<u2").tolist()

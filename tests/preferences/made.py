@@ -43,17 +43,17 @@ def pairs(n: int, seed: int = 0, *, most: int = 12) -> list[dict[str, Any]]:
     ]
 
 
-def labelled(n: int, seed: int = 1) -> list[dict[str, Any]]:
+def labelled(n: int) -> list[dict[str, Any]]:
     """KTO's form."""
-    draw = random.Random(seed)
+    draw = random.Random(1)
     return [
         {"prompt": text(draw, 2, 6), "completion": text(draw, 1, 9), "label": bool(number % 3)} for number in range(n)
     ]
 
 
-def ranked(n: int, seed: int = 2) -> list[dict[str, Any]]:
+def ranked(n: int) -> list[dict[str, Any]]:
     """Nectar's form: a transcript, and 2 to 5 answers with ranks."""
-    draw = random.Random(seed)
+    draw = random.Random(2)
     rows = []
     for _ in range(n):
         ranks = draw.sample(range(1, 6), draw.randint(2, 5))

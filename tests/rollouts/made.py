@@ -21,13 +21,13 @@ def turn(draw: np.random.Generator, prompt: int, completion: int) -> dict[str, A
     }
 
 
-def rows(groups: int, size: int = 4, *, seed: int = 0, version: int = 0, most: int = 9) -> list[dict[str, Any]]:
+def rows(groups: int, size: int = 4, *, seed: int = 0, version: int = 0) -> list[dict[str, Any]]:
     """Arguments of `RolloutWriter.add`, the groups interleaved as an engine finishes them."""
     draw = np.random.default_rng(seed)
     found = [
         {
             "group_id": f"task {number % groups}",
-            "turns": turn(draw, int(draw.integers(1, 6)), int(draw.integers(1, most))),
+            "turns": turn(draw, int(draw.integers(1, 6)), int(draw.integers(1, 9))),
             "reward": float(draw.integers(0, 3)),
             "version": version,
             "metadata": {"number": number},
