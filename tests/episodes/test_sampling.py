@@ -177,20 +177,6 @@ def test_every_round_has_an_order_of_its_own() -> None:
     assert len({tuple(drawn[at : at + 20]) for at in (0, 20, 40)}) == 3
 
 
-def test_groups_of_equal_size_are_not_in_step() -> None:
-    schedule = GroupedRows([Group("a", np.arange(30), 30), Group("b", np.arange(30), 30)], 1, True)
-    # Slots 0 to 29 are the first group's, 30 to 59 the second's; both begin at their draw 0.
-    draws = [schedule.draw(np.arange(first, first + 30), [(30, 0), (30, 0)]).tolist() for first in (0, 30)]
-    assert draws[0] != draws[1]
-
-
-def test_random_rows_are_equally_likely() -> None:
-    """Chi-square over 20 000 draws; 20.5 is the 99.9 % quantile with 5 degrees of freedom."""
-    counts = np.bincount(RandomRows(6, 11).rows(0, 0, 20_000), minlength=6)
-    expected = 20_000 / 6
-    assert ((counts - expected) ** 2 / expected).sum() < 20.5
-
-
 # Shares
 
 
@@ -418,20 +404,6 @@ def test_any_position_directly(seed: int, start: int, n: int) -> None:
     assert ((together >= 0) & (together < 1)).all()
     assert together.tolist() == [uniform(seed, np.array([position]))[0] for position in positions]
     assert uniform(seed, positions[::-1].reshape(1, -1)).tolist() == [together[::-1].tolist()]
-
-
-@pytest.mark.parametrize("what", ["positions", "seeds", "pairs"])
-def test_uniform_is_uniform(what: str) -> None:
-    """100 cells over 40 000 numbers; 148.2 is chi-square's 99.9 % quantile."""
-    if what == "positions":
-        cells = uniform(1, np.arange(40_000)) * 100
-    elif what == "seeds":
-        cells = np.concatenate([uniform(seed, np.array([0])) for seed in range(40_000)]) * 100
-    else:
-        pairs = (uniform(2, np.arange(80_000)) * 10).astype(np.int64).reshape(-1, 2)
-        cells = pairs[:, 0] * 10.0 + pairs[:, 1]
-    counts = np.bincount(cells.astype(np.int64), minlength=100)
-    assert ((counts - 400) ** 2 / 400).sum() < 148.2
 
 
 # Packing plans
