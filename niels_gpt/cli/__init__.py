@@ -19,5 +19,5 @@
     options.py        options that several commands share;  build_options.py: those of commands that build
     paths.py          checks of paths before anything is loaded
     terminal.py       consoles, progress, results, and errors as one line with an exit code
-    app.py            how help pages look;  shell_completion.py: what the shell offers after Tab
+    app.py            how help pages look
 """

@@ -13,7 +13,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from niels_gpt.cli import shell_completion
 from niels_gpt.cli.options import Json
 from niels_gpt.cli.terminal import out, print_json, table_of
 
@@ -51,7 +50,6 @@ def renderers(
             metavar="NAME",
             help="A renderer: list its options.",
             show_default=False,
-            autocompletion=shell_completion.listed_renderers,
         ),
     ] = None,
     as_json: Json = False,
@@ -266,9 +264,7 @@ def _print_formats(title: str, entries: list[dict[str, Any]]) -> None:
 def rules(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RULE", help="A rule: explain it.", show_default=False, autocompletion=shell_completion.rule_names
-        ),
+        typer.Argument(metavar="RULE", help="A rule: explain it.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli import shell_completion
 from niels_gpt.cli.catalogue import print_rules
 from niels_gpt.cli.options import (
     Date,
@@ -58,7 +57,6 @@ class ReportFlags:
             metavar="RULE=REASON",
             help="Accept the findings of a rule (`niels-gpt rules` lists them); repeat for more.",
             rich_help_panel=REPORT,
-            autocompletion=shell_completion.rule_names,
         ),
     ] = None
     fail_on: Annotated[
@@ -169,7 +167,6 @@ class InputFlags:
             help="Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
             "dataset, a tokenizer directory.",
             show_default=False,
-            autocompletion=shell_completion.doctor_sources,
         ),
     ] = None
     other: Annotated[
@@ -233,7 +230,6 @@ def doctor(
         typer.Option(
             metavar="RULE",
             help="Explain a rule, as `niels-gpt rules RULE`.",
-            autocompletion=shell_completion.rule_names,
         ),
     ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="List all rules, as `niels-gpt rules`.")] = False,

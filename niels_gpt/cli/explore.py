@@ -9,7 +9,6 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
-from niels_gpt.cli import shell_completion
 from niels_gpt.cli.options import (
     Date,
     RendererName,
@@ -31,7 +30,6 @@ def explore(
             help="Conversations, preferences, a cache, episodes, rollouts, or a hub dataset.  "
             "\\[default: the families alone]",
             show_default=False,
-            autocompletion=shell_completion.doctor_sources,
         ),
     ] = None,
     tokenizer: Annotated[

@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperCommand
 
 from niels_gpt.cli.app import App, CommandGroup
-from niels_gpt.cli.shell_completion import without_second_words
 from niels_gpt.errors import UsageError
 from niels_gpt.interrupts import interruptible
 from niels_gpt.version import __version__
@@ -188,8 +187,8 @@ class _Commands(CommandGroup):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The commands for the shell; `template` is offered after `doctor`, by the command itself."""
-        return without_second_words(super().shell_complete(ctx, incomplete))
+        """The commands for the shell, without `doctor template`: a shell would take it for two."""
+        return [item for item in super().shell_complete(ctx, incomplete) if " " not in item.value]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that a command line names, imported; the name may be two words."""

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli import shell_completion
 from niels_gpt.cli.paths import EXISTING, IN_HOME, existing, existing_tokenizer
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import UsageError, did_you_mean
@@ -53,10 +52,7 @@ if TYPE_CHECKING:
 
 
 def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
-    """typer settings of an option whose value is one of `names`: the check, and completion in the shell.
-
-    The check raises `UsageError` with the list and the nearest name.
-    """
+    """typer settings of an option whose value is one of `names`: a check that raises `UsageError` with the nearest."""
     known = tuple(names)
 
     def checked(value: str | None) -> str | None:
@@ -65,7 +61,7 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"{flag} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")
         return value
 
-    return {"callback": checked, "autocompletion": shell_completion.of_names(known)}
+    return {"callback": checked}
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -291,7 +287,6 @@ RendererName = Annotated[
         "spm.model is written by its sentinels]",
         show_default=False,
         rich_help_panel=RENDERING,
-        autocompletion=shell_completion.renderer_names,
     ),
 ]
 RendererOption = Annotated[
@@ -302,7 +297,6 @@ RendererOption = Annotated[
         help="An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
         f"variable of the chat template. {VALUE_HELP}; repeat for more.",
         rich_help_panel=RENDERING,
-        autocompletion=shell_completion.renderer_options,
     ),
 ]
 
@@ -400,7 +394,6 @@ class LossFlags:
             help=f"Which tokens are trained: {', '.join(LOSS_PRESETS)}.  \\[default: all_assistant_turns]",
             show_default=False,
             rich_help_panel=RENDERING,
-            autocompletion=shell_completion.of_names(LOSS_PRESETS),
         ),
     ] = None
     tool_bodies: Annotated[

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from niels_gpt.cli.main import COMMANDS
-from niels_gpt.renderers.registry import FAMILIES
 
 PROGRAM = Path(sys.executable).parent / "niels-gpt"
 VARIABLE = "_NIELS_GPT_COMPLETE"
@@ -70,9 +69,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ("typed", "words"),
     [
         ("episodes bu", "episodes build"),
-        ("doctor templ", "doctor template"),
-        ("render x --renderer kimi-k2.", "render x --renderer kimi-k2.5"),
-        ("export x --to megatron-", "export x --to megatron-bridge"),
+        ("render x --rendere", "render x --renderer"),
         ("doctor ch", "doctor chats.jsonl"),
     ],
 )
@@ -83,9 +80,3 @@ def test_tab_in_bash(bash: Any, typed: str, words: str) -> None:
 
 def test_commands_are_offered_by_their_first_words() -> None:
     assert offered("niels-gpt ") == [name for name in COMMANDS if " " not in name]
-
-
-def test_renderers_are_offered_and_the_options_of_the_one_that_is_named() -> None:
-    assert offered("niels-gpt render x --renderer ") == ["auto", *FAMILIES, "template"]
-    assert "enable_thinking=" in offered("niels-gpt render x --renderer qwen3 --renderer-option ")
-    assert "double-bos" in offered("niels-gpt rules d")
