@@ -192,7 +192,7 @@ class PlanWriter:
     """
 
     def __init__(self, file: IO[bytes], n: int, dtype: np.dtype[Any]) -> None:
-        self._n, self._dtype = n, dtype
+        self._dtype = dtype
         self._archive = zipfile.ZipFile(file, "w")
         # The header of an `.npz` member has its length, and the number of rows is known only at the end: so items go to
         # the file directly, and the rows' sizes to a temporary file, from which `offsets` is computed last.

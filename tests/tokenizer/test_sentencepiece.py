@@ -175,5 +175,5 @@ def test_nothing_there(tmp_path: Path, name: str) -> None:
 
 
 def test_the_constructor_says_what_the_system_said(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="absent: reading failed: No such file"):
+    with pytest.raises(StorageError, match="absent: reading the tokenizer failed: No such file"):
         SentencePieceTokenizer(tmp_path / "absent")
