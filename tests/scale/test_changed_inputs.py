@@ -247,7 +247,7 @@ def test_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(EpisodeWriter, "write", changed_first)
     with pytest.raises(ChangedWhileRead, match=REFUSED):
-        import_episodes(place, "npy", tmp_path / "out", eos_id=0)
+        import_episodes(place, "tokens", tmp_path / "out", eos_id=0)
     assert not (tmp_path / "out").exists()
 
 
