@@ -3,8 +3,8 @@
  *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
  *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
  *
- * For each function there is one in Python or numpy with equal results, which is used where the kernel was not built
- * and is the reference in the tests; `niels_gpt/kernel.py` chooses.
+ * For each function there is one in numpy, which is used where the kernel was not built and is the reference in the
+ * tests: the ids and counts of `encode` are equal. `niels_gpt/kernel.py` chooses.
  *
  * Rules for this code:
  *   - Every length is checked before a loop relies on it; no caller can make a function read or write outside of a
