@@ -75,7 +75,7 @@ def test_verify_finds_a_flipped_byte(dataset: Path, tmp_path: Path) -> None:
     assert found.returncode == 3
     report = json.loads(found.stdout)
     assert not report["ok"]
-    assert "offset 1234" in report["findings"][0]
+    assert "mask.bin: damaged: its sha256" in report["findings"][0]
 
 
 def test_verify_without_manifest_looks_at_every_value(tmp_path: Path) -> None:
