@@ -91,6 +91,8 @@ def ids_of(file: Path, dtype: str | None) -> npt.NDArray[Any]:
         InputError: no ids, fewer than the header announces, or ids of another dtype. UsageError: a dtype is missing, or
             contradicts the header.
     """
+    if file.exists() and not file.is_file():  # a pipe, in which no program may ever write
+        raise InputError(f"{file}: a pipe or device; expected a file of ids. Remove it, or copy the file again")
     with storage_errors("reading", file), file.open("rb") as opened:
         head = opened.read(16)
     if not head:
@@ -135,11 +137,12 @@ def token_dtype_of(file: Path) -> str | None:
 
 
 def _check_dtype(ids: npt.NDArray[Any], file: Path) -> None:
-    """Refuse ids that look like those of twice or half the width.
+    """Refuse ids that look like those of another width.
 
     ::
 
         uint32  151644 872 198    as uint16  20572 2  872 0  198 0       every second one is small, and the others not
+        int64   872 198           as uint16  872 0 0 0  198 0 0 0        of four the last two
         uint16  872 198 21 1140   as uint32  12976984  74711061          above a million, where no vocabulary is
 
     Raises:
@@ -148,16 +151,25 @@ def _check_dtype(ids: npt.NDArray[Any], file: Path) -> None:
     first, width = ids[:SNIFFED], ids.dtype.itemsize
     if len(first) < 64:  # too few to tell
         return
-    if not len(ids) % 2 and int(first[1::2].max()) < UPPER <= np.median(first[::2]):
-        likely = 2 * width
+    # The widest first, because ids of 8 bytes also look like those of 4: half of both is zeros.
+    parts = [n for n in (8, 4, 2) if n * width <= 8 and not len(ids) % n]
+    wide = next((n for n in parts if _is_cut_into(n, first)), 1)
+    if wide > 1:
+        likely = wide * width
     elif width > 2 and np.median(first) > LARGE:
         likely = width // 2
     else:
         return
     raise InputError(
         f"{file}: as {ids.dtype.name} its first ids are {', '.join(map(str, first[:4].tolist()))}; they look like "
-        f"uint{8 * likely}. Pass the dtype in which they were written (--dtype)"
+        f"uint{8 * likely}. Import them with the dtype in which they were written (--from tokens --dtype)"
     )
+
+
+def _is_cut_into(n: int, parts: npt.NDArray[Any]) -> bool:
+    """Whether `n` values at a time look like one id: its upper half is small, and what it begins with is not."""
+    ids = parts[: len(parts) - len(parts) % n].reshape(-1, n)
+    return bool(ids[:, n // 2 :].max() < UPPER <= np.median(ids[:, 0]))
 
 
 def _read(files: list[Path], options: ImportOptions) -> Iterator[Rows]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from itertools import chain
 from pathlib import Path
@@ -136,6 +137,7 @@ def test_shards_and_masks_beside_ids_are_refused(tmp_path: Path) -> None:
     [
         ("uint32", "uint16", "uint32"),
         ("uint64", "uint32", "uint64"),
+        ("int64", "uint16", "uint64"),
         ("uint16", "uint32", "uint16"),
         ("int32", "uint16", "uint32"),
         ("uint16", "uint8", "uint16"),
@@ -149,6 +151,12 @@ def test_a_wrong_dtype_is_seen_by_the_first_ids(written: str, passed: str, looks
         import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=3, dtype=passed)
     import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=ids[7], dtype=written)
     assert list(chain(*ids_in(tmp_path / "back"))) == ids
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.bin")
+    with pytest.raises(InputError, match=r"train\.bin: a pipe or device"):
+        import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=1, dtype="uint16")
 
 
 def test_small_vocabularies_are_no_wrong_dtype(tmp_path: Path) -> None:
