@@ -21,6 +21,7 @@ episodes may overlap, come in any order and leave tokens out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -300,11 +301,12 @@ def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
     """The mapped mask, or `None` and the reason. Without a manifest, the file's size decides its dtype."""
     path = folder / MASK_NAME
-    if not path.is_file():
+    if not os.path.lexists(path):  # a dead link is an error: without its mask all tokens would be trained
         return None, f"{path}: no such file"
     # With a manifest only the recorded dtype counts: another size is damage.
     dtypes = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest and manifest["mask_dtype"] else MASK_DTYPES.values()
-    size = path.stat().st_size
+    with storage_errors("reading", path):
+        size = path.stat().st_size
     # uint8 and float32 masks of one number of tokens differ in size, unless there is no token: then either will do.
     for dtype in dtypes:
         if size == n_tokens * np.dtype(dtype).itemsize:

@@ -11,6 +11,7 @@ neighbours share one, so that each token but a shard's first is a target once::
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -41,7 +42,7 @@ from niels_gpt.episodes.format import (
 )
 from niels_gpt.episodes.images import ImageIndex, open_images
 from niels_gpt.episodes.remote import StreamedDataset
-from niels_gpt.errors import CacheError
+from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.storage.manifests import Manifest
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
 from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard
@@ -241,11 +242,12 @@ def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | N
 
 def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
     path = folder / SEGMENTS_NAME
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
-    # Unlike a mask that cannot be used, wrong segment ids are an error: without them texts would see each other
-    # silently.
-    size = path.stat().st_size
+    # Unlike a mask that cannot be used, wrong segment ids are an error, as is a dead link: without them texts would see
+    # each other silently.
+    with storage_errors("reading", path):
+        size = path.stat().st_size
     for dtype in SEGMENT_DTYPES.values():
         # The file has no header: its size decides between two and four bytes a token.
         if size == n_tokens * np.dtype(dtype).itemsize:

@@ -5,6 +5,7 @@ The layout is described in `niels_gpt.export.megatron`.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from functools import partial
@@ -43,7 +44,7 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
         found, path = ({"train": [index]} if index.is_file() else {}), path.parent
     splits = {}
     for split, files in require(path if found else passed, found, ".idx file").items():
-        has_mask = all_or_none({file: _mask_of(file).is_file() for file in files})
+        has_mask = all_or_none({file: os.path.lexists(_mask_of(file)) for file in files})  # a dead link, too
         indexes = [*files, *(_mask_of(file) for file in files if has_mask)]
         # Some of a .bin may be missing, which is reported when it is read.
         listed = [*indexes, *(file for file in (index.with_suffix(".bin") for index in indexes) if file.is_file())]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.errors import CacheError, Mismatch, NielsError, UsageError
+from niels_gpt.errors import CacheError, Mismatch, NielsError, StorageError, UsageError
 from tests.episodes.made import config, epoch_of, loader, numbered, one_line, write_manifest, write_shard, write_split
 
 BIG = 2**64
@@ -92,6 +92,14 @@ def test_odd_file_sizes(tmp_path: Path, name: str, extra: int, said: str) -> Non
     path = tmp_path / "train" / name
     path.write_bytes(path.read_bytes() + b"\0" * extra)
     assert refused_at_opening(CacheError, tmp_path).startswith(f"{path}: {said}")
+
+
+@pytest.mark.parametrize("name", ["mask.bin", "segment_ids.bin"])
+def test_a_dead_link_is_no_missing_file(tmp_path: Path, name: str) -> None:
+    """Without the file all tokens would be trained, or texts would see each other."""
+    write_split(tmp_path / "train", numbered([3, 3]))
+    (tmp_path / "train" / name).symlink_to("nowhere")
+    assert refused_at_opening(StorageError, tmp_path).startswith(f"{tmp_path / 'train' / name}: reading failed: ")
 
 
 def test_tokens_cut_short(tmp_path: Path) -> None:

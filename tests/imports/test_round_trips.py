@@ -12,7 +12,7 @@ import pytest
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, StorageError, UsageError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
 from tests.export.sources import EOT, Row, as_written, episodes, random_rows
@@ -40,6 +40,16 @@ def test_ids_and_mask_come_back(tmp_path: Path, form: str) -> None:
     assert manifest["vocab_size"] == 300
     assert manifest["special_token_ids"] == {"eot": EOT}
     assert open_manifest(tmp_path / "back") == manifest
+
+
+def test_a_mask_that_is_a_dead_link_is_not_left_out(tmp_path: Path) -> None:
+    export(episodes(tmp_path / "in", random_rows(8)), "megatron", tmp_path / "out")
+    (mask,) = (tmp_path / "out").rglob("train_mask.idx")
+    mask.unlink()
+    mask.symlink_to("nowhere")
+    (tmp_path / "out" / "export.json").unlink()  # else the file is missed
+    with pytest.raises(StorageError, match=r"train_mask\.idx: reading failed: No such file"):
+        import_episodes(mask.with_name("train"), "megatron", tmp_path / "back")
 
 
 def test_packed_rows_come_back_as_episodes(tmp_path: Path) -> None:
