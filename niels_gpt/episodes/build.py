@@ -80,7 +80,7 @@ def build_episodes(
         seed: of the split.
         mask_dtype: "uint8", or "float32" if messages have weights between 0 and 1, or `None` for no mask.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
-        metadata: write each row's `type`, `source` and `weight` to `episodes.parquet`, to sample by.
+        metadata: write each row's `type` and `source`, to sample by, and `weight` to `episodes.parquet`.
         allow_partial, on_unsupported: for renderers, see `RenderingPolicy`. Encoders have their own policy.
         fields: how the build runs, see `BuildOptions`.
 
