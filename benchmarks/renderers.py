@@ -4,7 +4,7 @@ The corpus is real text (`corpus.py`); every way has a renderer and a tokenizer 
 *fresh* and *again* (`fresh.py`). Qwen3's own tokenizer and template are needed (`tests/assets.py` says where they are
 looked for). TRL and tml-renderers take part where they can be imported; neither is a dependency.
 
-`python -m benchmarks.renderers` prints the tables of README.md, with the spread over the blocks.
+`python -m benchmarks.renderers` prints the tables with the spread over the blocks.
 """
 
 from __future__ import annotations
