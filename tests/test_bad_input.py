@@ -226,7 +226,7 @@ def test_a_value_outside_an_enumeration_is_answered_with_the_values(niels: Niels
     Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
     result = niels(*BUILD, "--token-dtype", "int8")
     assert result.code == USAGE
-    assert all(name in result.err for name in ("--token-dtype", "'int8'", "uint16 or uint32"))
+    assert all(name in result.err for name in ("--token-dtype", "'int8'", "'uint16', 'uint32'"))
     assert not Path("out").exists()
 
 

@@ -49,7 +49,6 @@ COMMANDS = (
     "rollouts show NOTHING 0",
     "rollouts verify NOTHING",
     "build NOTHING.toml",
-    "init NOTHING --tokenizer .",
     "show NOTHING",
     "show NOTHING.jsonl --tokenizer .",
     "render NOTHING --tokenizer .",
