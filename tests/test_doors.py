@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "publish {} file://out",
         "episodes pack {} --out out --sequence-length 128 --too-long head",
     ),
-    "published": ("fetch file://{} --to out", "LOADER file://{}"),
+    "published": ("fetch file://{} --out out", "LOADER file://{}"),
     "hf": ("import {} --from hf --out out", "doctor {} --workers 1"),
     "megatron": ("import {} --from megatron --out out", "doctor {} --workers 1"),
     "raw": ("import {} --from tokens --dtype uint32 --eos-id 4 --out out", "doctor {} --workers 1"),

@@ -56,7 +56,7 @@ SEED, FOUND = 1, 1
 ALL: Final = [
     "doctor {} --workers 1",
     "export {} --to hf --out out --overwrite",
-    "fetch file://{} --to fetched",
+    "fetch file://{} --out fetched",
     "EXPLORE",
 ]
 CACHE: Final = ["cache info {}", "cache info {} --json", "cache verify {}", "show {} 0", *ALL]

@@ -124,7 +124,7 @@ COMMANDS = {
     "publish another": Command(
         "publish {given}/episodes file://{out}/remote --overwrite", "publish {given}/cache file://{out}/remote"
     ),
-    "fetch": Command("fetch file://{given}/published --to {out}/fetched"),
+    "fetch": Command("fetch file://{given}/published --out {out}/fetched"),
     "doctor": Command("doctor {given}/chats.jsonl --json --out {out}/report.json --workers 1"),
     "rollouts import": Command(
         "rollouts import {given}/rollouts.jsonl --out {out}/rollouts --token-versions --overwrite"

@@ -296,9 +296,8 @@ def fetch(
         Path | None,
         typer.Option(
             "--out",
-            "--to",
             metavar="DIR",
-            help="A new directory for the dataset; by default fetched/NAME, as it is called at URL. Also as --to.",
+            help="A new directory for the dataset; by default fetched/NAME, as it is called at URL.",
             **IN_HOME,
         ),
     ] = None,
