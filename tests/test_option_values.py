@@ -58,16 +58,16 @@ def test_every_option_of_this_form_follows_it(text: str, value: Any) -> None:
 
 def test_options_of_families_by_their_types() -> None:
     pytest.importorskip("tokenizers")
-    from niels_gpt.renderers.configs import Qwen3RendererConfig, SmolLM3RendererConfig
+    from niels_gpt.renderers.configs import Llama3RendererConfig, Qwen3RendererConfig
     from niels_gpt.renderers.registry import RendererOptions, typed_options
 
-    texts = {"enable_thinking": "false", "date_string": "20260131"}
-    assert typed_options(SmolLM3RendererConfig, texts) == {"enable_thinking": False, "date_string": "20260131"}
+    texts = {"tools_in_user_message": "false", "date_string": "20260131"}
+    assert typed_options(Llama3RendererConfig, texts) == {"tools_in_user_message": False, "date_string": "20260131"}
     assert typed_options(Qwen3RendererConfig, {"enable_thinking": True}) == {"enable_thinking": True}
-    for family, option in (("qwen3", "enable_thinking"), ("smollm3", "date_string")):
+    for family, option in (("qwen3", "enable_thinking"), ("llama-3", "date_string")):
         with pytest.raises(UsageError, match=rf"renderer {family}: {option} is None"):
             RendererOptions(family, options={option: "null"}).check()
-    RendererOptions("smollm3", options=texts).check()
+    RendererOptions("llama-3", options=texts).check()
 
 
 @pytest.mark.parametrize("text", ["x", "=1", " =1"])

@@ -64,7 +64,7 @@ def renderers(
     from niels_gpt.renderers.registry import FAMILIES, config_from_name
     from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
 
-    # Looked up first: they have no config class, so `config_from_name` would refuse their names.
+    # Looked up first: to `config_from_name` their names are the template's.
     if name in TEMPLATE_FAMILIES:
         entry = _template_family(name)
         if as_json:

@@ -27,6 +27,7 @@ from niels_gpt.renderers.registry import (
     create_renderer,
     typed_options,
 )
+from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
 from niels_gpt.renderers.template.renderer import DefaultRenderer, DefaultRendererConfig, load_template
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -101,7 +102,7 @@ class RendererList:
             if not self.tokenizers:
                 raise UsageError(f"{template}: a chat template needs a tokenizer; pass --tokenizer DIR with it")
             load_template(template)
-        if renderer not in (*FAMILIES, "auto", "default", TEMPLATE):
+        if renderer not in (*FAMILIES, *TEMPLATE_FAMILIES, "auto", "default", TEMPLATE):
             create_renderer(TextOnlyEncoder(()), renderer)  # raises, and names the known ones
         # The first of the tokenizers that belongs to each family. A family that the user names is taken for the first
         # tokenizer, whatever its directory looks like.

@@ -14,6 +14,7 @@ from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.families.all_families import *  # noqa: F403  # `configs.Qwen3RendererConfig` and the others
 from niels_gpt.renderers.families.all_families import FAMILIES
 from niels_gpt.renderers.options import FamilyConfig, with_options
+from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
 from niels_gpt.renderers.template.renderer import DefaultRendererConfig
 
 __all__ = [
@@ -60,10 +61,16 @@ def config_from_name(name: str) -> FamilyConfig | DefaultRendererConfig:
 def config_of(fields: Mapping[str, Any]) -> FamilyConfig | DefaultRendererConfig:
     """A config from its fields; `name` selects the class.
 
+    The name of a family without a grammar is the template with that family's parsers.
+
     Raises:
         UsageError: no such renderer, or a field that it does not have.
     """
     name, known = fields.get("name"), [name for kind in _CONFIG_CLASSES for name in _names(kind)]
+    if isinstance(name, str) and name in TEMPLATE_FAMILIES:
+        given = {option: value for option, value in fields.items() if option != "name"}
+        return with_options(DefaultRendererConfig(), TEMPLATE_FAMILIES[name].options | given)
+    known += TEMPLATE_FAMILIES
     if name not in known:
         near = did_you_mean(name, known) if isinstance(name, str) else ""
         raise UsageError(f"no renderer {name!r}; expected one of {', '.join(known)}{near}")

@@ -196,9 +196,9 @@ def test_texts_begin_with_a_system_turn_where_the_template_writes_no_bos(tmp_pat
 
 
 def test_rows_with_one_sample_a_turn_and_a_long_system_prompt_have_a_small_share_by_right() -> None:
-    renderer, made = renderer_of("olmo-3.1"), []
-    for messages in [*chats(20, turns=1), *chats(8, turns=3)]:
-        one = rendered(renderer, messages)
+    renderer, made = renderer_of("qwen2.5"), []
+    for messages in [*chats(28, turns=1)[8:], *chats(8, turns=3)]:
+        one = rendered(renderer, [system("Think of everything. " * 40), *messages])
         for turn in range(len(one.bodies)):
             low, high = one.bodies[turn]
             labels = [token if low <= at <= high else -100 for at, token in enumerate(one.ids[: high + 1])]

@@ -21,10 +21,7 @@ Sample = tuple[list[int], list[bool]]
 FAMILIES = tuple(
     name
     for name, tokens in TOKENS.items()
-    # Llama 4's header ends in two newlines, which these tiny tokenizers split where a letter follows.
-    if name != "llama-4"
-    and "call_id" not in tokens.holds
-    and all(tokens.holds.get(what, True) for what in ("tools", "beside", "both"))
+    if "call_id" not in tokens.holds and all(tokens.holds.get(what, True) for what in ("tools", "beside", "both"))
 )
 
 

@@ -92,7 +92,7 @@ def calling(number: int = 1, content: str = "", **more: Any) -> dict[str, Any]:
 
 
 RESULT = {"role": "tool", "content": "r", "tool_call_id": "123456789"}
-WITHOUT_TOOLS = ("gemma", "llama-3.0", "phi-3", "phi-3.5", "phi-4", "phi-4-mini", "raw")
+WITHOUT_TOOLS = ("gemma", "llama-3.0", "raw")
 REFUSED: list[tuple[str, list[dict[str, Any]], Any, str, str]] = [
     ("llama-3", [ASKED, calling(2)], None, "too_many_calls", "message 1: 2 tool_calls; expected one"),
     ("llama-3", [ASKED, calling(content="b")], None, "content_beside_calls", "message 1: content is 'b' beside"),

@@ -182,8 +182,7 @@ def test_options_of_the_default_renderer() -> None:
 
 def test_who_supports_tools() -> None:
     assert {name for name, kind in FAMILIES.items() if not renderer_of(name).supports_tools} == {
-        *("llama-3.0", "gemma", "phi-3", "phi-3.5", "phi-4", "phi-4-mini", "phi-4-reasoning", "chatml", "raw", "ngpt"),
-        "deepseek-r1-distill",
+        *("llama-3.0", "gemma", "chatml", "raw", "ngpt", "deepseek-r1-distill"),
     }
     for parser in (None, "qwen3"):
         by_template = DefaultRenderer(folder_of("qwen3"), template=CHATML, tool_parser=parser)

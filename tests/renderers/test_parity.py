@@ -341,7 +341,7 @@ def differs(family: str, messages: Messages, tools: Any) -> bool:
 def in_facts(family: str, messages: Messages, tools: Any, flags: Flags) -> bool:
     """The conversation is one of those that `FACTS` lists."""
     first = messages[0]
-    if family in ("llama-3", "llama-4"):
+    if family == "llama-3":
         texts = [plain_text(message["content"]).strip() for message in messages]
         given, in_user = first["role"] == "system", tools and flags.get("tools_in_user_message", True)
         first_texts = texts[:1] if given or in_user else ["-"]

@@ -1,4 +1,4 @@
-"""Texts without markers, and Phi-4's two formats: what is written, letter by letter."""
+"""Texts without markers: what is written, letter by letter."""
 
 from __future__ import annotations
 
@@ -23,25 +23,16 @@ CHAT: list[dict[str, Any]] = [
     {"role": "user", "content": "And of Italy?"},
     {"role": "assistant", "content": "Rome."},
 ]
-WRITTEN = {
-    "raw": "Be brief. Capital of France? Paris.<|endoftext|> And of Italy? Rome.<|endoftext|>",
-    "phi-4": "<|im_start|>system<|im_sep|>Be brief.<|im_end|><|im_start|>user<|im_sep|>Capital of France?<|im_end|>"
-    "<|im_start|>assistant<|im_sep|>Paris.<|im_end|><|im_start|>user<|im_sep|>And of Italy?<|im_end|>"
-    "<|im_start|>assistant<|im_sep|>Rome.<|im_end|>",
-    "phi-4-mini": "<|system|>Be brief.<|end|><|user|>Capital of France?<|end|><|assistant|>Paris.<|end|>"
-    "<|user|>And of Italy?<|end|><|assistant|>Rome.<|end|><|endoftext|>",
-}
-SAID = {"raw": " Rome.<|endoftext|>", "phi-4": "Rome.<|im_end|>", "phi-4-mini": "Rome.<|end|>"}
+WRITTEN = "Be brief. Capital of France? Paris.<|endoftext|> And of Italy? Rome.<|endoftext|>"
 
 
-@pytest.mark.parametrize("family", WRITTEN)
-def test_what_is_written_and_what_is_sampled(family: str) -> None:
-    renderer = renderer_of(family)
-    assert renderer.text(CHAT) == WRITTEN[family]
+def test_what_is_written_and_what_is_sampled() -> None:
+    renderer = renderer_of("raw")
+    assert renderer.text(CHAT) == WRITTEN
     rendered = renderer.render(CHAT)
     facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
     said = [token for token, owner, sampled in facts if sampled and owner == 4]
-    assert renderer.encoder.decode(said) == SAID[family]
+    assert renderer.encoder.decode(said) == " Rome.<|endoftext|>"
     assert renderer.parse_response(said).content == "Rome."
 
 
@@ -74,7 +65,7 @@ def without_eos(tmp_path: Path, **config: str) -> Path:
 
 def test_without_an_eos_nothing_ends(tmp_path: Path) -> None:
     renderer = RawRenderer(without_eos(tmp_path))
-    assert renderer.text(CHAT) == WRITTEN["raw"].replace("<|endoftext|>", "")
+    assert renderer.text(CHAT) == WRITTEN.replace("<|endoftext|>", "")
     assert renderer.get_stop_token_ids() == []
     prompt = renderer.render_ids(CHAT[:-1], add_generation_prompt=True)
     said = renderer.render_ids(CHAT)[len(prompt) :]

@@ -15,12 +15,20 @@ pytest.importorskip("tokenizers")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.errors import UsageError
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.parsers import REASONING_PARSERS, TOOL_PARSERS
-from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, RendererOptions, automatic_renderer, create_renderer
+from niels_gpt.renderers.registry import (
+    FAMILIES,
+    MODEL_RENDERER_MAP,
+    RendererOptions,
+    automatic_renderer,
+    config_from_name,
+    create_renderer,
+)
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS, Proven
 from niels_gpt.renderers.template.proofs.probes import Probe
-from niels_gpt.renderers.template.renderer import DefaultRenderer, TemplateRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer, DefaultRendererConfig, TemplateRenderer
 from tests.assets import ASSETS, needs_assets
 from tests.memory import shared
 from tests.renderers.small import CHATML
@@ -33,7 +41,7 @@ TAGS = (
     *("<|END_THINKING|>", "<tool_calls>", "</tool_calls>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>"),
     *("</seed:think>", "<|tools_prefix|>", "<|tools_suffix|>", "<|inner_prefix|>", "<|inner_suffix|>"),
     *("<|tool_call_start|>", "<|tool_call_end|>", "<function_calls>", "</function_calls>", "<|tool_call>"),
-    *("<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
+    *("<tool_call|>", '<|"|>', "<|channel>", "<channel|>", "<|python_start|>", "<|python_end|>"),
 )
 
 
@@ -52,6 +60,9 @@ PARSERS: dict[str, tuple[str, str | None]] = {
     "lfm2": ("lfm2", None),
     "gemma-4": ("gemma-4", "gemma-4"),
     "exaone-4": ("hermes", "think"),
+    "llama-4": ("llama-4", None),
+    "olmo-3": ("olmo-3", None),
+    "smollm3": ("hermes", "think"),
 }
 
 
@@ -78,7 +89,8 @@ def test_names_are_known_and_models_are_of_one_family() -> None:
         assert family.reasoning_parser in (None, *REASONING_PARSERS)
         assert bool(family.certificate) == bool(family.template)
     told = {name: (family.tool_parser, family.reasoning_parser) for name, family in TEMPLATE_FAMILIES.items()}
-    assert {name: PARSERS[name] for name in JUDGED} == {name: told[name] for name in JUDGED}
+    assert {name: told[name] for name in PARSERS} == PARSERS
+    assert not set(TEMPLATE_FAMILIES) & set(FAMILIES)
 
 
 def kind_of(probe: Probe) -> str:
@@ -164,6 +176,26 @@ def test_a_directory_with_the_name_of_a_model(tmp_path: Path) -> None:
     assert named.config.tool_parser is None  # who names the template gets it as it is
 
 
+def test_a_family_is_the_template_with_its_parsers_whatever_the_tokenizer_is_called(tmp_path: Path) -> None:
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    told = {"eos_token": "<|im_end|>", "chat_template": "{{ style }}" + CHATML}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
+    for name, family in TEMPLATE_FAMILIES.items():
+        for made in (create_renderer(tmp_path, name), RendererOptions(name).open(tmp_path)):
+            assert isinstance(made, DefaultRenderer)
+            assert made.config == config_from_name(name) == DefaultRendererConfig(**family.options)
+    for made in (
+        create_renderer(tmp_path, {"name": "olmo-3", "style": "x", "tool_parser": "lfm2"}),
+        RendererOptions("olmo-3", options={"style": "x", "tool_parser": "lfm2"}).open(tmp_path),
+    ):
+        assert made.config == DefaultRendererConfig(tool_parser="lfm2", style="x")
+    for wrong in ("olmo3", "phi4"):
+        with pytest.raises(UsageError, match=f"no renderer '{wrong}'.*did you mean '{wrong[:-1]}-{wrong[-1]}'"):
+            create_renderer(tmp_path, wrong)
+    with pytest.raises(UsageError, match="preserve_all_thinking is an option of families"):
+        create_renderer(tmp_path, {"name": "phi-4", "preserve_all_thinking": True})
+
+
 # ---- completions
 
 WRITTEN = {
@@ -179,6 +211,9 @@ WRITTEN = {
     "<tool_call|>",
     "exaone-4": '<think>\nhm\n</think>\n\n<tool_call>{"name": "f", "arguments": {"a": [1, "x"]}}</tool_call>\n'
     '<tool_call>{"name": "g", "arguments": {}}</tool_call>',
+    "llama-4": '<|python_start|><|python_end|>{"name": "f", "parameters": {"a": [1, "x"]}}'
+    '{"name": "g", "parameters": {}}',
+    "olmo-3": '<function_calls>f(a=[1, "x"])\ng()</function_calls>',
 }
 
 
@@ -330,10 +365,12 @@ def test_whatever_a_model_writes_is_read(name: str, parts: list[str], seed: int)
 PLACES = {"type": "object", "properties": {"at": {"type": "string"}, "times": {"type": "integer"}}, "required": ["at"]}
 
 
+WITHOUT_CALLS = ("lfm2", "apertus", "smollm3", "phi-3", "phi-3.5")  # Apertus' template ends no turn, others write none
+
+
 @needs_assets
-@pytest.mark.parametrize("name", [name for name in JUDGED if name not in ("lfm2", "apertus")])
+@pytest.mark.parametrize("name", [name for name in JUDGED if name not in WITHOUT_CALLS])
 def test_what_a_template_writes_is_read_back(name: str) -> None:
-    """LFM2's writes no calls; Apertus' ends no turn."""
     renderer = by_stored_template(name)
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": {"at": "a map", "times": 2}}}
     asked = {"role": "assistant", "content": "", "tool_calls": [call]}

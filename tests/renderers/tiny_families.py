@@ -44,7 +44,6 @@ class Tokens:
         shown: a tool result's text as the format writes it.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
         moves: a text is written before the last user's turn only, so it moves when a user is added.
-        last: the last answer ends differently from one in history.
         marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block, and a turn without reasoning is written without one.
         forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
@@ -76,7 +75,6 @@ class Tokens:
     closes: str = ""
     day: str = ""
     moves: bool = False
-    last: bool = False
     marked: bool = True
 
 
@@ -169,11 +167,6 @@ _LLAMA = Tokens(
     holds={"beside": False, "one_call": True, "user_first": True},
     shown=_in_json,
 )
-_PHI = Tokens(
-    controls=("<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<s>", "<unk>"),
-    reasons=False,
-    holds=_TEXTS,
-)
 _QWEN35 = Tokens(
     controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
     added=(
@@ -182,13 +175,6 @@ _QWEN35 = Tokens(
     form="NFC",
     late_system=False,
     shown=str.strip,
-)
-_OLMO = Tokens(
-    controls=("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|pad|>"),
-    added=("<functions>", "</functions>", "<function_calls>", "</function_calls>"),
-    call=("", ""),
-    reasons=False,
-    last=True,
 )
 _NEMOTRON = Tokens(
     controls=("<|im_end|>", "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<|im_start|>"),
@@ -245,16 +231,6 @@ TOKENS: dict[str, Tokens] = {
     "kimi-k2.5": _KIMI_THINKING,
     "llama-3": _LLAMA,
     "llama-3.0": replace(_LLAMA, holds=_TEXTS),
-    "llama-4": Tokens(
-        controls=(
-            *("<|eot|>", "<|begin_of_text|>", "<|end_of_text|>", "<|header_start|>", "<|header_end|>", "<|eom|>"),
-            *("<|python_start|>", "<|python_end|>", "<|finetune_right_pad|>", "<|image|>"),
-        ),
-        call=("", ""),
-        reasons=False,
-        holds={"user_first": True},
-        shown=_in_json,
-    ),
     "gemma": Tokens(
         controls=("<end_of_turn>", "<eos>", "<bos>", "<start_of_turn>", "<pad>", "<start_of_image>"),
         added=("<unused0>", "[multimodal]"),
@@ -282,32 +258,6 @@ TOKENS: dict[str, Tokens] = {
         keeps=True,
         moves=False,
         holds=_TURNS | {"inline": False},
-    ),
-    "phi-3": _PHI,
-    "phi-3.5": replace(_PHI, system_in_turn=True),
-    "phi-4": Tokens(
-        controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|fim_prefix|>"),
-        reasons=False,
-        holds=_TEXTS,
-    ),
-    "phi-4-mini": _PHI,
-    "phi-4-reasoning": Tokens(
-        controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|fim_prefix|>"),
-        keeps=True,
-        holds={"tools": False},
-    ),
-    "granite-4": Tokens(
-        controls=("<|end_of_text|>", "<|pad|>", "<|start_of_role|>", "<|end_of_role|>", "<|fim_prefix|>"),
-        added=("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
-        reasons=False,
-    ),
-    "olmo-3": _OLMO,
-    "olmo-3.1": _OLMO,
-    "smollm3": Tokens(
-        controls=("<|im_end|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>"),
-        added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
-        keeps=True,
-        late_system=False,
     ),
     "raw": Tokens(controls=("<|endoftext|>",), reasons=False, holds=_TEXTS | {"spaces": False}, marked=False),
     "laguna-xs.2": Tokens(

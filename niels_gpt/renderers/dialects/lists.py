@@ -10,11 +10,9 @@ from niels_gpt.renderers.completions.builder import ResponseBuilder
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.completions.windows import Steps, Window, hold
-from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Block, CallDialect, CallReader, Schemas, call_block, close, next_block
+from niels_gpt.renderers.dialects.base import Block, CallReader, Schemas, call_block, close, next_block
 from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.dialects.notations import PythonKeywords
-from niels_gpt.renderers.emitter import Emitter
 
 # Brackets too, so that one list, several lists and calls without a list are read alike.
 _BETWEEN = re.compile(r"[\s,\[\]]*")
@@ -107,17 +105,11 @@ class JSONCalls(_Listed):
 
 
 @dataclass(frozen=True)
-class PythonCalls(_Listed, CallDialect):
+class PythonCalls(_Listed):
     """`get_weather(city="Oslo", days=1)`, a call a line or with commas between; values are JSON or Python's literals.
 
     Names end at the first bracket, and names of arguments at the first `=`.
     """
-
-    def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`; the family writes the tags and the lines' ends."""
-        where = f"{call.where}.arguments"
-        values = ", ".join(f"{key}={to_json(value, where)}" for key, value in call.items.items())
-        out.model_text(f"{call.name}({values})", msg)
 
     def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
         """See `_Listed`."""

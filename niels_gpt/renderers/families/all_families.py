@@ -40,8 +40,6 @@ from niels_gpt.renderers.families.glm52 import GLM53Renderer as GLM53Renderer
 from niels_gpt.renderers.families.glm52 import GLM53RendererConfig as GLM53RendererConfig
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer as GptOssRenderer
 from niels_gpt.renderers.families.gpt_oss import GptOssRendererConfig as GptOssRendererConfig
-from niels_gpt.renderers.families.granite4 import Granite4Renderer as Granite4Renderer
-from niels_gpt.renderers.families.granite4 import Granite4RendererConfig as Granite4RendererConfig
 from niels_gpt.renderers.families.inkling import InklingRenderer as InklingRenderer
 from niels_gpt.renderers.families.inkling import InklingRendererConfig as InklingRendererConfig
 from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer as KimiK2Renderer
@@ -56,8 +54,6 @@ from niels_gpt.renderers.families.llama3 import Llama3Renderer as Llama3Renderer
 from niels_gpt.renderers.families.llama3 import Llama3RendererConfig as Llama3RendererConfig
 from niels_gpt.renderers.families.llama3 import Llama30Renderer as Llama30Renderer
 from niels_gpt.renderers.families.llama3 import Llama30RendererConfig as Llama30RendererConfig
-from niels_gpt.renderers.families.llama4 import Llama4Renderer as Llama4Renderer
-from niels_gpt.renderers.families.llama4 import Llama4RendererConfig as Llama4RendererConfig
 from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2Renderer as MiniMaxM2Renderer
 from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2RendererConfig as MiniMaxM2RendererConfig
 from niels_gpt.renderers.families.mistral import MistralRenderer as MistralRenderer
@@ -74,20 +70,6 @@ from niels_gpt.renderers.families.nemotron3 import Nemotron3UltraRenderer as Nem
 from niels_gpt.renderers.families.nemotron3 import Nemotron3UltraRendererConfig as Nemotron3UltraRendererConfig
 from niels_gpt.renderers.families.ngpt import NgptRenderer as NgptRenderer
 from niels_gpt.renderers.families.ngpt import NgptRendererConfig as NgptRendererConfig
-from niels_gpt.renderers.families.olmo3 import Olmo3Renderer as Olmo3Renderer
-from niels_gpt.renderers.families.olmo3 import Olmo3RendererConfig as Olmo3RendererConfig
-from niels_gpt.renderers.families.olmo3 import Olmo31Renderer as Olmo31Renderer
-from niels_gpt.renderers.families.olmo3 import Olmo31RendererConfig as Olmo31RendererConfig
-from niels_gpt.renderers.families.phi import Phi3Renderer as Phi3Renderer
-from niels_gpt.renderers.families.phi import Phi3RendererConfig as Phi3RendererConfig
-from niels_gpt.renderers.families.phi import Phi4MiniRenderer as Phi4MiniRenderer
-from niels_gpt.renderers.families.phi import Phi4MiniRendererConfig as Phi4MiniRendererConfig
-from niels_gpt.renderers.families.phi import Phi4ReasoningRenderer as Phi4ReasoningRenderer
-from niels_gpt.renderers.families.phi import Phi4ReasoningRendererConfig as Phi4ReasoningRendererConfig
-from niels_gpt.renderers.families.phi import Phi4Renderer as Phi4Renderer
-from niels_gpt.renderers.families.phi import Phi4RendererConfig as Phi4RendererConfig
-from niels_gpt.renderers.families.phi import Phi35Renderer as Phi35Renderer
-from niels_gpt.renderers.families.phi import Phi35RendererConfig as Phi35RendererConfig
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer as Qwen3Renderer
 from niels_gpt.renderers.families.qwen3 import Qwen3RendererConfig as Qwen3RendererConfig
 from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRenderer as Qwen3VLRenderer
@@ -102,8 +84,6 @@ from niels_gpt.renderers.families.qwen38 import Qwen38Renderer as Qwen38Renderer
 from niels_gpt.renderers.families.qwen38 import Qwen38RendererConfig as Qwen38RendererConfig
 from niels_gpt.renderers.families.raw import RawRenderer as RawRenderer
 from niels_gpt.renderers.families.raw import RawRendererConfig as RawRendererConfig
-from niels_gpt.renderers.families.smollm3 import SmolLM3Renderer as SmolLM3Renderer
-from niels_gpt.renderers.families.smollm3 import SmolLM3RendererConfig as SmolLM3RendererConfig
 from niels_gpt.renderers.family import Family
 
 # Renderer name -> class; the class names its config. The order is that of lists in help texts and errors.
@@ -134,10 +114,6 @@ FAMILIES: dict[str, type[Family]] = {
     "llama-3.0": Llama30Renderer,
     "gemma": GemmaRenderer,
     "mistral": MistralRenderer,
-    "phi-3": Phi3Renderer,
-    "phi-3.5": Phi35Renderer,
-    "phi-4": Phi4Renderer,
-    "phi-4-mini": Phi4MiniRenderer,
     "laguna-xs.2": LagunaXS2Renderer,
     "gpt-oss": GptOssRenderer,
     "inkling": InklingRenderer,
@@ -147,12 +123,6 @@ FAMILIES: dict[str, type[Family]] = {
     "mistral-v7": MistralV7Renderer,
     "mistral-v11": MistralV11Renderer,
     "mistral-v13": MistralV13Renderer,
-    "granite-4": Granite4Renderer,
-    "olmo-3": Olmo3Renderer,
-    "olmo-3.1": Olmo31Renderer,
-    "smollm3": SmolLM3Renderer,
-    "phi-4-reasoning": Phi4ReasoningRenderer,
-    "llama-4": Llama4Renderer,
     "chatml": ChatMLRenderer,
     "raw": RawRenderer,
     "ngpt": NgptRenderer,

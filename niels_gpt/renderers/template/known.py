@@ -33,7 +33,7 @@ class TemplateFamily:
     """
 
     title: str
-    models: tuple[str, ...]
+    models: tuple[str, ...] = ()
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     template: str = ""
@@ -64,6 +64,14 @@ def _certificate(texts: Proven, reasoning: Proven, tools: Proven, calls: Proven)
 
 
 _ALL = _certificate(Proven(34), Proven(8), Proven(34), Proven(56))
+
+# Counts of all families here: `python -m pytest tests/renderers/test_template_families.py -k certificates` compares.
+_PHI_3 = _certificate(Proven(30), Proven(8), Proven(30), Proven(56))
+_PHI = "The template writes no tools, no calls and no results."
+_OLMO = (
+    "The last answer of a conversation ends in <|endoftext|>, those before it in <|im_end|>. Arguments as JSON text "
+    "make it fail; pass objects."
+)
 
 TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "gemma-4": TemplateFamily(
@@ -151,6 +159,83 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         certificate=_certificate(Proven(36), Proven(8), Proven(34), Proven(56)),
         stops=("[|endofturn|]",),
         notes="Reasoning is written in the last answer alone, and only with skip_think=false.",
+    ),
+    "llama-4": TemplateFamily(
+        "Llama 4 Scout and Maverick",
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "meta-llama/Llama-4-Maverick-17B-128E-Instruct"),
+        tool_parser="llama-4",
+        template="templates_wild/axolotl--llama4",
+        certificate=_certificate(Proven(34), Proven(8), Proven(32, 2), Proven(56)),
+        stops=("<|eot|>",),
+        notes="Texts only. Beside calls the text, be it empty, is between <|python_start|> and <|python_end|>. "
+        "Arguments as JSON text are written as a JSON string; pass objects.",
+    ),
+    "granite-4": TemplateFamily(
+        "Granite 4.0",
+        (
+            "ibm-granite/granite-4.0-micro",
+            "ibm-granite/granite-4.0-h-micro",
+            "ibm-granite/granite-4.0-h-tiny",
+            "ibm-granite/granite-4.0-h-small",
+        ),
+        tool_parser="hermes",
+        stops=("<|end_of_text|>",),
+        notes="There is always a system turn: without a text of yours it holds the tools or a default.",
+    ),
+    "olmo-3": TemplateFamily(
+        "OLMo 3 Instruct",
+        ("allenai/Olmo-3-7B-Instruct-SFT", "allenai/Olmo-3-7B-Instruct-DPO", "allenai/Olmo-3-7B-Instruct"),
+        tool_parser="olmo-3",
+        stops=("<|im_end|>", "<|endoftext|>"),
+        notes=_OLMO,
+    ),
+    "olmo-3.1": TemplateFamily(
+        "OLMo 3.1 Instruct",
+        ("allenai/Olmo-3.1-32B-Instruct",),
+        tool_parser="olmo-3",
+        stops=("<|im_end|>", "<|endoftext|>"),
+        notes=_OLMO,
+    ),
+    "smollm3": TemplateFamily(
+        "SmolLM3",
+        ("HuggingFaceTB/SmolLM3-3B",),
+        tool_parser="hermes",
+        reasoning_parser="think",
+        template="templates_wild/ik--HuggingFaceTB-SmolLM3-3B",
+        certificate=_certificate(Proven(36), Proven(8), Proven(34), Proven(56)),
+        stops=("<|im_end|>",),
+        notes="The template writes no tool_calls and no reasoning_content: put both into the content, as <think> and "
+        "<tool_call> blocks. Tools are its variable xml_tools, and a late system message is left out. It writes the "
+        "date: give --date.",
+    ),
+    "phi-3": TemplateFamily(
+        "Phi-3",
+        template="templates/trl-phi3",
+        certificate=_PHI_3,
+        stops=("<|end|>",),
+        notes=_PHI,
+    ),
+    "phi-3.5": TemplateFamily(
+        "Phi-3.5",
+        template="templates/trl-phi3_5",
+        certificate=_PHI_3,
+        stops=("<|end|>",),
+        notes=_PHI,
+    ),
+    "phi-4": TemplateFamily("Phi-4", ("microsoft/phi-4",), stops=("<|im_end|>",), notes=_PHI),
+    "phi-4-mini": TemplateFamily(
+        "Phi-4-mini",
+        ("microsoft/Phi-4-mini-instruct",),
+        stops=("<|end|>",),
+        notes="Tools are a text beside the first system message.",
+    ),
+    "phi-4-reasoning": TemplateFamily(
+        "Phi-4-reasoning and -plus",
+        ("microsoft/Phi-4-reasoning", "microsoft/Phi-4-reasoning-plus"),
+        reasoning_parser="think",
+        stops=("<|im_end|>",),
+        notes="The template writes its own system text in the place of yours, and no reasoning_content: put it into "
+        "the content, as a <think> block. No tools.",
     ),
 }
 

@@ -287,6 +287,8 @@ LONG_CALLS = {
     "apertus": '<|tools_prefix|>[{"get_weather": {"city": "LONG", "days": 1}}]<|tools_suffix|>',
     "lfm2": "<|tool_call_start|>[get_weather(city='LONG', days=1)]<|tool_call_end|>",
     "gemma-4": '<|tool_call>call:get_weather{city:<|"|>LONG<|"|>,days:1}<tool_call|>',
+    "llama-4": '<|python_start|><|python_end|>{"name": "get_weather", "parameters": {"city": "LONG", "days": 1}}',
+    "olmo-3": '<function_calls>get_weather(city="LONG", days=1)</function_calls>',
 }
 
 
@@ -336,7 +338,7 @@ def test_the_work_for_a_token_does_not_grow(family: str) -> None:
     assert work(4) < 1.1 * work(1)
 
 
-@pytest.mark.parametrize("parser", ["olmo-3", *LONG_CALLS])
+@pytest.mark.parametrize("parser", LONG_CALLS)
 def test_the_work_for_a_token_does_not_grow_by_parser(parser: str) -> None:
     assert calls_of_functions(*named_call(parser, 8)) < 1.1 * calls_of_functions(*named_call(parser, 2))
 
