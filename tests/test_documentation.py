@@ -6,8 +6,10 @@ import importlib
 import json
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,7 +270,8 @@ def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names: dict[str, Any] = {"__name__": "page"}  # read as a module of its own: no `annotations` from here
     for number, block in enumerate(found):
         exec(compile(block, f"docs/add_a_family.md, block {number}", "exec", dont_inherit=True), names)
-    monkeypatch.setitem(FAMILIES, "radio", names["RadioRenderer"])
+    monkeypatch.setitem(sys.modules, "page", SimpleNamespace(**names))  # type: ignore[arg-type]
+    monkeypatch.setitem(FAMILIES.places, "radio", ("page", "RadioRenderer"))
     tokens = Tokens(controls=("<|over|>", "<|from|>", "<|says|>"), added=names["added"], holds={"inline": False})
     monkeypatch.setitem(TOKENS, "radio", tokens)
     for split in (True, False):

@@ -58,7 +58,7 @@ def test_every_option_of_this_form_follows_it(text: str, value: Any) -> None:
 
 def test_options_of_families_by_their_types() -> None:
     pytest.importorskip("tokenizers")
-    from niels_gpt.renderers.configs import Llama3RendererConfig, Qwen3RendererConfig
+    from niels_gpt.renderers import Llama3RendererConfig, Qwen3RendererConfig
     from niels_gpt.renderers.registry import RendererOptions, typed_options
 
     texts = {"tools_in_user_message": "false", "date_string": "20260131"}

@@ -145,9 +145,8 @@ def _print_template_family(entry: dict[str, Any]) -> None:
 
 def _renderer(name: str) -> dict[str, Any]:
     """The entry of a renderer: its name, description, known models and options."""
-    from niels_gpt.renderers.configs import config_from_name
     from niels_gpt.renderers.options import FamilyConfig
-    from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, RENDERER_REGISTRY
+    from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, RENDERER_REGISTRY, config_from_name
 
     config = type(config_from_name(name))
     # The descriptions are those of the docstrings, so that help and documentation cannot differ.

@@ -3,7 +3,8 @@
 ::
 
     registry.py       which renderer for which model: `create_renderer`;  known_models.py: names on the hub
-    configs.py        the options of every renderer;  options.py: those of families, and their checks
+    automatic.py      what "auto" means for a tokenizer
+    options.py        options that all families have, and their checks;  configs.py: config classes in one place
     types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
     display.py        how a rendering is shown in a terminal and a notebook
@@ -30,25 +31,58 @@
 come from here: `from niels_gpt.renderers import Qwen3Renderer`.
 """
 
+# ruff: noqa: F403
+
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from niels_gpt.renderers.base import *  # noqa: F403  # what these modules list in `__all__`, for type checkers
-    from niels_gpt.renderers.client import *  # noqa: F403
-    from niels_gpt.renderers.configs import *  # noqa: F403
-    from niels_gpt.renderers.families.all_families import *  # noqa: F403
-    from niels_gpt.renderers.registry import *  # noqa: F403
+from niels_gpt.renderers.families.all_families import CLASS_NAMES, class_named
 
-# Searched in this order by `__getattr__`.
-_PUBLIC_MODULES = ("base", "configs", "registry", "client", "families.all_families")
+if TYPE_CHECKING:
+    # What these modules define, for type checkers.
+    from niels_gpt.renderers.base import *
+    from niels_gpt.renderers.client import *
+    from niels_gpt.renderers.configs import *
+    from niels_gpt.renderers.families.chatml import *
+    from niels_gpt.renderers.families.deepseek_r1 import *
+    from niels_gpt.renderers.families.deepseek_v3 import *
+    from niels_gpt.renderers.families.deepseek_v4 import *
+    from niels_gpt.renderers.families.deepseek_v31 import *
+    from niels_gpt.renderers.families.gemma import *
+    from niels_gpt.renderers.families.glm5 import *
+    from niels_gpt.renderers.families.glm45 import *
+    from niels_gpt.renderers.families.glm52 import *
+    from niels_gpt.renderers.families.gpt_oss import *
+    from niels_gpt.renderers.families.inkling import *
+    from niels_gpt.renderers.families.kimi_k2 import *
+    from niels_gpt.renderers.families.kimi_k25 import *
+    from niels_gpt.renderers.families.laguna_xs2 import *
+    from niels_gpt.renderers.families.llama3 import *
+    from niels_gpt.renderers.families.minimax_m2 import *
+    from niels_gpt.renderers.families.mistral import *
+    from niels_gpt.renderers.families.mistral_tekken import *
+    from niels_gpt.renderers.families.nemotron3 import *
+    from niels_gpt.renderers.families.ngpt import *
+    from niels_gpt.renderers.families.qwen3 import *
+    from niels_gpt.renderers.families.qwen3_vl import *
+    from niels_gpt.renderers.families.qwen25 import *
+    from niels_gpt.renderers.families.qwen35 import *
+    from niels_gpt.renderers.families.qwen36 import *
+    from niels_gpt.renderers.families.qwen38 import *
+    from niels_gpt.renderers.families.raw import *
+    from niels_gpt.renderers.registry import *
+
+# Searched in this order by `__getattr__`, after the families. The last one imports all families.
+_PUBLIC_MODULES = ("base", "registry", "client", "configs")
 
 
 def __getattr__(name: str) -> Any:
-    """A public name of one of the modules above (PEP 562)."""
+    """A family's class or config, or a public name of one of the modules above (PEP 562)."""
+    if name in CLASS_NAMES:
+        return class_named(name)
     # `from niels_gpt.renderers import base` asks for an attribute first; after an AttributeError Python imports it.
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
         for module in _PUBLIC_MODULES:
@@ -61,4 +95,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """The public names, for completion."""
     public = (import_module(f"{__name__}.{module}").__all__ for module in _PUBLIC_MODULES)
-    return sorted({*globals(), *(name for names in public for name in names)})
+    return sorted({*globals(), *CLASS_NAMES, *(name for names in public for name in names)})

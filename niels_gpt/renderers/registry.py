@@ -3,47 +3,39 @@
 ::
 
     FAMILIES              renderer name -> class (`families/all_families.py`, where a new family is registered)
+    RENDERER_REGISTRY     the same with "default" and "template": its name in the `renderers` package
     MODEL_RENDERER_MAP    exact hub name -> renderer name (`known_models.py`)
     TEMPLATE_FAMILIES     families that are rendered through their chat template (`template/known.py`)
     create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
-    automatic_renderer    what "auto" means for a tokenizer: the only place where that is decided
+    config_of             a config by its fields, of which `name` chooses the class
+    automatic_renderer    what "auto" means for a tokenizer (`automatic.py`)
     RendererOptions       the options of a command line, and the renderer that they name
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.configs import (
-    AutoRendererConfig,
-    DefaultRendererConfig,
-    FamilyConfig,
-    config_from_name,
-    config_of,
-    with_options,
-)
-from niels_gpt.renderers.families.all_families import FAMILIES
+from niels_gpt.renderers.automatic import AutomaticRenderer, automatic_renderer
+from niels_gpt.renderers.families.all_families import FAMILIES, WITH_IMAGES, ClassesByName
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import load_processor
-from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES
+from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP
+from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.isolation import Isolation
-from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
-from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template, no_clock
-from niels_gpt.storage.files import read_file
-from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
-from niels_gpt.tokenizer.load import is_sentencepiece, open_encoder
+from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
+from niels_gpt.renderers.template.renderer import DefaultRenderer, DefaultRendererConfig, load_template, no_clock
+from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.values import option_value
 
@@ -52,7 +44,9 @@ __all__ = [
     "MODEL_RENDERER_MAP",
     "MULTIMODAL_MODELS",
     "RENDERER_REGISTRY",
+    "AutoRendererConfig",
     "DefaultRenderer",
+    "DefaultRendererConfig",
     "RendererChoice",
     "automatic_renderer",
     "config_from_name",
@@ -62,23 +56,57 @@ __all__ = [
     "takes_images",
 ]
 
-# Every renderer that can be named; `RENDERER_REGISTRY` is its name in the `renderers` package.
-RENDERER_REGISTRY: Mapping[str, type[Family | DefaultRenderer]] = MappingProxyType(
-    {**FAMILIES, "default": DefaultRenderer, "template": DefaultRenderer}
+_BY_TEMPLATE = (DefaultRenderer.__module__, DefaultRenderer.__name__)
+RENDERER_REGISTRY: ClassesByName[type[Family | DefaultRenderer]] = ClassesByName(
+    {**FAMILIES.places, "default": _BY_TEMPLATE, "template": _BY_TEMPLATE}
 )
+
+
+class AutoRendererConfig(FamilyConfig):
+    """The family that `MODEL_RENDERER_MAP` names for the tokenizer, else its own chat template."""
+
+    name: Literal["auto"] = "auto"
+
 
 # How a renderer can be named: by its name, by a config, or by a config's fields.
 RendererChoice = str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig
 
-# "qwen3-8b" -> "Qwen/Qwen3-8B": a directory with a copy of a model usually has the model's name without its owner.
-_HUB_NAMES = {name.partition("/")[2].casefold(): name for name in (*MODEL_RENDERER_MAP, *TEMPLATE_MODELS)}
-
 # Models whose images a family can render, by modality.
 MULTIMODAL_MODELS: dict[str, frozenset[str]] = {
-    name: frozenset({"image"})
-    for name, family in MODEL_RENDERER_MAP.items()
-    if issubclass(FAMILIES[family], TakesImages)
+    name: frozenset({"image"}) for name, family in MODEL_RENDERER_MAP.items() if family in WITH_IMAGES
 }
+
+
+def config_from_name(name: str) -> FamilyConfig | DefaultRendererConfig:
+    """The config of a renderer's name, all defaults.
+
+    Raises:
+        UsageError: no such renderer.
+    """
+    return config_of({"name": name})
+
+
+def config_of(fields: Mapping[str, Any]) -> FamilyConfig | DefaultRendererConfig:
+    """A config from its fields; `name` selects the class.
+
+    The name of a family without a grammar is the template with that family's parsers.
+
+    Raises:
+        UsageError: no such renderer, or a field that it does not have.
+    """
+    name, known = fields.get("name"), ["auto", "default", "template", *FAMILIES, *TEMPLATE_FAMILIES]
+    if not isinstance(name, str) or name not in known:
+        near = did_you_mean(name, known) if isinstance(name, str) else ""
+        raise UsageError(f"no renderer {name!r}; expected one of {', '.join(known)}{near}")
+    # Through `with_options`, so that a wrong field is an error in words and not pydantic's.
+    if name in FAMILIES:
+        return with_options(FAMILIES[name].config_class.model_validate({}), fields)
+    if name == "auto":
+        return with_options(AutoRendererConfig(), fields)
+    if name not in TEMPLATE_FAMILIES:
+        return with_options(DefaultRendererConfig.model_validate({"name": name}), fields)
+    given = {option: value for option, value in fields.items() if option != "name"}
+    return with_options(DefaultRendererConfig(), TEMPLATE_FAMILIES[name].options | given)
 
 
 def create_renderer(
@@ -120,10 +148,9 @@ def create_renderer(
     preserve_options = {name: True for name, wanted in preserve.items() if wanted}
     if isinstance(config, AutoRendererConfig):
         config = _resolve_auto(config, encoder)
-    if processor is not None and not (config.name in FAMILIES and issubclass(FAMILIES[config.name], TakesImages)):
-        with_images = ", ".join(name for name, family in FAMILIES.items() if issubclass(family, TakesImages))
+    if processor is not None and config.name not in WITH_IMAGES:
         raise UsageError(
-            f"{config.name} takes no images, so no processor; expected one of {with_images}, or leave it out"
+            f"{config.name} takes no images, so no processor; expected one of {', '.join(WITH_IMAGES)}, or leave it out"
         )
     if isinstance(config, DefaultRendererConfig):
         if preserve_options:
@@ -204,123 +231,6 @@ def refuse_unknown_images(name: str) -> None:
             f"{name} takes images, and no renderer is registered for it; its template alone would lose them. "
             "Name a family that fits, or renderer='template' for conversations without images"
         )
-
-
-@dataclass(frozen=True)
-class AutomaticRenderer:
-    """The renderer that "auto" chooses for one tokenizer.
-
-    Attributes:
-        renderer: the name of a family, or "template".
-        reason: the evidence, as a phrase for one line of output.
-        options: for the template of a known family, the parsers that read it.
-        is_known: the model is registered, for a family or for its template; then the renderer itself refuses images.
-    """
-
-    renderer: str
-    reason: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    is_known: bool = False
-
-
-def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | None = None) -> AutomaticRenderer:
-    """The renderer of a tokenizer for which none was named: the only place where this is decided.
-
-    A hub name must be an exact key of `MODEL_RENDERER_MAP`. A local directory must pass three checks, because a
-    directory that was copied and changed may hold another format; one that fails any of them is rendered by its own
-    chat template::
-
-        ~/models/Qwen3-8B/                     the name of a known model, also as models--Qwen--Qwen3-8B/snapshots/*
-            config.json     model_type qwen3   one of MODEL_TYPES["qwen3"]
-            tokenizer.json  <|im_start|> ...   has every control token of the family
-
-    Reads config.json and the added tokens of tokenizer.json, nothing else.
-
-    Args:
-        tokenizer: a directory, a file in it, or a hub name.
-        added_tokens: spellings of the tokenizer's added tokens, where it is loaded already.
-
-    Raises:
-        TokenizerError: config.json or tokenizer.json is not JSON.
-    """
-    path = Path(tokenizer).expanduser()
-    if not path.exists():
-        family = MODEL_RENDERER_MAP.get(str(tokenizer))
-        if family is not None:
-            return AutomaticRenderer(family, f"the hub name {tokenizer} is registered for it", is_known=True)
-        if str(tokenizer) in TEMPLATE_MODELS:
-            return _known_template(str(tokenizer), f"the hub name {tokenizer}")
-        return AutomaticRenderer("template", f"no family is registered for {tokenizer}")
-    # From here on a local directory, for which a name proves nothing.
-    folder = path.parent if path.is_file() else path
-    if is_sentencepiece(path):
-        return AutomaticRenderer("ngpt", f"{tokenizer} is a SentencePiece model with our sentinels")
-    model = _model_of(folder)
-    if model is None:
-        return AutomaticRenderer(
-            "template", f"the directory's name, {folder.name or folder}, is not that of a known model"
-        )
-    # Without the other checks: the template is read from the directory, and the name chooses only how completions are
-    # read.
-    if model in TEMPLATE_MODELS:
-        return _known_template(model, f"the name of {model}")
-    family = MODEL_RENDERER_MAP[model]
-    model_type = _model_type(folder)
-    if model_type not in MODEL_TYPES[family]:
-        found = "no config.json says its model_type" if model_type is None else f"its model_type is {model_type!r}"
-        return AutomaticRenderer("template", f"named like {model}, but {found}")
-    added = _added_tokens(folder / TOKENIZER_NAME) if added_tokens is None else added_tokens
-    # The tokens without which the family's renderer would refuse the tokenizer.
-    controls = [*FAMILIES[family].controls, *FAMILIES[family].stops[:1]]
-    missing = [text for text in controls if text not in added]
-    if missing:
-        return AutomaticRenderer("template", f"named like {model}, but its tokenizer has no {missing[0]}")
-    evidence = f"named like {model}, model_type {model_type}, all control tokens of {family}"
-    return AutomaticRenderer(family, evidence, is_known=True)
-
-
-def _known_template(model: str, evidence: str) -> AutomaticRenderer:
-    """A model's own template, with the parsers of its family."""
-    family = TEMPLATE_FAMILIES[TEMPLATE_MODELS[model]]
-    parsers = ", ".join(f"{name} {value}" for name, value in family.options.items())
-    reason = f"{evidence} is registered for its chat template ({family.title}{', ' if parsers else ''}{parsers})"
-    return AutomaticRenderer("template", reason, family.options, is_known=True)
-
-
-def _model_of(folder: Path) -> str | None:
-    """The known model whose name a directory has: its own name, or that of a snapshot in the hub's cache."""
-    resolved = folder.resolve()
-    if resolved.parent.name == "snapshots":  # models--Qwen--Qwen3-8B/snapshots/<commit>
-        name = resolved.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
-        return name if name in MODEL_RENDERER_MAP or name in TEMPLATE_MODELS else None
-    return _HUB_NAMES.get(resolved.name.casefold())
-
-
-def _model_type(folder: Path) -> str | None:
-    file = folder / MODEL_CONFIG_NAME
-    value = parsed(read_file(file), str(file)).get("model_type") if file.is_file() else None
-    return value if isinstance(value, str) else None
-
-
-_HEAD_BYTES = 1 << 20  # 5,000 added tokens; Llama 3 has 256
-
-
-def _added_tokens(file: Path) -> set[str]:
-    """The spellings of a tokenizer.json's added tokens.
-
-    `tokenizers` writes them before the vocabulary, which is some hundred times as long, so the head is enough.
-    """
-    if not file.is_file():
-        return set()
-    with file.open("rb") as opened:
-        head = opened.read(_HEAD_BYTES).decode("utf-8", "ignore")
-    try:
-        tokens, _ = json.JSONDecoder().raw_decode(head, head.index("[", head.index('"added_tokens"')))
-    except (ValueError, RecursionError):  # not in the head, or cut there
-        tokens = parsed(read_file(file), str(file)).get("added_tokens")
-    if not isinstance(tokens, list):
-        return set()
-    return {str(token.get("content")) for token in tokens if isinstance(token, dict)}
 
 
 def create_renderer_pool(

@@ -96,6 +96,16 @@ def test_nothing_is_imported_before_a_name_is_asked_for() -> None:
     assert done.stdout == "False\n"
 
 
+def test_a_family_is_imported_when_it_is_asked_for() -> None:
+    told = (
+        "import sys, niels_gpt.renderers.base as base; from niels_gpt.renderers import registry, Qwen3RendererConfig;"
+        "registry.automatic_renderer('openai/gpt-oss-20b'); list(registry.RENDERER_REGISTRY);"
+        "print(*(name.rpartition('.')[2] for name in sys.modules if name.startswith('niels_gpt.renderers.families.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"all_families", "chatml", "qwen3"}
+
+
 def test_beside_the_package_itself() -> None:
     """Every public name of its `base` and `client`, in the version that is installed; no such package, no test."""
     theirs = pytest.importorskip("renderers.base", exc_type=ImportError, reason="the known package is not installed")

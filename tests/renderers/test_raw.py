@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import TokenizerError
-from niels_gpt.renderers.configs import RawRendererConfig
-from niels_gpt.renderers.families.raw import RawRenderer
+from niels_gpt.renderers.families.raw import RawRenderer, RawRendererConfig
 from niels_gpt.tokenizer import SPECIAL_TOKENS
 from tests.assets import ASSETS, encoder_at, needs_assets
 from tests.renderers.tiny_families import Tokens, byte_level, folder_of, renderer_of

@@ -1,136 +1,96 @@
-"""The one list of all model families: two imports and a line of `FAMILIES` for each.
-
-`renderers` takes its public classes from it, and `renderers/configs.py` the union of all configs. The imports have the
-form `X as X`: type checkers then know that X is public here, and wherever `import *` takes it.
-"""
+"""The one list of all model families: a line of `PLACES` for each. A family is imported when it is asked for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from niels_gpt.renderers.families.chatml import ChatMLRenderer as ChatMLRenderer
-from niels_gpt.renderers.families.chatml import ChatMLRendererConfig as ChatMLRendererConfig
-from niels_gpt.renderers.families.deepseek_r1 import DeepSeekR1DistillRenderer as DeepSeekR1DistillRenderer
-from niels_gpt.renderers.families.deepseek_r1 import DeepSeekR1DistillRendererConfig as DeepSeekR1DistillRendererConfig
-from niels_gpt.renderers.families.deepseek_r1 import DeepSeekR1Renderer as DeepSeekR1Renderer
-from niels_gpt.renderers.families.deepseek_r1 import DeepSeekR1RendererConfig as DeepSeekR1RendererConfig
-from niels_gpt.renderers.families.deepseek_r1 import DeepSeekR10528Renderer as DeepSeekR10528Renderer
-from niels_gpt.renderers.families.deepseek_r1 import DeepSeekR10528RendererConfig as DeepSeekR10528RendererConfig
-from niels_gpt.renderers.families.deepseek_v3 import DeepSeekV3Renderer as DeepSeekV3Renderer
-from niels_gpt.renderers.families.deepseek_v3 import DeepSeekV3RendererConfig as DeepSeekV3RendererConfig
-from niels_gpt.renderers.families.deepseek_v4 import DeepSeekV4PreviewRenderer as DeepSeekV4PreviewRenderer
-from niels_gpt.renderers.families.deepseek_v4 import DeepSeekV4PreviewRendererConfig as DeepSeekV4PreviewRendererConfig
-from niels_gpt.renderers.families.deepseek_v4 import DeepSeekV4Renderer as DeepSeekV4Renderer
-from niels_gpt.renderers.families.deepseek_v4 import DeepSeekV4RendererConfig as DeepSeekV4RendererConfig
-from niels_gpt.renderers.families.deepseek_v4 import DeepSeekV41Renderer as DeepSeekV41Renderer
-from niels_gpt.renderers.families.deepseek_v4 import DeepSeekV41RendererConfig as DeepSeekV41RendererConfig
-from niels_gpt.renderers.families.deepseek_v31 import DeepSeekV31Renderer as DeepSeekV31Renderer
-from niels_gpt.renderers.families.deepseek_v31 import DeepSeekV31RendererConfig as DeepSeekV31RendererConfig
-from niels_gpt.renderers.families.gemma import GemmaRenderer as GemmaRenderer
-from niels_gpt.renderers.families.gemma import GemmaRendererConfig as GemmaRendererConfig
-from niels_gpt.renderers.families.glm5 import GLM5Renderer as GLM5Renderer
-from niels_gpt.renderers.families.glm5 import GLM5RendererConfig as GLM5RendererConfig
-from niels_gpt.renderers.families.glm5 import GLM51Renderer as GLM51Renderer
-from niels_gpt.renderers.families.glm5 import GLM51RendererConfig as GLM51RendererConfig
-from niels_gpt.renderers.families.glm45 import GLM45Renderer as GLM45Renderer
-from niels_gpt.renderers.families.glm45 import GLM45RendererConfig as GLM45RendererConfig
-from niels_gpt.renderers.families.glm52 import GLM52Renderer as GLM52Renderer
-from niels_gpt.renderers.families.glm52 import GLM52RendererConfig as GLM52RendererConfig
-from niels_gpt.renderers.families.glm52 import GLM53Renderer as GLM53Renderer
-from niels_gpt.renderers.families.glm52 import GLM53RendererConfig as GLM53RendererConfig
-from niels_gpt.renderers.families.gpt_oss import GptOssRenderer as GptOssRenderer
-from niels_gpt.renderers.families.gpt_oss import GptOssRendererConfig as GptOssRendererConfig
-from niels_gpt.renderers.families.inkling import InklingRenderer as InklingRenderer
-from niels_gpt.renderers.families.inkling import InklingRendererConfig as InklingRendererConfig
-from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer as KimiK2Renderer
-from niels_gpt.renderers.families.kimi_k2 import KimiK2RendererConfig as KimiK2RendererConfig
-from niels_gpt.renderers.families.kimi_k2 import KimiK2ThinkingRenderer as KimiK2ThinkingRenderer
-from niels_gpt.renderers.families.kimi_k2 import KimiK2ThinkingRendererConfig as KimiK2ThinkingRendererConfig
-from niels_gpt.renderers.families.kimi_k25 import KimiK25Renderer as KimiK25Renderer
-from niels_gpt.renderers.families.kimi_k25 import KimiK25RendererConfig as KimiK25RendererConfig
-from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer as LagunaXS2Renderer
-from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2RendererConfig as LagunaXS2RendererConfig
-from niels_gpt.renderers.families.llama3 import Llama3Renderer as Llama3Renderer
-from niels_gpt.renderers.families.llama3 import Llama3RendererConfig as Llama3RendererConfig
-from niels_gpt.renderers.families.llama3 import Llama30Renderer as Llama30Renderer
-from niels_gpt.renderers.families.llama3 import Llama30RendererConfig as Llama30RendererConfig
-from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2Renderer as MiniMaxM2Renderer
-from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2RendererConfig as MiniMaxM2RendererConfig
-from niels_gpt.renderers.families.mistral import MistralRenderer as MistralRenderer
-from niels_gpt.renderers.families.mistral import MistralRendererConfig as MistralRendererConfig
-from niels_gpt.renderers.families.mistral_tekken import MistralV7Renderer as MistralV7Renderer
-from niels_gpt.renderers.families.mistral_tekken import MistralV7RendererConfig as MistralV7RendererConfig
-from niels_gpt.renderers.families.mistral_tekken import MistralV11Renderer as MistralV11Renderer
-from niels_gpt.renderers.families.mistral_tekken import MistralV11RendererConfig as MistralV11RendererConfig
-from niels_gpt.renderers.families.mistral_tekken import MistralV13Renderer as MistralV13Renderer
-from niels_gpt.renderers.families.mistral_tekken import MistralV13RendererConfig as MistralV13RendererConfig
-from niels_gpt.renderers.families.nemotron3 import Nemotron3Renderer as Nemotron3Renderer
-from niels_gpt.renderers.families.nemotron3 import Nemotron3RendererConfig as Nemotron3RendererConfig
-from niels_gpt.renderers.families.nemotron3 import Nemotron3UltraRenderer as Nemotron3UltraRenderer
-from niels_gpt.renderers.families.nemotron3 import Nemotron3UltraRendererConfig as Nemotron3UltraRendererConfig
-from niels_gpt.renderers.families.ngpt import NgptRenderer as NgptRenderer
-from niels_gpt.renderers.families.ngpt import NgptRendererConfig as NgptRendererConfig
-from niels_gpt.renderers.families.qwen3 import Qwen3Renderer as Qwen3Renderer
-from niels_gpt.renderers.families.qwen3 import Qwen3RendererConfig as Qwen3RendererConfig
-from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRenderer as Qwen3VLRenderer
-from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRendererConfig as Qwen3VLRendererConfig
-from niels_gpt.renderers.families.qwen25 import Qwen25Renderer as Qwen25Renderer
-from niels_gpt.renderers.families.qwen25 import Qwen25RendererConfig as Qwen25RendererConfig
-from niels_gpt.renderers.families.qwen35 import Qwen35Renderer as Qwen35Renderer
-from niels_gpt.renderers.families.qwen35 import Qwen35RendererConfig as Qwen35RendererConfig
-from niels_gpt.renderers.families.qwen36 import Qwen36Renderer as Qwen36Renderer
-from niels_gpt.renderers.families.qwen36 import Qwen36RendererConfig as Qwen36RendererConfig
-from niels_gpt.renderers.families.qwen38 import Qwen38Renderer as Qwen38Renderer
-from niels_gpt.renderers.families.qwen38 import Qwen38RendererConfig as Qwen38RendererConfig
-from niels_gpt.renderers.families.raw import RawRenderer as RawRenderer
-from niels_gpt.renderers.families.raw import RawRendererConfig as RawRendererConfig
-from niels_gpt.renderers.family import Family
+if TYPE_CHECKING:
+    from niels_gpt.renderers.family import Family
 
-# Renderer name -> class; the class names its config. The order is that of lists in help texts and errors.
-FAMILIES: dict[str, type[Family]] = {
-    "qwen2.5": Qwen25Renderer,
-    "qwen3": Qwen3Renderer,
-    "qwen3-vl": Qwen3VLRenderer,
-    "qwen3.5": Qwen35Renderer,
-    "qwen3.6": Qwen36Renderer,
-    "qwen3.8": Qwen38Renderer,
-    "deepseek-v3": DeepSeekV3Renderer,
-    "deepseek-r1": DeepSeekR1Renderer,
-    "deepseek-r1-0528": DeepSeekR10528Renderer,
-    "deepseek-r1-distill": DeepSeekR1DistillRenderer,
-    "deepseek-v3.1": DeepSeekV31Renderer,
-    "deepseek-v4": DeepSeekV4Renderer,
-    "deepseek-v4-preview": DeepSeekV4PreviewRenderer,
-    "deepseek-v4.1": DeepSeekV41Renderer,
-    "glm-4.5": GLM45Renderer,
-    "glm-5": GLM5Renderer,
-    "glm-5.1": GLM51Renderer,
-    "glm-5.2": GLM52Renderer,
-    "glm-5.3": GLM53Renderer,
-    "kimi-k2": KimiK2Renderer,
-    "kimi-k2-thinking": KimiK2ThinkingRenderer,
-    "kimi-k2.5": KimiK25Renderer,
-    "llama-3": Llama3Renderer,
-    "llama-3.0": Llama30Renderer,
-    "gemma": GemmaRenderer,
-    "mistral": MistralRenderer,
-    "laguna-xs.2": LagunaXS2Renderer,
-    "gpt-oss": GptOssRenderer,
-    "inkling": InklingRenderer,
-    "minimax-m2": MiniMaxM2Renderer,
-    "nemotron-3": Nemotron3Renderer,
-    "nemotron-3-ultra": Nemotron3UltraRenderer,
-    "mistral-v7": MistralV7Renderer,
-    "mistral-v11": MistralV11Renderer,
-    "mistral-v13": MistralV13Renderer,
-    "chatml": ChatMLRenderer,
-    "raw": RawRenderer,
-    "ngpt": NgptRenderer,
+Class = TypeVar("Class", bound=type)
+
+# Renderer name -> its module here, and its class, which names its config; in the order of lists in help and errors.
+PLACES: Final = {
+    "qwen2.5": ("qwen25", "Qwen25Renderer"),
+    "qwen3": ("qwen3", "Qwen3Renderer"),
+    "qwen3-vl": ("qwen3_vl", "Qwen3VLRenderer"),
+    "qwen3.5": ("qwen35", "Qwen35Renderer"),
+    "qwen3.6": ("qwen36", "Qwen36Renderer"),
+    "qwen3.8": ("qwen38", "Qwen38Renderer"),
+    "deepseek-v3": ("deepseek_v3", "DeepSeekV3Renderer"),
+    "deepseek-r1": ("deepseek_r1", "DeepSeekR1Renderer"),
+    "deepseek-r1-0528": ("deepseek_r1", "DeepSeekR10528Renderer"),
+    "deepseek-r1-distill": ("deepseek_r1", "DeepSeekR1DistillRenderer"),
+    "deepseek-v3.1": ("deepseek_v31", "DeepSeekV31Renderer"),
+    "deepseek-v4": ("deepseek_v4", "DeepSeekV4Renderer"),
+    "deepseek-v4-preview": ("deepseek_v4", "DeepSeekV4PreviewRenderer"),
+    "deepseek-v4.1": ("deepseek_v4", "DeepSeekV41Renderer"),
+    "glm-4.5": ("glm45", "GLM45Renderer"),
+    "glm-5": ("glm5", "GLM5Renderer"),
+    "glm-5.1": ("glm5", "GLM51Renderer"),
+    "glm-5.2": ("glm52", "GLM52Renderer"),
+    "glm-5.3": ("glm52", "GLM53Renderer"),
+    "kimi-k2": ("kimi_k2", "KimiK2Renderer"),
+    "kimi-k2-thinking": ("kimi_k2", "KimiK2ThinkingRenderer"),
+    "kimi-k2.5": ("kimi_k25", "KimiK25Renderer"),
+    "llama-3": ("llama3", "Llama3Renderer"),
+    "llama-3.0": ("llama3", "Llama30Renderer"),
+    "gemma": ("gemma", "GemmaRenderer"),
+    "mistral": ("mistral", "MistralRenderer"),
+    "laguna-xs.2": ("laguna_xs2", "LagunaXS2Renderer"),
+    "gpt-oss": ("gpt_oss", "GptOssRenderer"),
+    "inkling": ("inkling", "InklingRenderer"),
+    "minimax-m2": ("minimax_m2", "MiniMaxM2Renderer"),
+    "nemotron-3": ("nemotron3", "Nemotron3Renderer"),
+    "nemotron-3-ultra": ("nemotron3", "Nemotron3UltraRenderer"),
+    "mistral-v7": ("mistral_tekken", "MistralV7Renderer"),
+    "mistral-v11": ("mistral_tekken", "MistralV11Renderer"),
+    "mistral-v13": ("mistral_tekken", "MistralV13Renderer"),
+    "chatml": ("chatml", "ChatMLRenderer"),
+    "raw": ("raw", "RawRenderer"),
+    "ngpt": ("ngpt", "NgptRenderer"),
 }
+# Those that take images: subclasses of `TakesImages`.
+WITH_IMAGES: Final = ("qwen3-vl", "qwen3.5", "qwen3.6", "qwen3.8", "kimi-k2.5")
 
-if not TYPE_CHECKING:  # type checkers cannot read a computed list; they go by the imports above
-    __all__ = [
-        "FAMILIES",
-        *(family.__name__ for family in FAMILIES.values()),
-        *(family.config_class.__name__ for family in FAMILIES.values()),
-    ]
+
+class ClassesByName(Mapping[str, Class]):
+    """Classes by a name; the module of one is imported when its class is asked for, and not for its name.
+
+    Args:
+        places: name -> the full name of the module, and the name of the class.
+    """
+
+    def __init__(self, places: Mapping[str, tuple[str, str]]) -> None:
+        self.places = dict(places)
+
+    def __getitem__(self, name: str) -> Class:
+        """The class; `KeyError` where there is no such name."""
+        module, kind = self.places[name]
+        found: Class = getattr(import_module(module), kind)
+        return found
+
+    def __contains__(self, name: object) -> bool:  # the mapping's own would import
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+_FOLDER = "niels_gpt.renderers.families"
+FAMILIES: ClassesByName[type[Family]] = ClassesByName(
+    {name: (f"{_FOLDER}.{module}", kind) for name, (module, kind) in PLACES.items()}
+)
+# The public names of families: the class and the config of each.
+CLASS_NAMES: Final = tuple(name for _, kind in PLACES.values() for name in (kind, f"{kind}Config"))
+
+
+def class_named(name: str) -> Any:
+    """The class or the config that has one of `CLASS_NAMES`: `Qwen3Renderer`, `Qwen3RendererConfig`."""
+    module = next(module for module, kind in PLACES.values() if name in (kind, f"{kind}Config"))
+    return getattr(import_module(f"{_FOLDER}.{module}"), name)
