@@ -20,6 +20,7 @@ import numpy.typing as npt
 from niels_gpt.explorer.token_columns import Bools, LossMode, TokenFacts, TokenTable, spelled, table_of_rendering
 from niels_gpt.messages import Message
 from niels_gpt.renderers.family import Family
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import Piece
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -70,7 +71,9 @@ def bare_text_table(
     for index, message in enumerate(messages):
         content = message["content"]
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        pieces.append(Piece(f" {text}" if index else text, index, message["role"] == "assistant", True, False))
+        pieces.append(
+            Piece(f" {text}" if index else text, index, Kind.REPLY if message["role"] == "assistant" else Kind.CONTEXT)
+        )
     labels = {"title": "bare text", "renderer": RAW, "tokenizer": name}
     if encoder is None:
         return _piece_table(pieces, messages, modes, (), (), note="Counted in characters.", **labels)

@@ -37,6 +37,7 @@ from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.base import CallReader, Schemas, schemas_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
+from niels_gpt.renderers.kinds import CONTROL
 from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens, Renderer
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
@@ -144,7 +145,8 @@ class BaseRenderer(ABC):
         out = self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
         if out.images:  # only `encode` repeats an image's placeholder
             return encode_one(self.encoder, out).token_ids
-        ids: list[int] = self.encoder.encode_pieces(out.texts, out.is_scaffold)[0].tolist()
+        recognised = [bool(fact & CONTROL) for fact in out.tokenizer_facts()]
+        ids: list[int] = self.encoder.encode_pieces(out.texts, recognised)[0].tolist()
         return ids
 
     def render_many(self, conversations: Sequence[Messages], *, tools: Sequence[Any] | None = None) -> RenderedBatch:

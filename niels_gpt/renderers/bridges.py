@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from niels_gpt.messages import Message, Messages, normalise
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.types import RenderedTokens
 
 
@@ -62,5 +63,6 @@ def append_rendering(before: Sequence[int], added: RenderedTokens, skip: int = 0
         message_roles=added.message_roles,
         message_tool_names=added.message_tool_names,
         attribution=added.attribution,
+        kinds=[Kind.TEMPLATE] * len(before) + added.kinds[skip:],
         multi_modal_data=None if media is None else media.shifted(len(before) - skip),
     )

@@ -3,7 +3,7 @@
 ::
 
     texts of an emitter        <|im_start|>user\\n   hi there   <|im_end|>\\n
-    facts (msg << 3 | bits)    0 SCAFFOLD           0 CONTENT  0 SCAFFOLD
+    facts (msg << 4 | kind)    0 TEMPLATE           0 CONTEXT  0 TEMPLATE
     ids                        1 8 9                14 15      2 9
     counts (tokens of each)    3                    2          2
 
@@ -52,10 +52,11 @@ def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
     if out.images:
         # A batch of one, because a batch repeats the placeholders of images.
         return encode(encoder, [out])[0]
-    # The three facts of a token are not computed here: `RenderedTokens` makes the lists that are read.
-    encoded = encoder.encode_strings([out.texts], [out.facts])
+    # What is known of each token is not computed here: `RenderedTokens` makes the lists that are read.
+    encoded = encoder.encode_strings([out.texts], [out.tokenizer_facts()])
+    facts = np.array(out.facts, np.int32) if out.parse_content else encoded.facts
     return RenderedTokens.from_arrays(
-        encoded.ids, encoded.facts, encoded.counts, out.messages, out.attribution, token_bytes=encoder.token_bytes
+        encoded.ids, facts, encoded.counts, out.messages, out.attribution, token_bytes=encoder.token_bytes
     )
 
 
@@ -91,8 +92,10 @@ def render_conversations(
 
 def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
     """A block of emitters as ids with their facts; each conversation's ids are those of rendering it alone."""
-    encoded = encoder.encode_strings([out.texts for out in emitters], [out.facts for out in emitters])
+    encoded = encoder.encode_strings([out.texts for out in emitters], [out.tokenizer_facts() for out in emitters])
     ids, counts, lengths, facts, pieces = encoded
+    if any(out.parse_content for out in emitters):  # the tokenizer was told more than the kinds
+        facts = np.fromiter(chain.from_iterable(out.facts for out in emitters), np.int32, len(facts))
     media: Sequence[MultiModalData | None] = ()
     if any(out.images for out in emitters):
         ids, counts, lengths, media = _repeat_placeholders(emitters, ids, counts, pieces)

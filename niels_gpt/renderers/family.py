@@ -203,8 +203,10 @@ class Family(BaseRenderer):
                 out.model_markup(before, index)
             self.calls.write(call, out, index)
             before = self.between_calls
-        # One piece for the end of the section and the stop: both are markup of the model.
-        out.model_reply("", closing + stop, after_stop, index)
+        if closing:
+            out.model_markup(closing, index)
+        out.stop(stop, index)
+        out.scaffold(after_stop, index)
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
         """Whether an option keeps this message's reasoning although the template would drop it."""

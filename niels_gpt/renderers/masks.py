@@ -15,14 +15,9 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise, weight_of
+from niels_gpt.renderers.kinds import CONTENT, SAMPLED
 from niels_gpt.renderers.loss import LossOn, Weights, check_full, weight_at
-from niels_gpt.renderers.types import (
-    CONTENT,
-    SAMPLED,
-    RenderedBatch,
-    RenderedTokens,
-    Renderer,
-)
+from niels_gpt.renderers.types import RenderedBatch, RenderedTokens, Renderer
 
 
 def loss_weights(
@@ -68,7 +63,7 @@ def batch_weights(batch: RenderedBatch, on: LossOn, *, allow_partial: bool = Fal
                 raise MessageError(error.reason, f"conversation {number}: {error}") from error
         raise
     # Conversations of 2 and 1 messages have the rows 0..2 and 3..4; the first of each is for tokens of no message.
-    rows = first.repeat(batch.pieces) + (batch.facts >> 3) + 1
+    rows = first.repeat(batch.pieces) + (batch.facts >> 4) + 1
     column = np.where(batch.facts & SAMPLED, 1, batch.facts & CONTENT)  # the bit CONTENT is 2, as is its column
     by_piece: Weights = table[rows, column]
     return by_piece.repeat(batch.counts)

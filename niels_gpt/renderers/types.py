@@ -2,12 +2,12 @@
 
 ::
 
-    RenderedTokens    one conversation: ids, and three facts of every token        Renderer.render
+    RenderedTokens    one conversation: ids, the message and kind of every token   Renderer.render
     RenderedBatch     many conversations, as flat arrays                           render_many
     ParsedResponse    a completion: content, reasoning, tool calls                 Renderer.parse_response
     MultiModalData    the images of a conversation, with their tokens
 
-The three facts are: the message that a token belongs to, whether the model would emit it, whether it is content.
+What the model would emit and what is content follows from a token's kind (`kinds.py`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ from niels_gpt.messages import Message
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, terminal_text
 from niels_gpt.renderers.images.processors import MultiModalData
+from niels_gpt.renderers.kinds import CONTENT, CONTROL, KIND_BITS, SAMPLED, Kind
 from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
 from niels_gpt.token_display import TokenSpelling
-from niels_gpt.tokenizer.pieces import SCAFFOLD as SCAFFOLD
 from niels_gpt.tokenizer.pieces import edges_of
 
-# A piece's facts in one number, `(msg << 3) | bits`: sampled content of message 2 is 2 * 8 + 3 = 19, scaffold of no
-# message is -1 * 8 + 4 = -4. SCAFFOLD is 4; `tokenizer/pieces.py` defines it, because tokenizers read it.
-SAMPLED, CONTENT = 1, 2
 IGNORED = -100  # the label of a token that is not in the loss, as torch's cross entropy ignores it by default
 
 
@@ -45,16 +42,27 @@ class Piece(NamedTuple):
     Attributes:
         text: the characters.
         msg: index into the caller's messages, -1 for none.
-        sampled: the model itself would emit it.
-        content: it is data of the caller or the model; on assistant text the same as `sampled`.
-        scaffold: the template or the model's markup wrote it, so control tokens in it are recognised.
+        kind: what it is.
     """
 
     text: str
     msg: int = -1
-    sampled: bool = False
-    content: bool = False
-    scaffold: bool = True
+    kind: Kind = Kind.TEMPLATE
+
+    @property
+    def sampled(self) -> bool:
+        """The model itself would emit it."""
+        return bool(self.kind & SAMPLED)
+
+    @property
+    def content(self) -> bool:
+        """It is data of the caller or the model; on assistant text the same as `sampled`."""
+        return bool(self.kind & CONTENT)
+
+    @property
+    def scaffold(self) -> bool:
+        """The template or the model's markup wrote it, so control tokens in it are recognised."""
+        return bool(self.kind & CONTROL)
 
 
 _TYPE_IDS = {"image": 1, "video": 2}
@@ -69,7 +77,7 @@ def as_array(values: Sequence[Any], dtype: Any) -> npt.NDArray[Any]:
 class RenderedTokens:
     """A conversation as ids; the lists have one entry per token, `message_roles` and `message_tool_names` per message.
 
-    Renderers make it from arrays (`from_arrays`). Each of the four lists per token, and `message_tool_names`, is built
+    Renderers make it from arrays (`from_arrays`). Each of the five lists per token, and `message_tool_names`, is built
     when it is first read, because many callers read one of them only.
 
     Attributes:
@@ -81,6 +89,7 @@ class RenderedTokens:
         multi_modal_data: the images; `None` where there are none.
         message_tool_names: for each tool message the function that it answers, as far as known, else `None`.
         attribution: "full", or "partial: " and the content that could not be traced to its message.
+        kinds: what each token is (`Kind`, as integers); empty where a renderer of another package made no kinds.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -91,6 +100,7 @@ class RenderedTokens:
     multi_modal_data: MultiModalData | None = None
     message_tool_names: list[str | None] = field(default_factory=list)
     attribution: str = "full"
+    kinds: list[int] = field(default_factory=list)
 
     @classmethod
     def from_arrays(
@@ -104,7 +114,7 @@ class RenderedTokens:
         token_bytes: Callable[[list[int]], list[bytes]] | None = None,
     ) -> RenderedTokens:
         """One conversation, from arrays as `RenderedBatch` has them; `token_bytes` is for `show`."""
-        # Not through `__init__`, which would need the four lists that are to be built when they are read.
+        # Not through `__init__`, which would need the lists that are to be built when they are read.
         rendered = cls.__new__(cls)
         rendered.__dict__.update(
             _ids=ids,
@@ -331,9 +341,9 @@ class RenderedTokens:
 
 @dataclass(frozen=True)
 class RenderedBatch:
-    """Many conversations as ids, one after the other, with the three facts of every token.
+    """Many conversations as ids, one after the other, with the message and the kind of every token.
 
-    The facts are stored per piece, of which a conversation has some forty, and become arrays per token when they are
+    They are stored per piece, of which a conversation has some forty, and become arrays per token when they are
     read. Two conversations of 3 and 2 tokens, each with two pieces::
 
         ids      5 6 7 | 5 8     lengths  3 2
@@ -342,7 +352,7 @@ class RenderedBatch:
     Attributes:
         ids: int32 of shape (tokens,).
         lengths: int64 of shape (conversations,), the number of tokens of each.
-        facts: int32 of shape (pieces,), `(msg << 3) | bits` of each piece.
+        facts: int32 of shape (pieces,), `msg << 4 | kind` of each piece.
         counts: int64 of shape (pieces,), the number of tokens of each piece.
         pieces: int64 of shape (conversations,), the number of pieces of each.
         messages: the normalised messages of each conversation.
@@ -364,7 +374,12 @@ class RenderedBatch:
     @cached_property
     def message_indices(self) -> npt.NDArray[np.int32]:
         """int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none."""
-        return (self.facts >> 3).repeat(self.counts)
+        return (self.facts >> 4).repeat(self.counts)
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int32]:
+        """int32 of shape (tokens,): the `Kind` of each."""
+        return (self.facts & KIND_BITS).repeat(self.counts)
 
     @cached_property
     def sampled(self) -> npt.NDArray[np.bool_]:
@@ -422,7 +437,8 @@ class RenderedBatch:
 # The fields of `RenderedTokens` that are built when they are first read, from the arrays of `from_arrays`.
 _LAZY_FIELDS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
     "token_ids": lambda arrays: arrays["_ids"].tolist(),
-    "message_indices": lambda arrays: (arrays["_facts"] >> 3).repeat(arrays["_counts"]).tolist(),
+    "message_indices": lambda arrays: (arrays["_facts"] >> 4).repeat(arrays["_counts"]).tolist(),
+    "kinds": lambda arrays: (arrays["_facts"] & KIND_BITS).repeat(arrays["_counts"]).tolist(),
     "sampled_mask": lambda arrays: (arrays["_facts"] & SAMPLED != 0).repeat(arrays["_counts"]).tolist(),
     "is_content": lambda arrays: (arrays["_facts"] & CONTENT != 0).repeat(arrays["_counts"]).tolist(),
     "message_tool_names": lambda arrays: extract_message_tool_names(arrays["_messages"]),

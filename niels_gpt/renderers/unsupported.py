@@ -135,11 +135,8 @@ def refuse_control_tokens(out: Emitter, controls: Mapping[str, int]) -> None:
     """
     for piece in out.pieces():
         # Scaffold has the template's own control tokens; labels stay text under every option.
-        found = (
-            next((text for text in controls if text in piece.text), None)
-            if piece.content and not piece.scaffold
-            else None
-        )
+        is_content = piece.content and not piece.scaffold
+        found = next((text for text in controls if text in piece.text), None) if is_content else None
         if found is not None:
             raise MessageError(
                 "control_token_in_content",

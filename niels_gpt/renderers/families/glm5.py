@@ -118,11 +118,10 @@ class GLM5Renderer(Family):
 
     def open_turn(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the opener of a turn. After an assistant's turn it is the token at which the model stops."""
-        out.scaffold(opener, index)
-        # After other roles nothing was sampled, so there the opener is scaffold.
+        # After other roles nothing was sampled, so there the opener is the template's.
         is_stop = opener in self.stops and index > 0 and view.roles[index - 1] == "assistant"
-        if self.config.sampled_openers and is_stop:
-            out.mark_opener_sampled(index)
+        write = out.trained_opener if self.config.sampled_openers and is_stop else out.scaffold
+        write(opener, index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block or its closing tag, the content, the calls."""

@@ -31,11 +31,11 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError, shown
 from niels_gpt.messages import Message
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import CONTROL
 from niels_gpt.renderers.template.attribution import CONTENT_FIELDS, UNKNOWN_ROLE, ControlTokens, Span
 from niels_gpt.renderers.template.execution.provenance import LABEL
 from niels_gpt.renderers.template.execution.reads import Reads
 from niels_gpt.renderers.template.proofs.substitution import COMPARED_KEYS, free_letters
-from niels_gpt.renderers.types import SCAFFOLD
 
 _RETAINED_FIELDS: Final = frozenset({"role", "train", "weight"})  # the roles are part of the shape
 _SWITCHING_ROLES: Final = ("system", "developer")
@@ -78,7 +78,7 @@ def check_chosen_controls(
         raise _refusal(f"it refuses the same conversation with other texts ({error})") from error
     # Here only the template's own constants become control tokens. The neutral contents spell none, so that everything
     # but labels counts there, also text whose origin was lost.
-    found = _tokens_within(out.texts, [bool(facts & SCAFFOLD) for facts in out.facts], controls)
+    found = _tokens_within(out.texts, [bool(facts & CONTROL) for facts in out.facts], controls)
     is_written = [span.origin not in (LABEL, UNKNOWN_ROLE) for span in spans]
     expected = _tokens_within([span.text for span in spans], is_written, controls)
     if expected == found:

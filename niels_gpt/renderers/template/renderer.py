@@ -382,7 +382,7 @@ def _is_unseen(out: Emitter, messages: Sequence[Message], written: Set[str]) -> 
     Args:
         written: see `Verdict`. Phi-3's template writes no results of tools, on the probes either.
     """
-    seen = {fact >> 3 for fact in out.facts}
+    seen = {fact >> 4 for fact in out.facts}
     expected = written - {"system", "developer"}
     return any(index not in seen and message["role"] in expected for index, message in enumerate(messages))
 

@@ -15,6 +15,7 @@ from typing import Any
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import CONTENT, CONTROL, SAMPLED
 from niels_gpt.renderers.template.attribution import (
     ControlTokens,
     Span,
@@ -30,7 +31,6 @@ from niels_gpt.renderers.template.execution.jinja import Chunk
 from niels_gpt.renderers.template.execution.provenance import LITERAL, NO_MESSAGE
 from niels_gpt.renderers.template.proofs.proof import settle_spaces
 from niels_gpt.renderers.template.sampled_span import added_prompt, history_opening, sampled_span
-from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Tracing:
                 _emit_assistant_turn(out, turn, index, start, stop)
             else:
                 for span in turn:
-                    bits = CONTENT if span.origin >= 0 else SCAFFOLD if span.origin == LITERAL else 0
+                    bits = CONTENT if span.origin >= 0 else CONTROL if span.origin == LITERAL else 0
                     out.piece(span.text, index, bits)
         settle_spaces(out, self.controls)
         out.attribution = f"partial: {problem}" if problem else "full"
@@ -143,7 +143,7 @@ def _emit_assistant_turn(out: Emitter, turn: Sequence[Span], index: int, start: 
     at = 0
     for span in turn:
         begin, end = at, at + len(span.text)
-        bits = SCAFFOLD if span.origin == LITERAL else 0
+        bits = CONTROL if span.origin == LITERAL else 0
         # A piece has one set of facts, so a span that contains the start or the stop is cut there: spans 0..6 and 6..9
         # with a sampled part of 2..9 become 0..2 (not sampled), 2..6 and 6..9.
         for edge in (start, stop, end):

@@ -180,5 +180,5 @@ def judge(template: Template, probe: Probe, rendered: dict[bytes, str] | None = 
     if difference:
         return Verdict("differs", difference, stops, rules)
     # The facts of text that is of no message are negative.
-    written = frozenset(messages[fact >> 3]["role"] for fact in traced.facts if fact >= 0)
+    written = frozenset(messages[fact >> 4]["role"] for fact in traced.facts if fact >= 0)
     return Verdict("agrees", "", stops, rules, written)

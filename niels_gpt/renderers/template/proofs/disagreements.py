@@ -19,10 +19,10 @@ import numpy as np
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import CONTENT, SAMPLED
 from niels_gpt.renderers.template.attribution import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.proof import Ints, Proof, may_hold
 from niels_gpt.renderers.template.proofs.substitution import NONE
-from niels_gpt.renderers.types import CONTENT, SAMPLED
 
 
 def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], controls: ControlTokens) -> str:
@@ -31,7 +31,7 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], con
         return traced.attribution
     lengths = [len(text) for text in traced.texts]
     facts = np.repeat(np.array(traced.facts, np.int64), lengths)
-    owner, sampled = facts >> 3, (facts & SAMPLED) > 0
+    owner, sampled = facts >> 4, (facts & SAMPLED) > 0
     expected = np.zeros(len(facts), np.bool_)
     for span in proof.sampled:
         expected[span.start : span.stop] = True
@@ -56,7 +56,7 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message], con
     at = 0
     for text, fact in zip(traced.texts, traced.facts, strict=True):
         is_content = (fact & CONTENT) and not (fact & SAMPLED)
-        if is_content and (proof.content[at : at + len(text)] < 0).any() and not may_hold(messages[fact >> 3], text):
+        if is_content and (proof.content[at : at + len(text)] < 0).any() and not may_hold(messages[fact >> 4], text):
             return f"tracing takes more than the content of message {owner[at]} at {_shown(proof.text, at)}"
         at += len(text)
     return _turn_disagreement(owner, proof, controls)

@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import CONTENT, CONTROL, SAMPLED
 from niels_gpt.renderers.template.attribution import CONTENT_FIELDS, ControlTokens, Span
 from niels_gpt.renderers.template.execution.provenance import LITERAL, LOST, NO_MESSAGE
 from niels_gpt.renderers.template.proofs.substitution import COMPARED_KEYS
-from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 
 Ints = npt.NDArray[np.int64]
 
@@ -128,8 +128,8 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     # The last entry is for characters without content, whose index is -1.
     is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
     bits = np.where(sampled, SAMPLED | CONTENT, np.where((content >= 0) & ~is_assistant[content], CONTENT, 0))
-    # The message is above three bits, as in every emitter; -1 << 3 is -8, and -8 >> 3 is -1 again.
-    facts = owner << 3 | bits | np.where(is_literal, SCAFFOLD, 0)
+    # The message is above four bits, as in every emitter; -1 << 4 is -16, and -16 >> 4 is -1 again.
+    facts = owner << 4 | bits | np.where(is_literal, CONTROL, 0)
     out = Emitter(messages)
     # 0 0 5 5 5 1 has runs that start at 0 2 5
     starts = np.flatnonzero(np.diff(facts, prepend=facts[:1] - 1)).tolist()
@@ -148,12 +148,12 @@ def settle_spaces(out: Emitter, controls: ControlTokens) -> None:
     texts: list[str] = []
     facts: list[int] = []
     for text, fact in zip(out.texts, out.facts, strict=True):
-        before = facts[-1] >> 3 if facts else fact >> 3  # the message is above three bits
+        before = facts[-1] >> 4 if facts else fact >> 4  # the message is above four bits
         is_scaffold = not fact & (SAMPLED | CONTENT)
-        if before != fact >> 3 >= 0 and text[:1].isspace() and is_scaffold and _ends_in_control(texts, facts, controls):
+        if before != fact >> 4 >= 0 and text[:1].isspace() and is_scaffold and _ends_in_control(texts, facts, controls):
             rest = text.lstrip()
             texts.append(text[: len(text) - len(rest)])
-            facts.append(before << 3 | fact & SCAFFOLD)
+            facts.append(before << 4 | fact & CONTROL)
             text = rest
         if text:
             texts.append(text)
@@ -165,7 +165,7 @@ def _ends_in_control(texts: Sequence[str], facts: Sequence[int], controls: Contr
     """Whether these pieces end in a control token of the template's, except for white space."""
     end = ""
     for text, fact in zip(reversed(texts), reversed(facts), strict=True):
-        if not fact & SCAFFOLD:
+        if not fact & CONTROL:
             break
         end = text + end
         if end.strip() and (len(end) > _LONGEST_CONTROL or controls.at_end(end.rstrip())):
