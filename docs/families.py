@@ -165,10 +165,10 @@ class Shown:
 
     def _end(self) -> str:
         stops = [self.renderer.encoder.decode([stop]) for stop in self.renderer.get_stop_token_ids()]
-        if not self.renderer.has_end_of_turn:
+        if not self.renderer.end_turn[0]:
             return f"none; the next turn's opener ends it: {', '.join(map(code, stops[1:]))}"
         more = f"; sampling also stops at {', '.join(map(code, stops[1:]))}" if stops[1:] else ""
-        after = self.renderer.after_stop
+        after = self.renderer.end_turn[1]
         return code(stops[0]) + more + (f"; followed by {code(after)}" if after else "")
 
     def _reasoning(self) -> str:

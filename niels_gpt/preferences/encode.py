@@ -25,6 +25,7 @@ from niels_gpt.builds.rows import batches, characters
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, Message
+from niels_gpt.renderers.family import Family
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.preference_rows import Preference
@@ -150,7 +151,8 @@ class PreferenceTask:
         if isinstance(self.encoder, RendererEncoder):
             renderer: Any = self.encoder.renderer
             # Where the next turn's opener is the stop (GLM), the last answer of a conversation has none.
-            if hasattr(renderer, "get_stop_token_ids") and getattr(renderer, "has_end_of_turn", True):
+            ended_by_opener = isinstance(renderer, Family) and bool(renderer.stops) and not renderer.end_turn[0]
+            if hasattr(renderer, "get_stop_token_ids") and not ended_by_opener:
                 stops = set(renderer.get_stop_token_ids())
         else:
             special = self.encoder.describe().get("special_token_ids") or {}

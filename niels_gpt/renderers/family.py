@@ -60,13 +60,12 @@ class Family(BaseRenderer):
             `before_first_call` is written after a content. between_calls: what is between two calls.
         assistant_header: what an assistant's turn begins with. The generation prompt is this, and `prefill`.
         controls: control tokens that a tokenizer of the family must have; optional_controls: those it may have.
-        stops: the texts of the tokens that end an assistant's turn. The first is the one that the grammar writes.
+        end_turn: what an assistant's turn ends in: its stop, and the text that the template writes after it. Where the
+            stop is "" (GLM), a turn has none of its own: the opener of the next turn is its stop.
+        stops: the texts of the tokens that end an assistant's turn; the stop of `end_turn` is the first.
         truncation_stop: the token that closes a truncated turn in a bridge; "": the first stop.
-        after_stop: the text that the template writes after an assistant's stop.
         names_results: a tool result is headed by the name of its function. In a bridge, results without a name get
             those of the sampled calls, in order.
-        has_end_of_turn: an assistant's turn ends in a stop of its own. Where it is false (GLM), the opener of the next
-            turn is the stop.
         version: increases whenever a grammar's ids or facts change; part of the fingerprint of built datasets.
 
     Raises:
@@ -84,13 +83,12 @@ class Family(BaseRenderer):
     calls_section: ClassVar[tuple[str, str]] = ("", "")
     between_calls: ClassVar[str] = "\n"
     calls: CallDialect | None = None
+    end_turn: tuple[str, str] = ("", "")
     stops: ClassVar[tuple[str, ...]]
     truncation_stop: ClassVar[str] = ""
     controls: ClassVar[tuple[str, ...]] = ()
     optional_controls: ClassVar[tuple[str, ...]] = ()
-    after_stop: ClassVar[str] = ""
     names_results: ClassVar[bool] = False
-    has_end_of_turn: ClassVar[bool] = True
     version: ClassVar[int] = 1
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
@@ -181,18 +179,15 @@ class Family(BaseRenderer):
         out: Emitter,
         *,
         has_content: bool | None = None,
-        ends: tuple[str, str] | None = None,
     ) -> None:
         """Write the rest of an assistant's turn: the content, the calls, the stop.
 
         Args:
             has_content: write `before_first_call`; default: if there is a content.
-            ends: the stop, and what the template writes after it; default those of the class.
         """
-        stop, after_stop = ends or (self.stops[0], self.after_stop)
         calls = view.calls(index)
         if not calls or self.calls is None:  # most turns: three pieces in one call
-            out.model_reply(content, stop, after_stop, index)
+            out.model_reply(content, *self.end_turn, index)
             return
         before, closing = self.calls_section
         if not before and (content if has_content is None else has_content):
@@ -205,8 +200,7 @@ class Family(BaseRenderer):
             before = self.between_calls
         if closing:
             out.model_markup(closing, index)
-        out.stop(stop, index)
-        out.scaffold(after_stop, index)
+        out.model_reply("", *self.end_turn, index)
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
         """Whether an option keeps this message's reasoning although the template would drop it."""
@@ -339,7 +333,7 @@ class Family(BaseRenderer):
                 if name and not result.get("name"):
                     result["name"] = name
         added = encode_one(self.encoder, self._emit_extension(messages, tools, image_count))
-        if self.has_end_of_turn or before[-1] == self._truncation_stop_id:
+        if self.end_turn[0] or before[-1] == self._truncation_stop_id:
             return append_rendering(before, added)
         # The stop was the opener of the next turn. Either it is the first token of what is added, or the model opened
         # another kind of turn than the one that follows.
@@ -352,7 +346,7 @@ class Family(BaseRenderer):
         out = Emitter(messages, parse_content=special_tokens == "parse")
         out.image_count = image_count
         # The model stops at its stop, so what the template writes after it (ChatML's newline) is not among the ids yet.
-        out.scaffold(self.after_stop)
+        out.scaffold(self.end_turn[1])
         self._emit_turns(view, 0, out)
         self.generation_prompt(view, out)
         if special_tokens == "error":

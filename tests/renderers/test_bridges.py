@@ -73,7 +73,7 @@ def test_bridges_are_what_rendering_gives(family: str, options: Options, number:
         if dict(options).get("final_stop"):
             said = said[:-1]  # the opener of what follows comes in its place
         for new in results(family, messages[-1]) or following(family):
-            ending = [] if renderer.has_end_of_turn else opener(renderer, messages, new, tools)
+            ending = [] if renderer.end_turn[0] else opener(renderer, messages, new, tools)
             same = check_bridge(renderer, (messages, new, tools), prompt, said + ending)
             merged = renderer.render_ids(messages, tools=tools)[: len(prompt)] != prompt  # a content of newlines
             whole.append(same or merged)
@@ -109,7 +109,7 @@ def test_bridges_over_tool_cycles_equal_the_whole_rendered_again(family: str) ->
         chat = [{"role": "user", "content": "a"}, asking]
         prompt, said = served_and_said(renderer, chat, TOOLS)
         for new in (results(family, asking)[0], results(family, asking)[0][:1]):
-            ending = [] if renderer.has_end_of_turn else opener(renderer, chat, new, TOOLS)
+            ending = [] if renderer.end_turn[0] else opener(renderer, chat, new, TOOLS)
             assert check_bridge(renderer, (chat, new, TOOLS), prompt, said + ending)
 
 
@@ -145,10 +145,10 @@ def check_bridge(renderer: Family, chat: tuple[Messages, Messages, Any], prompt:
     assert bridge.is_content[-suffix:] == again.is_content[-suffix:]
     assert not any(bridge.sampled_mask)
     if stopped:
-        assert text_of(renderer, ids[n:-suffix]) == renderer.after_stop
+        assert text_of(renderer, ids[n:-suffix]) == renderer.end_turn[1]
     else:
         assert ids[n] == renderer.encoder.control_ids.get(renderer.truncation_stop, renderer.get_stop_token_ids()[0])
-        assert text_of(renderer, ids[n + 1 : -suffix]) == renderer.after_stop
+        assert text_of(renderer, ids[n + 1 : -suffix]) == renderer.end_turn[1]
     if stopped and again.token_ids[: len(given)] == given:
         assert ids == again.token_ids
     return stopped and text_of(renderer, ids) == text_of(renderer, again.token_ids)  # tokens may merge where it spoke
@@ -172,7 +172,7 @@ def test_bridges_refuse_what_they_cannot_take(family: str, options: Options) -> 
     if "tool" not in renderer.roles:
         with pytest.raises(MessageError):
             renderer.bridge_to_next_turn(prompt, said, [{"role": "tool", "content": "x"}])
-    elif not renderer.has_end_of_turn:  # the model asked for a tool's result, and a user comes
+    elif not renderer.end_turn[0]:  # the model asked for a tool's result, and a user comes
         openers = {text: renderer.encoder.added_ids[text] for text in renderer.stops[1:]}
         tool = [{"role": "tool", "content": "x"}]
         assert renderer.bridge_to_next_turn(prompt, [*said, openers["<|observation|>"]], new) is None

@@ -22,14 +22,14 @@ def turn(content: str, **options: Any) -> list[tuple[str, bool]]:
 @pytest.mark.parametrize(
     ("content", "thinks", "expected"),
     [
-        ("b", False, ["<assistant>\n", "</think>", "+b", "+\n</assistant>", "\n"]),
-        ("</think>b", False, ["<assistant>\n", "</think>", "+b", "+\n</assistant>", "\n"]),
+        ("b", False, ["<assistant>\n", "</think>", "+b", "+\n", "+</assistant>", "\n"]),
+        ("</think>b", False, ["<assistant>\n", "</think>", "+b", "+\n", "+</assistant>", "\n"]),
         ("b\n</assistant>", False, ["<assistant>\n", "</think>", "+b\n", "+</assistant>", "\n"]),
         ("b</assistant>\n", False, ["<assistant>\n", "</think>", "+b", "+</assistant>", "\n\n"]),
-        ("b\n", False, ["<assistant>\n", "</think>", "+b\n", "+\n</assistant>", "\n"]),
-        ("", False, ["<assistant>\n", "</think>", "+\n</assistant>", "\n"]),
-        ("<think>r</think>b", True, ["<assistant>\n", "<think>", "+r</think>b", "+\n</assistant>", "\n"]),
-        ("r</think>b", True, ["<assistant>\n", "<think>", "+r</think>b", "+\n</assistant>", "\n"]),
+        ("b\n", False, ["<assistant>\n", "</think>", "+b\n", "+\n", "+</assistant>", "\n"]),
+        ("", False, ["<assistant>\n", "</think>", "+\n", "+</assistant>", "\n"]),
+        ("<think>r</think>b", True, ["<assistant>\n", "<think>", "+r</think>b", "+\n", "+</assistant>", "\n"]),
+        ("r</think>b", True, ["<assistant>\n", "<think>", "+r</think>b", "+\n", "+</assistant>", "\n"]),
     ],
 )
 def test_raw_contents(content: str, thinks: bool, expected: list[str]) -> None:

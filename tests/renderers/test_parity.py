@@ -388,7 +388,7 @@ def template_of(folder: Path, family: str, flags: Flags) -> TemplateRenderer:
 def _template_of(folder: Path, family: str, options: tuple[tuple[str, Any], ...]) -> TemplateRenderer:
     """Once for all tests of a folder: judging what a template does takes longer than what they render."""
     flags = dict(options)
-    stops = FAMILIES[family].stops[:1] if FAMILIES[family].has_end_of_turn else ()
+    stops = FAMILIES[family].stops[:1] if FAMILIES[family].end_turn[0] else ()
     declared = declared_by(family, TOOLS) if family == "kimi-k2.5" else {}
     encoder = template_encoder(folder, stops)
     return TemplateRenderer(encoder, clock=lambda form: DAY, stops=stops, **flags, **declared)

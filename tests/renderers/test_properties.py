@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from niels_gpt.format.sft import serialize_chat_to_ids
+from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import Piece, RenderedTokens
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
@@ -111,6 +112,10 @@ def test_facts_agree_with_roles(family: str, options: Options) -> None:
                 assert messages[owner - 1]["role"] == "assistant"
 
 
+def kinds_of(rendered: RenderedTokens, index: int) -> list[int]:
+    return [kind for kind, owner in zip(rendered.kinds, rendered.message_indices, strict=True) if owner == index]
+
+
 @cases
 def test_assistants_end_in_a_sampled_stop(family: str, options: Options) -> None:
     renderer = renderer_of(family, *options)
@@ -119,13 +124,17 @@ def test_assistants_end_in_a_sampled_stop(family: str, options: Options) -> None
         rendered = renderer.render(messages, tools=tools)
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
+                assert Kind.STOP not in kinds_of(rendered, index)
                 continue
             own = [t for t, o, s in facts(rendered) if o == index and s]
             closed = bool(dict(options).get("final_stop")) and index == len(messages) - 1
-            inside = own[:-1] if renderer.has_end_of_turn or closed else own
+            ends = [kind == Kind.STOP for kind in kinds_of(rendered, index) if kind & SAMPLED]
+            assert not any(ends[:-1])
+            assert ends[-1:] == ([bool(renderer.end_turn[0]) or closed] if ends else [])
+            inside = own[:-1] if renderer.end_turn[0] or closed else own
             assert not set(inside) & set(stops)
             assert not closed or own[-1] in stops
-            if renderer.has_end_of_turn:
+            if renderer.end_turn[0]:
                 ending = ends_of(family) if index + 1 < len(messages) and not message.get("tool_calls") else []
                 assert own[-1] in (ending or stops)
             elif dict(options).get("sampled_openers") and index + 1 < len(messages):

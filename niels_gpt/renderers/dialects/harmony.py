@@ -103,7 +103,7 @@ class HarmonyCalls(CallDialect):
         # The template writes the `content_type` of a call that has one, else json.
         out.model_markup(f"{CHANNEL}commentary json{MESSAGE}", msg)
         out.model_text(call.json, msg)
-        out.model_markup(self.closing, msg)
+        out.stop(self.closing, msg)
 
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
         """See `CallReader`: analysis is reasoning, a message to a function is a call, all others are content.

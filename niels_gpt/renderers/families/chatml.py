@@ -26,9 +26,9 @@ class ChatMLTurns(Family):
     The newline after `<|im_end|>` is the template's: the model stops at `<|im_end|>`.
     """
 
-    stops: ClassVar[tuple[str, ...]] = ("<|im_end|>",)
+    end_turn = ("<|im_end|>", "\n")
+    stops: ClassVar[tuple[str, ...]] = (end_turn[0],)
     controls: ClassVar[tuple[str, ...]] = ("<|im_start|>",)
-    after_stop = "\n"
     system_turn: ClassVar[tuple[str, str] | None] = ("<|im_start|>system\n", "<|im_end|>\n")
     user_turn = ("<|im_start|>user\n", "<|im_end|>\n")
     assistant_header = "<|im_start|>assistant\n"
@@ -45,4 +45,4 @@ class ChatMLRenderer(ChatMLTurns):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message."""
-        out.assistant_turn(self.assistant_header, view.text(index), "<|im_end|>", "\n", index)
+        out.assistant_turn(self.assistant_header, view.text(index), *self.end_turn, index)

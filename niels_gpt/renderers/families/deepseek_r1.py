@@ -65,7 +65,7 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
         # The block of the last message only: the template drops all of them, because it renders prompts, and training
         # needs the one that the model produces.
         if reasoning and (view.is_produced(index) or self.preserves_thinking(view, index)):
-            out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
+            out.reasoning_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
             # The newlines after the block are its own, so those of the content would come on top of them.
             content = content.lstrip("\n")
         self.finish_turn(content, view, index, out)

@@ -47,6 +47,7 @@ class DeepSeekV3Renderer(Family):
     # closes the section after every call but the first. docs/deviations.md lists what is written instead.
     calls_section = (DEEPSEEK.opening, DEEPSEEK.closing)
     between_results: ClassVar[str] = "\n"
+    end_turn = (STOP, "")
     stops = (STOP,)
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
     calls: CallDialect | None = FencedJSON()

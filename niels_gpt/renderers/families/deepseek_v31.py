@@ -80,7 +80,7 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
         else:
             out.prefill = ""  # the generation prompt is empty there
         if reasoning and (view.is_produced(index) or self.preserves_thinking(view, index)):
-            out.model_block("<think>", reasoning, "</think>", index)
+            out.reasoning_block("<think>", reasoning, "</think>", index)
         elif has_header:  # a turn without a header goes on after results, where its block is closed already
             out.model_markup("</think>", index)
         self.finish_turn(content, view, index, out)

@@ -112,6 +112,7 @@ class DeepSeekV4Renderer(Family):
 
     name = "deepseek-v4"
     config_class: ClassVar[type[FamilyConfig]] = DeepSeekV4RendererConfig
+    end_turn = (STOP, "")
     stops = (STOP,)
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, TOKEN)
     calls: DSML = DSML()
@@ -185,7 +186,7 @@ class DeepSeekV4Renderer(Family):
         """Write the think block or its closing tag, the content, the calls."""
         out.scaffold(ASSISTANT, index)
         if self.writes_reasoning(view, index):
-            out.model_block("<think>", view.reasoning(index) or "", "</think>", index)
+            out.reasoning_block("<think>", view.reasoning(index) or "", "</think>", index)
         else:
             out.model_markup("</think>", index)
         self.finish_turn(self.content(view, index), view, index, out)

@@ -37,9 +37,9 @@ class GemmaRenderer(Family):
     config_class = GemmaRendererConfig
     content_trim = ALL_SPACE
     roles = ("system", "user", "assistant")
+    end_turn = (_END, "\n")
     stops = (_END, "<eos>")
     controls = ("<bos>", "<start_of_turn>")
-    after_stop = "\n"
     has_reasoning = False
     user_turn = ("<start_of_turn>user\n", f"{_END}\n")
     assistant_header = "<start_of_turn>model\n"
@@ -65,7 +65,7 @@ class GemmaRenderer(Family):
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message; its role is called model."""
         check_alternates(view, index, self.name)
-        out.assistant_turn(self.assistant_header, self.content(view, index), _END, "\n", index)
+        out.assistant_turn(self.assistant_header, self.content(view, index), *self.end_turn, index)
 
     def content(self, view: ConversationView, index: int) -> str:
         """A content without white space at its ends."""

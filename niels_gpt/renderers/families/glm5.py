@@ -81,7 +81,6 @@ class GLM5Renderer(Family):
     content_trim = ALL_SPACE
     stops = ("<|endoftext|>", "<|user|>", "<|observation|>")
     controls = ("<|assistant|>", "<|user|>")
-    has_end_of_turn = False
     calls = Pairs()
     assistant_header = "<|assistant|>"
 
@@ -132,7 +131,7 @@ class GLM5Renderer(Family):
         if reasoning is None:
             out.model_markup("</think>", index)
         else:
-            out.model_block(f"{self.separator}<think>", reasoning, "</think>", index)
+            out.reasoning_block(f"{self.separator}<think>", reasoning, "</think>", index)
         # The template writes the stripped content where something is left of it. The line breaks of GLM-4.5's template
         # become `separator`.
         content = content.strip()
@@ -173,7 +172,7 @@ class GLM5Renderer(Family):
         """Write the stop of a last turn of the assistant's, where the option `final_stop` is set."""
         last = len(view.roles) - 1
         if self.config.final_stop and view.roles[last:] == ["assistant"]:
-            out.model_markup("<|observation|>" if view.calls(last) else "<|user|>", last)
+            out.stop("<|observation|>" if view.calls(last) else "<|user|>", last)
 
     def prefill(self) -> str:
         """An opened think block, or a closing tag."""

@@ -53,7 +53,8 @@ class GptOssRenderer(Family):
     name = "gpt-oss"
     config_class = GptOssRendererConfig
     roles = ("system", "user", "assistant", "tool", "developer")
-    stops = ("<|return|>", "<|call|>")
+    end_turn = ("<|return|>", "")
+    stops = (end_turn[0], "<|call|>")
     controls = (START, CHANNEL, MESSAGE, END)
     truncation_stop = END
     version = 2  # since then, samples retain the reasoning of the tool cycle before an answer
@@ -116,14 +117,16 @@ class GptOssRenderer(Family):
         # It keeps that before a call unless an answer on the channel final comes later.
         is_current = index > view.last_answer if calls else is_last
         if analysis is not None and (is_current or self.preserves_thinking(view, index)):
-            out.model_block(_ANALYSIS, analysis, _NEXT_MESSAGE, index)
+            out.reasoning_block(_ANALYSIS, analysis, _NEXT_MESSAGE, index)
         if preamble:
             out.model_block(_COMMENTARY, preamble, _NEXT_MESSAGE, index)
         if calls:
             self.calls.write(calls[0], out, index)
         else:
             # The template writes `<|return|>` only at the end of a conversation that is trained; no prompt holds it.
-            out.model_block(_FINAL, view.text(index), "<|return|>" if is_last else END, index)
+            out.model_markup(_FINAL, index)
+            out.model_text(view.text(index), index)
+            out.stop(self.end_turn[0] if is_last else END, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result as a JSON string, headed by the function that was called last.

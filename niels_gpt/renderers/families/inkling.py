@@ -49,6 +49,7 @@ class InklingRenderer(Family):
 
     name = "inkling"
     config_class: ClassVar[type[FamilyConfig]] = InklingRendererConfig
+    end_turn = (_STOP, "")
     stops = (_STOP,)
     controls = (_SYSTEM, _USER, MODEL, _TOOL, TEXT, THINKING, CALL, END, "<|content_xml|>")
     calls = InklingCalls()
@@ -91,14 +92,15 @@ class InklingRenderer(Family):
         else:
             out.scaffold(MODEL, index)
         for number, (kind, text) in enumerate(texts):
-            out.model_block(MODEL + kind if number else kind, text, END, index)
+            write = out.reasoning_block if kind == THINKING else out.model_block
+            write(MODEL + kind if number else kind, text, END, index)
         # The header above is that of the first message. Every later one is the model's choice, so its header is
         # trained.
         for number, call in enumerate(calls, len(texts)):
             if number:
                 out.model_markup(MODEL, index)
             self.calls.write(call, out, index)
-        out.model_markup(_STOP, index)
+        out.stop(_STOP, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result, headed by its name, else by the function that its call names; else by nothing."""

@@ -41,7 +41,8 @@ class KimiK2Renderer(Family):
     name = "kimi-k2"
     config_class: ClassVar[type[FamilyConfig]] = KimiK2RendererConfig
     roles = ("system", "user", "assistant", "tool", "tool_declare")
-    stops = ("<|im_end|>",)
+    end_turn = ("<|im_end|>", "")
+    stops = (end_turn[0],)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
     calls = KimiSection()
     # K2's template leaves the line's end that its source has after this turn; that of K2 Thinking cuts it.
@@ -100,7 +101,7 @@ class KimiK2Renderer(Family):
                 with_id = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
                 self.calls.write(with_id, out, index)
             out.model_markup(KIMI_CLOSING, index)
-        out.model_markup("<|im_end|>", index)
+        out.stop(self.end_turn[0], index)
 
     def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the think block before a content; K2 has none."""
@@ -136,7 +137,7 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
         reasoning = view.reasoning(index) or ""
         if reasoning and not (self.writes_reasoning(view, index) or self.preserves_thinking(view, index)):
             reasoning = ""
-        out.model_block("<think>", reasoning, "</think>", index)
+        out.reasoning_block("<think>", reasoning, "</think>", index)
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """Whether no answer without calls follows."""

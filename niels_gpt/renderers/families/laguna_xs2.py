@@ -68,9 +68,9 @@ class LagunaXS2Renderer(Family):
     name = "laguna-xs.2"
     config_class = LagunaXS2RendererConfig
     content_trim = ALL_SPACE
+    end_turn = (_STOP, "\n")
     stops = (_STOP, "〈|EOS|〉")
     controls = ("〈|EOS|〉", "<assistant>")
-    after_stop = "\n"
     calls = Pairs(separators=("\n", "\n", "\n"))
     before_first_call = "\n"
     calls_section = ("", "\n")
@@ -117,14 +117,16 @@ class LagunaXS2Renderer(Family):
                 # The content holds the stop: "hi\n</assistant>" or "hi\n</assistant>\n", which then has two newlines.
                 out.model_reply(text.removesuffix(_STOP), _STOP, content[len(text) :] + "\n", index)
             else:
-                out.model_reply(content, "\n" + _STOP, "\n", index)
+                out.model_text(content, index)
+                out.model_markup("\n", index)
+                out.model_reply("", *self.end_turn, index)
             return
         # The template takes a think block out of every content, also beside `reasoning_content`, which then wins.
         if "</think>" in content:
             inline, content = split_thinking(content)
             reasoning = reasoning or inline
         if reasoning:
-            out.model_block("<think>\n", reasoning.strip(), "\n</think>\n", index)
+            out.reasoning_block("<think>\n", reasoning.strip(), "\n</think>\n", index)
         else:
             out.model_markup("</think>\n", index)
         # The template writes the stripped content and a newline, or nothing: the newline before the first call is the

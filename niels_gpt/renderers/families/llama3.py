@@ -72,6 +72,7 @@ class Llama3Renderer(Family):
     name = "llama-3"
     config_class: ClassVar[type[FamilyConfig]] = Llama3RendererConfig
     content_trim = ALL_SPACE
+    end_turn = (_END, "")
     stops = (_END, "<|eom_id|>", "<|end_of_text|>")
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
     calls: CallDialect | None = _DIALECT
@@ -112,14 +113,14 @@ class Llama3Renderer(Family):
         """Write a text, or one call."""
         calls = view.calls(index)
         if not calls:
-            out.assistant_turn(self.assistant_header, self.content(view, index), _END, "", index)
+            out.assistant_turn(self.assistant_header, self.content(view, index), *self.end_turn, index)
             return
         # The template raises for more than one call, and it would drop a content beside the call.
         refuse_many_calls(view, index, self.name)
         refuse_text_beside_calls(view, index, self.name)
         out.scaffold(self.assistant_header, index)
         _DIALECT.write(calls[0], out, index)
-        out.model_markup(_END, index)
+        out.stop(_END, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result as a JSON string."""

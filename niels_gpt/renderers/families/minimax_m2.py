@@ -59,9 +59,9 @@ class MiniMaxM2Renderer(Family):
     config_class = MiniMaxM2RendererConfig
     content_trim = NEWLINES_BEFORE
     block_may_be_missing = True  # history writes no block for a turn without reasoning
+    end_turn = (_END, "\n")
     stops = (_END,)
     controls = (_BEGIN, _TURN)
-    after_stop = "\n"
     calls = MiniMaxSection()
     before_first_call = "\n"
     calls_section = (f"\n{MINIMAX.opening}\n", MINIMAX.closing)  # the first newline is written without a content, too
@@ -106,7 +106,7 @@ class MiniMaxM2Renderer(Family):
         out.scaffold(self.assistant_header, index)
         # The template drops reasoning that a user's message follows; a block that would be empty is left out.
         if reasoning and (index > view.last_user or self.preserves_thinking(view, index)):
-            out.model_block("<think>\n", reasoning, "\n</think>\n\n", index)
+            out.reasoning_block("<think>\n", reasoning, "\n</think>\n\n", index)
         self.finish_turn(content, view, index, out)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:

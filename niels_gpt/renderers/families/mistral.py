@@ -38,7 +38,8 @@ class MistralRenderer(Family):
     name = "mistral"
     config_class = MistralRendererConfig
     has_reasoning = False
-    stops = ("</s>",)
+    end_turn = ("</s>", "")
+    stops = (end_turn[0],)
     controls = (
         *("<s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]"),
         *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
@@ -73,11 +74,11 @@ class MistralRenderer(Family):
         calls = view.calls(index)
         if not calls:
             check_alternates(view, index, self.name)
-            out.model_reply(view.text(index), "</s>", "", index)
+            out.model_reply(view.text(index), *self.end_turn, index)
             return
         refuse_text_beside_calls(view, index, self.name)
         write_call_list(calls, self.calls, index, out)
-        out.model_markup("</s>", index)
+        out.stop(self.end_turn[0], index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result with the id of its call."""

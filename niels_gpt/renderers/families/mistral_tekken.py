@@ -52,7 +52,8 @@ class MistralV7Renderer(Family):
     name = "mistral-v7"
     config_class: ClassVar[type[FamilyConfig]] = MistralV7RendererConfig
     has_reasoning = False
-    stops = ("</s>",)
+    end_turn = ("</s>", "")
+    stops = (end_turn[0],)
     controls: ClassVar[tuple[str, ...]] = (
         *("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
         *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]"),
@@ -91,14 +92,14 @@ class MistralV7Renderer(Family):
             check_alternates(view, index, self.name)
         reasoning = self._reasoning(view, index)
         if reasoning:
-            out.model_block("[THINK]", reasoning, "[/THINK]", index)
+            out.reasoning_block("[THINK]", reasoning, "[/THINK]", index)
         text = view.text(index)
         # `mistral-common` strips spaces at the end of a content that is a string. With reasoning a content is a list of
         # chunks, whose texts it leaves as they are.
         out.model_text(text if reasoning else text.rstrip(" "), index)
         if calls:
             self._write_calls(view, index, out)
-        out.model_markup("</s>", index)
+        out.stop(self.end_turn[0], index)
 
     def _reasoning(self, view: ConversationView, index: int) -> str:
         """The reasoning that is written; "" in formats without a place for it."""

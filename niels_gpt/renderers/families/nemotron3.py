@@ -80,7 +80,7 @@ class Nemotron3Renderer(ChatMLTurns):
     name = "nemotron-3"
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3RendererConfig
     content_trim = ALL_SPACE
-    stops = ("<|im_end|>", "</s>")
+    stops = (*ChatMLTurns.stops, "</s>")
     calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n"
     calls_section = ("\n", "\n")  # with and without a content
@@ -138,7 +138,7 @@ class Nemotron3Renderer(ChatMLTurns):
             # The template puts block and content into one text and trims that: white space before the content is inside
             # and stays, and the newline after `</think>` goes where no content follows it.
             content = content.rstrip()
-            out.model_block("<think>\n", reasoning, self._closing if content else self._closing.rstrip(), index)
+            out.reasoning_block("<think>\n", reasoning, self._closing if content else self._closing.rstrip(), index)
         elif "<" in content and ("<think>" in content or "</think>" in content):
             # In the template a content with think tags of its own, even broken ones, gets no block.
             content = content.strip()

@@ -31,6 +31,7 @@ class NgptRenderer(Family):
     name = "ngpt"
     config_class = NgptRendererConfig
     roles = ("system", "user", "assistant")
+    end_turn = (_END, "")
     stops = (_END,)
     controls = (_SYSTEM, _USER, _ASSISTANT)
     has_reasoning = False
@@ -57,4 +58,4 @@ class NgptRenderer(Family):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message."""
-        out.assistant_turn(_ASSISTANT, view.text(index), _END, "", index)
+        out.assistant_turn(_ASSISTANT, view.text(index), *self.end_turn, index)

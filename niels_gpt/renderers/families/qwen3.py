@@ -58,7 +58,7 @@ class Qwen3Renderer(ChatMLTurns):
     name = "qwen3"
     config_class: ClassVar[type[FamilyConfig]] = Qwen3RendererConfig
     content_trim = NEWLINES_BEFORE
-    stops = ("<|im_end|>", "<|endoftext|>")
+    stops = (*ChatMLTurns.stops, "<|endoftext|>")
     calls: CallDialect = HermesJSON()
     before_first_call = "\n"
     default_system: ClassVar[str] = ""
@@ -89,7 +89,7 @@ class Qwen3Renderer(ChatMLTurns):
             # The template looks for think tags only in a message without the field `reasoning_content`.
             reasoning, content = split_thinking(content)
             if not is_last and not reasoning and view.is_text_only(index):  # most answers: written in one call
-                out.assistant_turn(self.assistant_header, content, "<|im_end|>", "\n", index)
+                out.assistant_turn(self.assistant_header, content, *self.end_turn, index)
                 return
         out.scaffold(self.assistant_header, index)
         has_content = bool(content)  # the template tests this before it strips newlines (`lstrip`)
@@ -101,7 +101,7 @@ class Qwen3Renderer(ChatMLTurns):
 
     def think_block(self, reasoning: str, content: str, out: Emitter, index: int) -> str:
         """Write the block, and return the content as it is written after one."""
-        out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
+        out.reasoning_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
         return content.lstrip("\n")
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:

@@ -41,16 +41,17 @@ class RawRenderer(Family):
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
         super().__init__(tokenizer, config, **options)
-        self._eos = self.encoder.special_tokens.get("eos_token", "")
-        if self._eos and self._eos not in self.encoder.added_ids:
+        eos = self.encoder.special_tokens.get("eos_token", "")
+        if eos and eos not in self.encoder.added_ids:
             raise TokenizerError(
-                f"{self.encoder.name}: eos_token is {self._eos!r}, which is no added token; expected one. Repair "
+                f"{self.encoder.name}: eos_token is {eos!r}, which is no added token; expected one. Repair "
                 "tokenizer_config.json"
             )
         # The eos is only known with the tokenizer, so what `Family` does with `stops` is done here.
-        if self._eos and isinstance(self.encoder, TokenizerAdapter):
-            self.encoder = self.encoder.with_controls([self._eos])
-        self._stop_ids = [self.encoder.added_ids[self._eos]] if self._eos else []
+        self.end_turn = (eos, "")
+        if eos and isinstance(self.encoder, TokenizerAdapter):
+            self.encoder = self.encoder.with_controls([eos])
+        self._stop_ids = [self.encoder.added_ids[eos]] if eos else []
         separator: str = self.config.separator
         self._newlines = separator.rstrip(" ")
         self._blanks = separator[len(self._newlines) :]
@@ -66,7 +67,7 @@ class RawRenderer(Family):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a text and the eos."""
-        out.model_reply(self._separate(out, index) + view.text(index), self._eos, "", index)
+        out.model_reply(self._separate(out, index) + view.text(index), *self.end_turn, index)
 
     def _separate(self, out: Emitter, index: int) -> str:
         """Write the newlines between two texts, and return the blanks that the second begins with."""

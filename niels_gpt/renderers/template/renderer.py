@@ -49,6 +49,7 @@ from niels_gpt.renderers.template.proofs.proof import (
     compared_tokens,
     emit_proof,
     labels_of,
+    mark_stops,
     with_final_stops,
     with_proven_literals,
 )
@@ -269,7 +270,7 @@ class TemplateRenderer(BaseRenderer):
         # Before `final_stop` is written: the template's own control tokens are compared.
         neutral = Neutral((self.source, messages, tools), self._tested, self.controls)
         check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
-        return out if proof is None else with_final_stops(out, proof, self.final_stop)
+        return mark_stops(out if proof is None else with_final_stops(out, proof, self.final_stop), self.controls)
 
     def _spans(self, messages: list[Message], tools: Any, gen: bool, reads: Reads | None = None) -> list[Span]:
         """The template's output as spans, each with its message as tracing knows it."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.kinds import CONTENT, CONTROL, SAMPLED
+from niels_gpt.renderers.kinds import CONTENT, CONTROL, SAMPLED, Kind, pack, unpack
 from niels_gpt.renderers.template.attribution import CONTENT_FIELDS, ControlTokens, Span
 from niels_gpt.renderers.template.execution.provenance import LITERAL, LOST, NO_MESSAGE
 from niels_gpt.renderers.template.proofs.substitution import COMPARED_KEYS
@@ -194,13 +194,29 @@ def with_final_stops(out: Emitter, proof: Proof, final_stop: str) -> Emitter:
                 added.texts.append(text[start - at : position - at])
                 added.facts.append(fact)
                 start = position
-            added.model_markup(final_stop, message)
+            added.stop(final_stop, message)
         added.texts.append(text[start - at :])
         added.facts.append(fact)
         at = end
     for _, message in waiting:
-        added.model_markup(final_stop, message)
+        added.stop(final_stop, message)
     return added
+
+
+def mark_stops(out: Emitter, controls: ControlTokens) -> Emitter:
+    """Give the control token that ends each answer the kind STOP, as a piece of its own."""
+    ended: set[int] = set()
+    for at in range(len(out.texts) - 1, -1, -1):
+        text, (message, kind) = out.texts[at], unpack(out.facts[at])
+        if not text or not kind & SAMPLED or message in ended:
+            continue
+        ended.add(message)
+        stop = controls.at_end(text)
+        if kind == Kind.MARKUP and stop:
+            cut = len(text) - len(stop)
+            out.texts[at : at + 1] = [text[:cut], stop] if cut else [stop]
+            out.facts[at : at + 1] = [pack(message, kind)] * bool(cut) + [pack(message, Kind.STOP)]
+    return out
 
 
 def may_hold(message: Message, text: str) -> bool:
