@@ -89,7 +89,8 @@ class RenderedTokens:
         multi_modal_data: the images; `None` where there are none.
         message_tool_names: for each tool message the function that it answers, as far as known, else `None`.
         attribution: "full", or "partial: " and the content that could not be traced to its message.
-        kinds: what each token is (`Kind`, as integers); empty where a renderer of another package made no kinds.
+        kinds: what each token is (`Kind`, as integers); empty where a renderer of another package made no kinds. Two
+            renderings are equal whatever their kinds: a grammar knows more of an answer than a template shows.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -100,7 +101,7 @@ class RenderedTokens:
     multi_modal_data: MultiModalData | None = None
     message_tool_names: list[str | None] = field(default_factory=list)
     attribution: str = "full"
-    kinds: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list, compare=False)
 
     @classmethod
     def from_arrays(

@@ -189,6 +189,7 @@ def test_lists_are_made_when_asked_for_and_are_lists() -> None:
             rendered.attribution,
             rendered.kinds,
         )
+        assert rendered.kinds == pickle.loads(pickle.dumps(rendered)).kinds
         assert rendered == built == pickle.loads(pickle.dumps(rendered)) == copy.deepcopy(rendered)
         assert repr(rendered).startswith(repr(built)[:-1])  # with its messages a rendering also counts what is trained
     with pytest.raises(IndexError):
