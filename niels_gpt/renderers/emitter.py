@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.kinds import CONTENT, CONTROL, Kind, pack, unpack
+from niels_gpt.renderers.notes import NO_NOTES
 from niels_gpt.renderers.types import Piece
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Emitter:
         facts: the message and the kind of each piece in one number, `msg << 4 | kind`: the reply of message 2 is 35.
         messages, parse_content: as in Args.
         attribution: "full", or which content could not be traced to its message.
+        notes: how it was attributed, and which texts a template passes over.
         prefill: what the generation prompt supplies of the text that comes next. It is the template's although it is at
             the beginning of an assistant's turn: the model continues after it. `Family.emit` sets it.
         images: for each image the index of its placeholder piece, and a function that processes it.
@@ -54,8 +56,8 @@ class Emitter:
     """
 
     __slots__ = (
-        *("_processed", "attribution", "facts", "image_count", "images", "messages", "parse_content", "prefill"),
-        "texts",
+        *("_processed", "attribution", "facts", "image_count", "images", "messages", "notes", "parse_content"),
+        *("prefill", "texts"),
     )
 
     def __init__(self, messages: Sequence[Message] = (), *, parse_content: bool = False) -> None:
@@ -64,6 +66,7 @@ class Emitter:
         self.messages = messages
         self.parse_content = parse_content
         self.attribution = "full"
+        self.notes = NO_NOTES
         self.prefill = ""
         self.images: Sequence[tuple[int, Callable[[], ProcessedImage]]] = ()
         self.image_count = 0

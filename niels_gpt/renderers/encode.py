@@ -56,7 +56,7 @@ def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
     encoded = encoder.encode_strings([out.texts], [out.tokenizer_facts()])
     facts = np.array(out.facts, np.int32) if out.parse_content else encoded.facts
     return RenderedTokens.from_arrays(
-        encoded.ids, facts, encoded.counts, out.messages, out.attribution, token_bytes=encoder.token_bytes
+        encoded.ids, facts, encoded.counts, out.messages, out.attribution, None, encoder.token_bytes, out.notes
     )
 
 
@@ -100,7 +100,8 @@ def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
     if any(out.images for out in emitters):
         ids, counts, lengths, media = _repeat_placeholders(emitters, ids, counts, pieces)
     messages, attribution = [out.messages for out in emitters], [out.attribution for out in emitters]
-    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media, encoder.token_bytes)
+    notes = [out.notes for out in emitters]
+    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media, encoder.token_bytes, notes)
 
 
 def concatenate_batches(batches: Sequence[RenderedBatch]) -> RenderedBatch:
@@ -118,6 +119,7 @@ def concatenate_batches(batches: Sequence[RenderedBatch]) -> RenderedBatch:
         attribution=list(chain.from_iterable(batch.attribution for batch in batches)),
         media=[media for batch in batches for media in batch.media or [None] * len(batch)] if has_media else (),
         token_bytes=batches[0].token_bytes,
+        notes=list(chain.from_iterable(batch.notes for batch in batches)),
     )
 
 

@@ -30,6 +30,7 @@ from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, te
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.kinds import CONTENT, CONTROL, KIND_BITS, SAMPLED, Kind
 from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
+from niels_gpt.renderers.notes import NO_NOTES, Notes, Unwritten
 from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import edges_of
 
@@ -89,8 +90,9 @@ class RenderedTokens:
         multi_modal_data: the images; `None` where there are none.
         message_tool_names: for each tool message the function that it answers, as far as known, else `None`.
         attribution: "full", or "partial: " and the content that could not be traced to its message.
+        notes: of a template, how it was attributed, and what of the conversation is not in it.
         kinds: what each token is (`Kind`, as integers); empty where a renderer of another package made no kinds. Two
-            renderings are equal whatever their kinds: a grammar knows more of an answer than a template shows.
+            renderings are equal whatever their kinds and notes.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -102,6 +104,7 @@ class RenderedTokens:
     message_tool_names: list[str | None] = field(default_factory=list)
     attribution: str = "full"
     kinds: list[int] = field(default_factory=list, compare=False)
+    notes: Notes = field(default=NO_NOTES, compare=False)
 
     @classmethod
     def from_arrays(
@@ -113,6 +116,7 @@ class RenderedTokens:
         attribution: str = "full",
         media: MultiModalData | None = None,
         token_bytes: Callable[[list[int]], list[bytes]] | None = None,
+        notes: Notes = NO_NOTES,
     ) -> RenderedTokens:
         """One conversation, from arrays as `RenderedBatch` has them; `token_bytes` is for `show`."""
         # Not through `__init__`, which would need the lists that are to be built when they are read.
@@ -126,8 +130,24 @@ class RenderedTokens:
             multi_modal_data=media,
             attribution=attribution,
             _token_bytes=token_bytes,
+            notes=notes,
         )
         return rendered
+
+    @property
+    def attribution_route(self) -> str:
+        """How a template was attributed: "gaps", or "oracle", which is slow; "" for a grammar. See `Notes`."""
+        return self.notes.route
+
+    @property
+    def unwritten(self) -> tuple[Unwritten, ...]:
+        """The texts of messages, calls and declarations that a template passes over: they are not in the ids."""
+        return self.notes.unwritten
+
+    @property
+    def by_format(self) -> tuple[Unwritten, ...]:
+        """The reasoning of answers that the template drops from history by design."""
+        return self.notes.by_format
 
     def __getattr__(self, name: str) -> Any:
         """Build a list that is read for the first time; from then on it is an attribute like any other."""
@@ -357,7 +377,7 @@ class RenderedBatch:
         counts: int64 of shape (pieces,), the number of tokens of each piece.
         pieces: int64 of shape (conversations,), the number of pieces of each.
         messages: the normalised messages of each conversation.
-        attribution: as in `RenderedTokens`, for each conversation.
+        attribution, notes: as in `RenderedTokens`, for each conversation.
         media: the images of each conversation or `None`; empty where no conversation has any.
         token_bytes: the bytes of ids, so that a conversation of the batch can be shown; not part of a pickle.
     """
@@ -371,6 +391,7 @@ class RenderedBatch:
     attribution: Sequence[str]
     media: Sequence[MultiModalData | None] = ()
     token_bytes: Callable[[list[int]], list[bytes]] | None = field(default=None, compare=False, repr=False)
+    notes: Sequence[Notes] = ()
 
     @cached_property
     def message_indices(self) -> npt.NDArray[np.int32]:
@@ -420,8 +441,10 @@ class RenderedBatch:
         tokens, pieces = slice(*self.edges[number : number + 2]), slice(*self.piece_edges[number : number + 2])
         media = self.media[number] if self.media else None
         of_pieces = self.facts[pieces], self.counts[pieces]
+        notes = self.notes[number] if self.notes else NO_NOTES
+        attribution, messages = self.attribution[number], self.messages[number]
         return RenderedTokens.from_arrays(
-            self.ids[tokens], *of_pieces, self.messages[number], self.attribution[number], media, self.token_bytes
+            self.ids[tokens], *of_pieces, messages, attribution, media, self.token_bytes, notes
         )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Templates in a process of their own: the same renderings, and limits that hold whatever the template does."""
+"""Templates in a process of their own: the same texts, and limits that hold whatever the template does."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import os
 import pickle
 import random
+import resource
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,175 +20,178 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError, UsageError
 from niels_gpt.renderers.template import isolation
-from niels_gpt.renderers.template.execution.provenance import MessageDict, TrackedDict, TrackedList, track, tracked_text
-from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess, from_json_value, to_json_value
-from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.template.environment import compile_template, run_template
+from niels_gpt.renderers.template.isolation import Isolation, IsolationError, TemplateProcess
+from niels_gpt.renderers.template.renderer import TemplateRenderer, no_clock
+from tests.assets import TEMPLATES, needs_assets
 from tests.conftest import run_cli
 from tests.renderers.chats import conversation
+from tests.renderers.small import CHATML
 from tests.renderers.sweeps import wanted
-from tests.renderers.test_template import CHATML
 from tests.renderers.tiny_families import folder_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps no such limits")
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-WITH_CALLS = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-    "{{ c.function | tojson }}{% endfor %}{{ m.reasoning_content }}{{ '<|im_end|>\n' }}{% endfor %}{{ tools | tojson }}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+GIVEN: dict[str, Any] = {"messages": CHAT, "tools": None, "add_generation_prompt": False}
+TEXT = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nhi<|im_end|>\n"
 DAYS = "{{ strftime_now('%d') }}{% for m in messages %}{{ m.content }}{% endfor %}"
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
-def isolated(source: str = CHATML, limits: Isolation | None = None, **more: Any) -> TemplateRenderer:
-    return TemplateRenderer(folder_of("qwen3"), template=source, isolate=limits or Isolation(), **more)
+def day(form: str) -> str:
+    return "26" if form == "%d" else "?"
 
 
-def test_renderings_are_the_same() -> None:
-    here, apart, rng = TemplateRenderer(folder_of("qwen3"), template=WITH_CALLS), isolated(WITH_CALLS), random.Random(3)
-    for _ in range(30):
-        messages, tools = conversation(rng, wanted("qwen3", parts=False, nones=False))
-        for gen in (False, True):
-            assert apart.render(messages, tools=tools, add_generation_prompt=gen) == here.render(
-                messages, tools=tools, add_generation_prompt=gen
-            )
-    again = pickle.loads(pickle.dumps(apart))
-    assert again.render(CHAT) == here.render(CHAT)
+def process(source: str = CHATML, limits: Isolation | None = None, clock: Any = day) -> TemplateProcess:
+    return TemplateProcess(source, clock, limits or Isolation())
 
 
-def test_errors_are_the_same() -> None:
-    for source in ("{{ raise_exception('no') }}", "{{ 1 // 0 }}", "{{ 'x' * 2000000000 }}", DAYS):
-        with pytest.raises((MessageError, TemplateError)) as here:
-            TemplateRenderer(folder_of("qwen3"), template=source).render(CHAT)
-        with pytest.raises(type(here.value)) as apart:
-            isolated(source).render(CHAT)
-        assert str(apart.value) == str(here.value)
-        assert getattr(apart.value, "reason", "") == getattr(here.value, "reason", "")
+# ---- the same texts
+
+
+@needs_assets
+@pytest.mark.parametrize("path", TEMPLATES[::2], ids=lambda path: path.stem)
+def test_texts_are_those_of_a_rendering_here(path: Path) -> None:
+    source, rng = path.read_text(encoding="utf-8"), random.Random(path.stem)
+    here, apart = compile_template(source, day), process(source)
+    for number in range(20):
+        messages, tools = conversation(rng, wanted("qwen3", parts=False))
+        given = {"messages": messages, "tools": tools, "add_generation_prompt": number % 2 == 0, "bos_token": "<s>"}
+        assert outcome(apart.render, given) == outcome(partial(run_template, here), given)
+
+
+def outcome(render: Callable[[dict[str, Any]], str], given: dict[str, Any]) -> str:
+    """The text, or the error."""
+    try:
+        return render(given)
+    except (MessageError, TemplateError) as error:
+        return f"{type(error).__name__} {getattr(error, 'reason', '')} {error}"
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ raise_exception('no') }}", "{{ 1 // n }}", "{{ ''.__class__ }}", "{{ x }}{{ [x] | tojson }}", DAYS]
+)
+def test_errors_and_odd_texts_are_the_same(source: str) -> None:
+    here, given = compile_template(source, no_clock), {**GIVEN, "n": 0, "x": "é\ud800\U0001f991"}
+    assert outcome(process(source, clock=no_clock).render, given) == outcome(partial(run_template, here), given)
+
+
+def test_a_template_that_cannot_be_compiled() -> None:
     with pytest.raises(TemplateError, match="line 1: "):
-        isolated("{% for %}")
+        process("{% for %}")
 
 
 def test_the_clock_is_asked() -> None:
-    assert isolated(DAYS, clock=lambda form: "26" if form == "%d" else "?").text(CHAT) == "26hellohi"
+    assert process(DAYS).render(GIVEN) == "26hellohi"
 
 
-def _unbound(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
-    """A child that does something else than to run the template."""
+def test_values_that_are_no_json_are_refused() -> None:
+    apart = process()
+    with pytest.raises(UsageError, match="a variable of the chat template is a function; expected texts, numbers"):
+        apart.render({**GIVEN, "odd": day})
+    assert apart.render({**GIVEN, "messages": tuple(CHAT)}) == TEXT
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ENDLESS,
+        ENDLESS.replace("{% endfor %}", "{{ strftime_now('%d') }}{% endfor %}", 1),
+        "{{ 10 ** 10000000000 }}",  # a constant, which is computed by the compiler
+    ],
+)
+def test_time_is_bounded(source: str) -> None:
+    with pytest.raises(IsolationError, match=r"^the chat template took more than 0\.5 seconds and was stopped; use an"):
+        process(source, Isolation(seconds=0.5)).render(GIVEN)
+
+
+def test_memory_is_bounded() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    doubled = "{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
+    source = "{% set ns = namespace(x=messages[0].content) %}{% if big %}" + doubled + "{% endif %}ok"
+    apart = process(source, Isolation(memory=1 << 28))
+    with pytest.raises(TemplateError, match="needs more memory than there is"):
+        apart.render({**GIVEN, "big": True})
+    assert apart.render(GIVEN) == "ok"
+    del apart
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 1 << 18)  # KiB
+
+
+def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = process("{{ 'x' * length }}")
+    monkeypatch.setattr(isolation, "LONGEST_REPLY", 1 << 20)
+    with pytest.raises(IsolationError, match=r"^the chat template wrote more than 1 MiB and was stopped; use another"):
+        apart.render({"length": 1 << 21})
+    assert apart.render({"length": 1 << 19}) == "x" * (1 << 19)
+
+
+def in_the_child(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    """A child that does something else than to run the template, as one that broke out of the sandbox could."""
     code = isolation._CHILD.replace("serve(int", f"{statement}; serve(int")
     monkeypatch.setattr(isolation, "_CHILD", code)
 
 
-RUN = "import niels_gpt.renderers.template.isolation as i; i.run_template = lambda t, v, reads: "
+TAKEN_OVER = "import niels_gpt.renderers.template.isolation as i; i.run_template = lambda t, v: "
 
 
-def test_time_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the budget lets through: here a child without any."""
+def test_a_process_that_stops_or_ends_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        _unbound(patch, "import time; " + RUN + "iter(lambda: time.sleep(60), 1)")
-        stuck = isolated(limits=Isolation(seconds=0.5))
-        with pytest.raises(TemplateError, match=r"more than 0\.5 seconds and was stopped"):
-            stuck.render(CHAT)
-    assert stuck.render(CHAT) == TemplateRenderer(folder_of("qwen3"), template=CHATML).render(CHAT)
-    _unbound(monkeypatch, RUN + "[b'x' * (1 << 40)]")
-    with pytest.raises(TemplateError, match="may have 2048 MiB"):
-        isolated().render(CHAT)
+        in_the_child(patch, "import time; " + TAKEN_OVER + "time.sleep(60)")
+        stuck = process(limits=Isolation(seconds=0.5))
+        with pytest.raises(IsolationError, match=r"more than 0\.5 seconds and was stopped"):
+            stuck.render(GIVEN)
+        in_the_child(patch, "import os; " + TAKEN_OVER + "os._exit(0)")
+        ended = process()
+        with pytest.raises(
+            IsolationError, match=r"^the chat template ended its process, which may have 2048 MiB of mem"
+        ):
+            ended.render(GIVEN)
+    assert stuck.render(GIVEN) == ended.render(GIVEN) == TEXT
+
+
+def test_a_child_that_drips_or_does_not_read_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for statement in (
+        "import time; i._send = lambda c, m, d=None: [(c.sendall(b' '), time.sleep(.1)) for _ in iter(int, 1)]",
+        "import time; i._receive = lambda c, d=None: time.sleep(60)",
+    ):
+        with monkeypatch.context() as patch:
+            in_the_child(patch, "import niels_gpt.renderers.template.isolation as i; " + statement)
+            patch.setattr(isolation, "_STARTING", 0.5)
+            with pytest.raises(IsolationError, match=r"more than 0\.5 seconds"):
+                process().render({**GIVEN, "long": "x" * 10_000_000})
 
 
 @pytest.mark.parametrize(
     "reply",
-    [
-        '{"chunks": [["a", null, 7]]}',
-        '{"chunks": [["a", [[5, 0]], 0]]}',
-        '{"chunks": [["a", [[1, 99]], 0]]}',
-        '{"chunks": [["a", [[2, 0], [-1, 0]], 0]]}',
-        '{"chunks": [[1, null, 0]]}',
-        '{"chunks": [1]}',
-        '{"chunks": 1}',
-        '{"chunks": [["a", null]]}',
-        '{"error": 1}',
-        '{"error": ["a"]}',
-        "{}",
-        "[]",
-        "7",
-        "nonsense",
-        "[" * 100_000,
-    ],
+    ['{"text": 1}', '{"text": null}', '{"error": 1}', '{"error": ["a"]}', "{}", "[]", "7", "nonsense", "[" * 100_000],
 )
 def test_what_a_child_says_is_checked(reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer = isolated()
-    child = renderer._compiled._child  # type: ignore[union-attr]
-    monkeypatch.setattr(child, "_exchange", lambda request, deadline: reply.encode())
-    with pytest.raises(TemplateError, match="process of the chat template"):
-        renderer.render(CHAT)
-
-
-def test_a_child_that_was_killed_is_started_again() -> None:
-    renderer = isolated()
-    os.kill(renderer._compiled._child.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
-    renderer._compiled._child.process.wait()  # type: ignore[union-attr]
-    assert renderer.text(CHAT) == TemplateRenderer(folder_of("qwen3"), template=CHATML).text(CHAT)
-
-
-def test_a_fork_has_a_child_of_its_own() -> None:
-    renderer = isolated()
-    expected = renderer.render_ids(CHAT)
-    out, into = os.pipe()
-    if not (forked := os.fork()):
-        with os.fdopen(into, "w") as file:
-            json.dump(renderer.render_ids(CHAT), file)
-        os._exit(0)
-    os.close(into)
-    with os.fdopen(out) as file:
-        assert json.load(file) == expected
-    os.waitpid(forked, 0)
-    assert renderer.render_ids(CHAT) == expected
-
-
-def test_threads_share_a_child() -> None:
-    renderer, got = isolated(), []
-    expected = renderer.render_ids(CHAT)
-    threads = [threading.Thread(target=lambda: got.append(renderer.render_ids(CHAT))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == [expected] * 4
+    said = reply if len(reply) < 100 else f"{reply[0]}' * {len(reply)} + '"
+    in_the_child(
+        monkeypatch,
+        "import niels_gpt.renderers.template.isolation as i; old = i._as_json; "
+        f"i._as_json = lambda m: old(m) if m == {{'text': ''}} else ('{said}').encode()",
+    )
+    with pytest.raises(
+        IsolationError, match=r"the process of the chat template sent|the chat template ended its process"
+    ):
+        process().render(GIVEN)
 
 
 def test_the_child_has_nothing_to_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No secret of the environment, and no file can be written."""
     monkeypatch.setenv("HF_TOKEN", "secret")
-    _unbound(monkeypatch, "import os; " + RUN + "[i.Chunk(str(sorted(os.environ)), -1)]")
-    assert "HF_TOKEN" not in isolated().text(CHAT)
-    target = str(tmp_path / "file")
-    _unbound(monkeypatch, RUN + f"[i.Chunk(str(open({target!r}, 'w').write('x' * 9999)), -1)]")
-    with pytest.raises((TemplateError, MessageError)):
-        isolated().text(CHAT)
-
-
-def test_values_travel_with_their_origins() -> None:
-    values: list[Any] = [
-        None,
-        True,
-        -3,
-        1.5,
-        "é\ud800",
-        tracked_text("<s>", -1),
-        track({"a": ["b", {"c": None}], 1: 2}, 4),
-        MessageDict({"role": tracked_text("user", -1), "content": track("hello", 0)}, 0),
-        [1, (2, "x")],
-    ]
-    for value in values:
-        again = from_json_value(json.loads(json.dumps(to_json_value(value))))
-        assert again == (list(map(_lists, value)) if isinstance(value, list) else value)
-        assert to_json_value(again) == to_json_value(value)
-        if isinstance(value, MessageDict | TrackedDict | TrackedList):
-            assert type(again) is type(value)
-    with pytest.raises(UsageError, match="a variable of the chat template is a function"):
-        to_json_value(lambda: 0)
-
-
-def _lists(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    with monkeypatch.context() as patch:
+        in_the_child(patch, "import os; " + TAKEN_OVER + "str(sorted(os.environ))")
+        assert "HF_TOKEN" not in process().render(GIVEN)
+    target = tmp_path / "file"
+    in_the_child(monkeypatch, TAKEN_OVER + f"str(open({str(target)!r}, 'w').write('x' * 9999))")
+    with pytest.raises(IsolationError):
+        process().render(GIVEN)
+    assert not target.exists() or target.stat().st_size == 0
 
 
 @pytest.mark.parametrize("limits", [{"memory": 1}, {"seconds": 0}, {"seconds": float("nan")}])
@@ -194,23 +200,88 @@ def test_limits_have_a_range(limits: dict[str, Any]) -> None:
         Isolation(**limits)
 
 
+# ---- the life of a process
+
+
+def child_of(apart: TemplateProcess) -> Any:
+    assert apart._child is not None
+    return apart._child.process
+
+
+def test_a_child_that_was_killed_is_started_again() -> None:
+    apart = process()
+    os.kill(child_of(apart).pid, signal.SIGKILL)
+    child_of(apart).wait()
+    assert apart.render(GIVEN) == TEXT
+
+
+def test_a_pickle_starts_a_process_of_its_own() -> None:
+    apart = process()
+    again = pickle.loads(pickle.dumps(apart))
+    assert again.render(GIVEN) == apart.render(GIVEN) == TEXT
+    assert child_of(again).pid != child_of(apart).pid
+
+
+def test_a_fork_has_a_child_of_its_own() -> None:
+    apart = process()
+    out, into = os.pipe()
+    if not (forked := os.fork()):
+        with os.fdopen(into, "w") as file:
+            file.write(apart.render(GIVEN))
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out) as file:
+        assert file.read() == TEXT
+    os.waitpid(forked, 0)
+    assert apart.render(GIVEN) == TEXT
+
+
+def test_threads_share_a_child() -> None:
+    apart, got = process(DAYS), []
+    chats = [[{"role": "user", "content": f"{number} " * 20_000}] for number in range(4)]
+
+    def work(chat: Any) -> None:
+        got.extend(apart.render({"messages": chat}) == "26" + chat[0]["content"] for _ in range(5))
+
+    threads = [threading.Thread(target=work, args=(chat,)) for chat in chats]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [True] * 20
+
+
+def test_a_process_ends_with_its_owner() -> None:
+    apart = process()
+    child = child_of(apart)
+    del apart
+    assert child.poll() is not None
+
+
+# ---- renderers and commands
+
+
+def test_renderings_are_the_same() -> None:
+    with_calls = CHATML.replace("m.content +", "(m.content or '') + (m.tool_calls or []) | tojson +")
+    here, rng = TemplateRenderer(folder_of("qwen3"), template=with_calls), random.Random(3)
+    apart = TemplateRenderer(folder_of("qwen3"), template=with_calls, isolate=Isolation())
+    for _ in range(10):
+        messages, tools = conversation(rng, wanted("qwen3", parts=False, nones=False))
+        for gen in (False, True):
+            assert apart.render(messages, tools=tools, add_generation_prompt=gen) == here.render(
+                messages, tools=tools, add_generation_prompt=gen
+            )
+    assert pickle.loads(pickle.dumps(apart)).render(CHAT) == here.render(CHAT)
+
+
 def test_on_the_command_line(tmp_path: Path) -> None:
     chats, template = tmp_path / "chats.jsonl", tmp_path / "template.jinja"
     chats.write_text(json.dumps({"messages": CHAT}) + "\n")
     template.write_text(CHATML)
     line = ("render", chats, 0, "--tokenizer", folder_of("qwen3"), "--json")
     assert run_cli(*line, "--template", template, "--isolate").stdout == run_cli(*line, "--template", template).stdout
-    template.write_text("{{ 'x' * 2000000000 }}")
+    template.write_text("{{ 'x' * 20000000000 }}")
     refused = run_cli(*line, "--template", template, "--isolate")
     assert (refused.returncode, "Traceback" in refused.stderr) == (3, False)
     refused = run_cli(*line, "--renderer", "qwen3", "--isolate")
     assert (refused.returncode, "writes by its own grammar" in refused.stderr) == (2, True)
-
-
-def test_a_process_ends_with_its_renderer() -> None:
-    process = TemplateProcess(CHATML, str, Isolation())
-    child = process._child
-    assert child is not None
-    popen = child.process
-    del process, child
-    assert popen.poll() is not None

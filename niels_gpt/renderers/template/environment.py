@@ -11,7 +11,7 @@ which there is `isolation.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import BuiltinMethodType
 from typing import Any, Final
@@ -47,6 +47,18 @@ class _Generation(jinja2.ext.Extension):
         return body
 
 
+class _Dict:
+    """`dict` for templates: without methods that change a dictionary which is passed to them."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        """A dictionary of these items."""
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """A dictionary with one value for all keys."""
+        return dict.fromkeys(keys, value)
+
+
 class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The environment in which templates are compiled; see the module's docstring.
 
@@ -57,7 +69,11 @@ class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
         self.filters["tojson"] = _tojson
-        self.globals |= {"raise_exception": _raise, "strftime_now": lambda form: clock(str(form))}
+        self.globals |= {
+            "raise_exception": _raise,
+            "strftime_now": lambda form: clock(str(form)),
+            "dict": _Dict(),
+        }
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """As the sandbox does it, with shortcuts for what needs no check."""

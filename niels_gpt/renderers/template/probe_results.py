@@ -1,12 +1,11 @@
-"""A report on a chat template: how the probe conversations of its certificate are attributed, and which are unproven.
+"""A report on a chat template: how probe conversations are attributed by both ways, and which are unproven.
 
 ::
 
-    status       attribution of a rendering          by
-    certified    full                                tracing, which agrees with the oracle
-    proven       full                                the oracle, because tracing is wrong there
-    partial      "partial: ...", or an error         none; `reason` says what could not be proven
-    refused      none: the template refuses          -
+    status       attribution of a rendering
+    proven       full, by letters and remembered gaps, and the oracle proves the same of the conversation itself
+    partial      "partial: ...", or the two ways differ; `reason` says what could not be proven
+    refused      none: the template refuses
 
 A kind of conversation is what a probe tries ("a call", "two turns"); most are tried with and without a system message
 and tools.
@@ -20,18 +19,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import normalise
+from niels_gpt.messages import Message, normalise
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.renderers.template.proofs.certificate import Verdict
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import SAMPLED
+from niels_gpt.renderers.template.divisions import states_of
 from niels_gpt.renderers.template.proofs.probes import Probe, literal_probe, probes
-from niels_gpt.renderers.template.proofs.proof import PREFIX, SampledSpan
+from niels_gpt.renderers.template.proofs.proof import PREFIX, Proof, SampledSpan
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.template.strings import template_strings
 from niels_gpt.renderers.types import Piece
 
-Status = Literal["certified", "proven", "partial", "refused"]
-STATUSES: Final[tuple[Status, ...]] = ("certified", "proven", "partial", "refused")
+Status = Literal["proven", "partial", "refused"]
+STATUSES: Final[tuple[Status, ...]] = ("proven", "partial", "refused")
 _VARIANTS: Final = {
     "": "alone",
     ", system": "with a system message",
@@ -49,16 +53,28 @@ class ProbeResult:
     Attributes:
         probe: the conversation.
         status: one of `STATUSES`, see the module.
-        reason: why tracing is not used, why nothing is proven, or why the template refuses; empty if certified.
-        verdict: that of the certificate, with the stops of the sampled spans and the rules by which they start.
+        reason: why something is not proven, or why the template refuses; empty if all is proven.
+        route: how the rendering was attributed, see `Notes`.
+        spans: the sampled spans as the oracle proves them, in characters of the pieces; none if it proves nothing.
         pieces: the rendering with its attribution; empty if the template refuses.
     """
 
     probe: Probe
     status: Status
-    reason: str
-    verdict: Verdict
-    pieces: list[Piece]
+    reason: str = ""
+    route: str = ""
+    spans: tuple[SampledSpan, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def stops(self) -> frozenset[str]:
+        """The control tokens that end the sampled spans, "" for an end without one."""
+        return frozenset(span.stop_token for span in self.spans)
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """The rules by which the starts of the sampled spans were found (`proof.PREFIX` and others)."""
+        return frozenset(span.rule for span in self.spans if span.rule)
 
     @property
     def kind(self) -> str:
@@ -76,8 +92,8 @@ class ProbeResult:
             "probe": self.probe.name,
             "status": self.status,
             "reason": self.reason,
-            "stops": sorted(self.verdict.stops),
-            "rules": sorted(self.verdict.rules),
+            "stops": sorted(self.stops),
+            "rules": sorted(self.rules),
             "pieces": [
                 {"text": piece.text, "message": piece.msg, "sampled": piece.sampled, "content": piece.content}
                 for piece in self.pieces
@@ -114,12 +130,14 @@ class TemplateReport:
         template_sha256: of the template's text.
         results: one for each probe, in the order of the probes.
         stop_tokens: the spellings that end a turn, see `TemplateRenderer.stop_tokens`.
+        final_stop: the value of the option of this name with which fewer probes are partial; "" for none.
     """
 
     name: str
     template_sha256: str
     results: list[ProbeResult]
     stop_tokens: tuple[str, ...] = ()
+    final_stop: str = ""
 
     @property
     def counts(self) -> dict[Status, int]:
@@ -131,7 +149,7 @@ class TemplateReport:
     def passed(self) -> bool:
         """Whether the attribution of every rendering is full, and there is at least one rendering."""
         counts = self.counts
-        return not counts["partial"] and counts["certified"] + counts["proven"] > 0
+        return not counts["partial"] and counts["proven"] > 0
 
     def of(self, status: Status) -> list[ProbeResult]:
         """The results with a status."""
@@ -169,12 +187,12 @@ class TemplateReport:
     @property
     def rules(self) -> dict[str, int]:
         """The rules by which sampled spans start -> the number of probes with this rule."""
-        return dict(Counter(rule for result in self.results for rule in sorted(result.verdict.rules)).most_common())
+        return dict(Counter(rule for result in self.results for rule in sorted(result.rules)).most_common())
 
     @property
     def stops(self) -> dict[str, int]:
         """The control tokens that end sampled spans, "" for an end without one -> the number of probes."""
-        return dict(Counter(stop for result in self.results for stop in sorted(result.verdict.stops)).most_common())
+        return dict(Counter(stop for result in self.results for stop in sorted(result.stops)).most_common())
 
     @property
     def prompt_is_prefix(self) -> bool:
@@ -195,8 +213,9 @@ class TemplateReport:
                     for reason in self.reasons(status)
                 ]
                 for status in STATUSES
-                if status != "certified"
+                if status != "proven"
             },
+            "final_stop": self.final_stop,
             "rules": self.rules,
             "stop_tokens": list(self.stop_tokens),
             "stops": self.stops,
@@ -207,11 +226,12 @@ class TemplateReport:
 
 def probes_of(renderer: TemplateRenderer) -> list[Probe]:
     """All probes of a template: those for every template, and one for each string that it searches contents for."""
-    return [*(probe for probe, _ in probes()), *map(literal_probe, renderer.certificate.literals)]
+    searched = template_strings(renderer.source).searched
+    return [*(probe for probe, _ in probes()), *map(literal_probe, searched)]
 
 
 def report_on(renderer: TemplateRenderer, name: str = "", progress: Progress = SILENT) -> TemplateReport:
-    """Render all probes and return the results; takes about as long as 1,000 renderings."""
+    """Render all probes by both ways and return the results; takes about as long as 5,000 renderings."""
     every = probes_of(renderer)
     progress.begin("probes", total=len(every), unit="probes")
     results = []
@@ -219,41 +239,73 @@ def report_on(renderer: TemplateRenderer, name: str = "", progress: Progress = S
         results.append(result_of(renderer, probe))
         progress.advance(1)
     sha256 = renderer.fingerprints["template_sha256"]
-    return TemplateReport(name or renderer.encoder.name, sha256, results, renderer.stop_tokens)
+    proposed = proposed_stop(renderer, results)
+    return TemplateReport(name or renderer.encoder.name, sha256, results, renderer.stop_tokens, proposed)
+
+
+def proposed_stop(renderer: TemplateRenderer, results: Sequence[ProbeResult]) -> str:
+    """The tokenizer's eos, if with it as `final_stop` some probe is proven whose answers lack a stop; else ""."""
+    lacking = [result for result in results if result.status == "partial" and " stop" in result.reason]
+    token = next((stop for stop in renderer.stop_tokens if stop in renderer.encoder.control_ids), "")
+    if not lacking or renderer.final_stop or not token:
+        return ""
+    closed = renderer.with_final_stop(token)
+    return token if any(result_of(closed, result.probe).status == "proven" for result in lacking) else ""
 
 
 def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:
-    """Render one probe as users would, and judge the result."""
-    verdict = renderer.certificate.verdict(renderer, probe)
-    if verdict.outcome == "refused":
-        return ProbeResult(probe, "refused", verdict.reason, verdict, [])
+    """Render one probe as users would, and compare with what the oracle proves of it."""
+    messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
     try:
-        out = renderer.emit(normalise(list(probe.messages)), tools=None if probe.tools is None else list(probe.tools))
+        out = renderer.emit(messages, tools=tools)
     except MessageError as error:
-        return ProbeResult(probe, "refused", str(error), verdict, [])
-    except TemplateError as error:  # a control token whose origin is not known
-        return ProbeResult(probe, "partial", str(error), verdict, [])
-    if out.attribution != "full" or verdict.outcome == "unproven":
-        reason = out.attribution.removeprefix("partial: ") if out.attribution != "full" else verdict.reason
-        return ProbeResult(probe, "partial", reason, verdict, out.pieces())
-    return ProbeResult(
-        probe, "certified" if verdict.outcome == "agrees" else "proven", verdict.reason, verdict, out.pieces()
-    )
-
-
-def spans_of(renderer: TemplateRenderer, probe: Probe) -> list[SampledSpan]:
-    """The sampled spans of a probe's rendering, as the oracle proves them; none where it proves nothing."""
-    tools = None if probe.tools is None else list(probe.tools)
+        return ProbeResult(probe, "refused", str(error))
+    except TemplateError as error:  # the template cannot be used at all
+        return ProbeResult(probe, "partial", str(error))
+    reason = out.attribution.removeprefix("partial: ") if out.attribution != "full" else ""
+    spans: tuple[SampledSpan, ...] = ()
     try:
-        proof = renderer.proof(normalise(list(probe.messages)), tools, False)
-    except (Unproven, MessageError):
-        return []
-    found, added = [], 0  # `added`: how many characters of `final_stop` are before a place; the proof has none
+        proof = renderer.proof(messages, tools=tools)
+    except Unproven as error:
+        reason = reason or str(error)
+    else:
+        reason = reason or str(next(iter(proof.problems), "")) or difference(out, proof, messages)
+        spans = _spans_of(proof)
+    return ProbeResult(probe, "partial" if reason else "proven", reason, out.notes.route, spans, tuple(out.pieces()))
+
+
+def difference(out: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
+    """Where a rendering's attribution is not the one that the oracle proves; "" if it is."""
+    expected = states_of(proof, messages)
+    # Without the stops that `final_stop` adds, of which the proof has no characters.
+    inserted = {span.stop for span in proof.sampled if span.message in proof.added_stops}
+    kept, at = [], 0
+    for text, fact in zip(out.texts, out.facts, strict=True):
+        if at in inserted and not proof.text.startswith(text, at):
+            inserted.discard(at)
+            continue
+        kept.append((len(text), fact))
+        at += len(text)
+    found = np.repeat([fact for _, fact in kept], [length for length, _ in kept])
+    if len(found) != len(expected):
+        return "the two ways give texts of different lengths"
+    differs = ((found >> 4) != (expected >> 4)) | ((found & SAMPLED) != (expected & SAMPLED))
+    if not differs.any():
+        return ""
+    place = int(np.argmax(differs))
+    one, other = int(found[place]) >> 4, int(expected[place]) >> 4
+    what = f"message {one}, and of message {other}" if one != other else "what is sampled, and not"
+    return f"the two ways differ at {proof.text[place : place + 20]!r}: it is of {what} by the proof"
+
+
+def _spans_of(proof: Proof) -> tuple[SampledSpan, ...]:
+    """The sampled spans, in characters of a rendering that also has the stops of `final_stop`."""
+    found, added = [], 0
     for span in proof.sampled:
         start = span.start + added
         added += len(span.stop_token) if span.message in proof.added_stops else 0
         found.append(replace(span, start=start, stop=span.stop + added))
-    return found
+    return tuple(found)
 
 
 def runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, list[Piece]]]:

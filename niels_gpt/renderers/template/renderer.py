@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import jinja2
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import Message, Messages, NoContent, normalise, reasoning_of
+from niels_gpt.messages import Messages, normalise
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.parsers import dialect_of, reasoning_tags_of
-from niels_gpt.renderers.template.attribution import (
-    CONTENT_FIELDS,
-    KNOWN_ROLES,
-    UNKNOWN_ROLE,
-    ControlTokens,
-    Span,
-    attribute_spans,
-    check_controls,
-)
+from niels_gpt.renderers.template.attributor import Attributor
 from niels_gpt.renderers.template.bridge import bridge_by_rendering
-from niels_gpt.renderers.template.execution.jinja import Chunk
-from niels_gpt.renderers.template.execution.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
-from niels_gpt.renderers.template.execution.reads import Reads
-from niels_gpt.renderers.template.execution.run import compile_template, run_template
-from niels_gpt.renderers.template.execution.static_analysis import (
-    fixed_prompt,
-    flag_adds_only_the_prompt,
-    template_strings,
-)
+from niels_gpt.renderers.template.controls import KNOWN_ROLES, ControlTokens
+from niels_gpt.renderers.template.environment import compile_template, run_template
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
-from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
-from niels_gpt.renderers.template.proofs.certificate import Certificate
-from niels_gpt.renderers.template.proofs.disagreements import disagreement
-from niels_gpt.renderers.template.proofs.oracle import Oracle
-from niels_gpt.renderers.template.proofs.proof import (
-    Proof,
-    compared_tokens,
-    emit_proof,
-    labels_of,
-    mark_stops,
-    with_final_stops,
-    with_proven_literals,
-)
+from niels_gpt.renderers.template.letters import Writer
+from niels_gpt.renderers.template.proofs.proof import Proof
 from niels_gpt.renderers.template.proofs.stops import check_final_stop
-from niels_gpt.renderers.template.proofs.substitution import Unproven
-from niels_gpt.renderers.template.tracing import Tracing
+from niels_gpt.renderers.template.strings import template_strings
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.sources.files.inputs import read_text
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
-
-_MESSAGE_FIELDS = CONTENT_FIELDS | {"role", "name", "tool_call_id", "train", "weight"}
 
 _NO_IMAGES = (
     "a template says where an image is, and not how many tokens it takes. Name a family with images, or use text(), "
@@ -143,30 +113,14 @@ class TemplateRenderer(BaseRenderer):
             )
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
-        # Special tokens (`eos_token`) count as the template's own text, other variables are labels.
-        self._tracked_variables = {
-            name: track(value, LITERAL if isinstance(value, str) and name.endswith("_token") else LABEL)
-            for name, value in self._variables.items()
-        }
-        self._roles = {role: tracked_text(role, LITERAL) for role in sorted(KNOWN_ROLES.union(roles))}
-        self._isolate = isolate
-        self._compiled = self._compile()
-        # An isolated template is analysed in its own process, too: the analysis runs parts of it.
-        self._fixed_prompt = (
-            self._compiled.fixed_prompt(self._tracked_variables)
-            if isinstance(self._compiled, TemplateProcess)
-            else fixed_prompt(source, clock, self._tracked_variables)
-        )
-        self._only_prompt_needs_flag = self._fixed_prompt is not None and flag_adds_only_the_prompt(source)
-        strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
-        self._retained, self._tested = strings.retained, strings.tested
-        self._certificate = Certificate(strings.searched)
+        self._roles, self._isolate = KNOWN_ROLES.union(roles), isolate
         argument_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
         # Completions end at the arguments `stops` and `final_stop`, at eos, and at the stops of the generation config.
         self._stop_ids = list(dict.fromkeys([*argument_stops, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
         self.stop_tokens = tuple(dict.fromkeys([*eos, *stops]))
         self.controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens, final_stop)
+        self._attributor = self._attribution()
         self.calls = None if tool_parser is None else dialect_of(tool_parser)
         self.has_reasoning = reasoning_parser is not None
         if reasoning_parser is not None:
@@ -187,8 +141,7 @@ class TemplateRenderer(BaseRenderer):
         """The rendered text, without `final_stop` also of conversations with images, which `render` refuses."""
         if self.final_stop:  # where it is written is only known after the attribution
             return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
-        chunks = self._chunks(normalise(messages), tools, add_generation_prompt)
-        return "".join(chunk.text for chunk in chunks)
+        return self._attributor.text(normalise(messages), _checked(tools), add_generation_prompt)
 
     def bridge_to_next_turn(
         self,
@@ -201,163 +154,63 @@ class TemplateRenderer(BaseRenderer):
         """The next prompt, if rendering proves that the template only appends to what it wrote; see `bridge.py`."""
         return bridge_by_rendering(self, previous_prompt_ids, previous_completion_ids, new_messages, tools=tools)
 
-    # ---- running the template
-
-    def _chunks(
-        self, messages: Sequence[Message], tools: Any, gen: bool, reads: Reads | None = None
-    ) -> Iterator[Chunk]:
-        """The template's output.
-
-        Args:
-            gen: the value of `add_generation_prompt`.
-            reads: records which texts the template reads beyond copying them.
-        """
-        if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
-            raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
-        variables = {
-            "messages": [self._tracked_message(message, index) for index, message in enumerate(messages)],
-            "tools": track(tools, LABEL),
-            "documents": None,  # which transformers passes, too
-            "add_generation_prompt": gen,
-            **self._tracked_variables,
-        }
-        if isinstance(self._compiled, TemplateProcess):
-            return self._compiled.run(variables, reads)
-        return run_template(self._compiled, variables, reads)
-
-    def _compile(self) -> jinja2.Template | TemplateProcess:
-        """The compiled template, in this process or in one of its own."""
-        if self._isolate is not None:
-            return TemplateProcess(self.source, self._clock, self._isolate)
-        return compile_template(self.source, self._clock)
-
-    def _tracked_message(self, message: Message, index: int) -> MessageDict:
-        """A message as transformers passes it to templates, with provenance.
-
-        Content has the message's index as origin, everything else is a label, except a known role, which counts as the
-        template's own text. Reasoning is offered under the names that templates read; a missing content is left out.
-        """
-        fields: Mapping[str, Any] = message
-        reasoning = reasoning_of(message)
-        if reasoning is not None:  # gpt-oss reads `thinking`, Qwen3 `reasoning_content`
-            fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
-        tracked: dict[str, Any] = {}
-        for key, value in fields.items():
-            if key == "role":  # a known role may become part of a control token: '<|' + message.role + '|>'
-                tracked[key] = self._roles.get(value) or tracked_text(value, UNKNOWN_ROLE)
-            elif type(value) is not NoContent:
-                name = key if key in _MESSAGE_FIELDS else track(key, LABEL)
-                tracked[name] = track(value, index if key in CONTENT_FIELDS else LABEL)
-        return MessageDict(tracked, index)
-
-    # ---- attribution
-
     def emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
-        """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`.
+        """The rendering as pieces with their kinds, before it is encoded; the arguments are those of `render`."""
+        normalised = normalise(messages)
+        refuse_images(normalised, "unsupported_content", _NO_IMAGES)
+        return self._attributor.attribute(normalised, _checked(tools), add_generation_prompt)
 
-        Tracing attributes the conversation if the certificate trusts it for this kind; otherwise `oracle.py` does.
-        """
-        messages, gen, reads = normalise(messages), add_generation_prompt, Reads()
-        refuse_images(messages, "unsupported_content", _NO_IMAGES)
-        verdict = self._certificate.trusts(self, messages, tools, gen=gen and not self._only_prompt_needs_flag)
-        out = proof = None
-        if verdict.outcome == "agrees":
-            out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
-        # The certificate was found with probes; a conversation may still contain what tracing cannot follow, or an
-        # answer of which the template writes nothing, so that its header seems to be of the next message.
-        if out is None or out.attribution != "full" or _is_unseen(out, messages, verdict.written):
-            out, proof = self._emit_proven(messages, tools, gen, reads)
-        # Before `final_stop` is written: the template's own control tokens are compared.
-        neutral = Neutral((self.source, messages, tools), self._tested, self.controls)
-        check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
-        return mark_stops(out if proof is None else with_final_stops(out, proof, self.final_stop), self.controls)
-
-    def _spans(self, messages: list[Message], tools: Any, gen: bool, reads: Reads | None = None) -> list[Span]:
-        """The template's output as spans, each with its message as tracing knows it."""
-        chunks = list(self._chunks(messages, tools, gen, reads))
-        return attribute_spans(chunks, [message["role"] for message in messages], self.controls)
-
-    @property
-    def certificate(self) -> Certificate:
-        """The verdicts on the template so far; `certificate.full(renderer)` computes the others."""
-        return self._certificate
-
-    def traced(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
-        """The rendering with its attribution by tracing, whether that is trusted or not."""
-        return self._tracing(tools).emit(messages, gen)
-
-    def proof(self, messages: list[Message], tools: Any, gen: bool, rendered: dict[bytes, str] | None = None) -> Proof:
-        """The attribution of a rendering by `oracle.py`.
-
-        Args:
-            rendered: texts that are known already, by what they are rendered from; those that are rendered here are
-                put there, too.
+    def proof(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Proof:
+        """What the oracle proves of a rendering, whatever is remembered.
 
         Raises:
-            Unproven: the origin of the contents cannot be proven. MessageError: the template refuses the messages.
+            Unproven: nothing. MessageError: the template refuses the messages.
         """
+        return self._attributor.proof(normalise(messages), _checked(tools), add_generation_prompt)
 
-        def text_once(messages: Sequence[Message], gen: bool) -> str:
-            # Pickled, since "" and a missing content are equal and have the same `repr`.
-            key = pickle.dumps((messages, tools, gen))
-            if (found := known.get(key)) is None:
-                found = known[key] = "".join(chunk.text for chunk in self._chunks(messages, tools, gen))
-            return found
+    def with_final_stop(self, final_stop: str) -> TemplateRenderer:
+        """The same with this `final_stop`.
 
-        known = {} if rendered is None else rendered
-        oracle = Oracle(text_once, self.controls, self._retained, self.source)
-        return oracle.prove(messages, add_generation_prompt=gen)
-
-    def _emit_proven(
-        self, messages: list[Message], tools: Any, gen: bool, reads: Reads
-    ) -> tuple[Emitter, Proof | None]:
-        """The rendering with the attribution that the oracle proves, and the proof.
-
-        Without a proof it is that of tracing, restricted to what is certain, and `attribution` is "partial: ...".
+        Raises:
+            UsageError: it is no control token of the tokenizer.
         """
-        spans = self._spans(messages, tools, gen, reads)
-        try:
-            proof = self.proof(messages, tools, gen)
-        except Unproven as error:
-            check_controls(spans, messages, (tools, self._variables), self.controls)
-            out = self._tracing(tools).emit(messages, gen, cautious=True)
-            out.attribution = f"partial: {error}"
-            return out, None
-        if not proof.problems:  # a kind of conversation that the probes do not cover, most often
-            # The facts of tracing, if they are the proven ones: it may also know whose the scaffold of empty turns is.
-            try:
-                traced = self.traced(messages, tools, gen)
-            except TemplateError:  # tracing loses the origin of a control token
-                pass
-            else:
-                if not disagreement(traced, proof, messages, self.controls):
-                    return traced, proof
-        # Tracing is wrong here, and the template's own text may have lost its origin: the proof restores it.
-        labels = labels_of(messages, tools, self._variables)
-        labels |= compared_tokens(messages, self._retained, self.controls)
-        spans = with_proven_literals(spans, proof, labels, self.controls)
-        check_controls(spans, messages, (tools, self._variables), self.controls)
-        return emit_proof(proof, spans, messages), proof
+        check_final_stop(final_stop, self.encoder)
+        closed = copy.copy(self)  # shallow, so that both share the encoder
+        closed.final_stop, closed.stop_tokens = final_stop, tuple(dict.fromkeys([*self.stop_tokens, final_stop]))
+        closed._stop_ids = list(dict.fromkeys([self.encoder.control_ids[final_stop], *self._stop_ids]))
+        closed.controls = ControlTokens(
+            self.encoder.control_ids | dict.fromkeys(self.stop_tokens, 0), closed.stop_tokens, final_stop
+        )
+        closed._attributor = closed._attribution()
+        return closed
 
-    def _tracing(self, tools: Any, reads: Reads | None = None) -> Tracing:
-        return Tracing(
-            partial(self._chunks, tools=tools, reads=reads),
-            self.controls,
-            self._fixed_prompt,
-            (tools, self._variables),
+    def _attribution(self) -> Attributor:
+        """What runs the template, in this process or in one of its own, and remembers."""
+        run: Callable[[Mapping[str, Any]], str]
+        if self._isolate is not None:
+            run = TemplateProcess(self.source, self._clock, self._isolate).render
+        else:
+            run = partial(run_template, compile_template(self.source, self._clock))
+        bos = self._variables.get("bos_token")
+        return Attributor(
+            run,
+            self.source,
+            Writer(template_strings(self.source), self.controls, self._roles),
+            self._variables,
+            bos if isinstance(bos, str) else "",
+            self.final_stop,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but compiled templates, which do not pickle, and verdicts on probes; both are computed again.
+        """All but the compiled template, which does not pickle, and what is remembered; both are computed again.
 
         So a renderer has the same pickle before and after it was used, and in every process.
         """
-        state = {key: value for key, value in self.__dict__.items() if key != "_compiled"}
-        return state | {"_certificate": Certificate(self._certificate.literals)}
+        return {key: value for key, value in self.__dict__.items() if key != "_attributor"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
-        self._compiled = self._compile()
+        self._attributor = self._attribution()
 
 
 def load_template(path: str | Path) -> str:
@@ -375,17 +228,15 @@ def load_template(path: str | Path) -> str:
     return text
 
 
-def _is_unseen(out: Emitter, messages: Sequence[Message], written: Set[str]) -> bool:
-    """Whether a rendering has no text of some message, though the template writes messages of its role.
+def _checked(tools: Any) -> Any:
+    """The tools, if they are a list of objects or `None`.
 
-    Those with instructions do not count: templates merge them.
-
-    Args:
-        written: see `Verdict`. Phi-3's template writes no results of tools, on the probes either.
+    Raises:
+        MessageError: they are not.
     """
-    seen = {fact >> 4 for fact in out.facts}
-    expected = written - {"system", "developer"}
-    return any(index not in seen and message["role"] in expected for index, message in enumerate(messages))
+    if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
+        raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
+    return tools
 
 
 class DefaultRendererConfig(BaseModel):

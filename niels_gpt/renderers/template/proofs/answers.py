@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from niels_gpt.renderers.template.proofs.proof import SampledSpan
+from niels_gpt.renderers.template.proofs.proof import END, START, TURN_OF, Problem, SampledSpan
 from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.proofs.starts import Turn, answer_start
 from niels_gpt.renderers.template.proofs.stops import answer_end
@@ -32,7 +32,7 @@ class Answer:
     """
 
     span: SampledSpan
-    problems: list[str]
+    problems: list[Problem]
     lacks: str
 
 
@@ -75,23 +75,26 @@ def _answer(renderings: Renderings, turn: Turn, least: int) -> Answer:
     """
     index, controls, content = turn.message, renderings.controls, renderings.content
     start, rule = answer_start(renderings, turn, least)
-    problems = [] if rule else [f"message {index} does not begin as the generation prompt"]
+    problems = [] if rule else [Problem(index, START, "message {message} does not begin as the generation prompt")]
     if start < least:
-        problems.append(f"message {index} begins before the answer before it ends")
+        problems.append(Problem(index, START, "message {message} begins before the answer before it ends"))
     # Data of other messages, such as results that are written into the answer: what follows the last of it is sampled.
     # With others at 3 4 8, a turn of 2..10 and its own content up to 7, the span starts at 5.
     others = np.flatnonzero((content >= 0) & (content != index))
     inside = others[(others >= start) & (others < turn.end)]
     if len(inside):
-        problems.append(f"message {index} holds data of message {int(content[inside[-1]])}")
+        other = int(content[inside[-1]])
+        problems.append(Problem(index, TURN_OF, "message {message} holds data of message {other}", other))
         start = max([start, *(inside[inside < turn.last] + 1).tolist()])
     last = max(start, turn.last)
     after = others[others >= last]
     end = answer_end(renderings, index, last, turn.end, int(after[0]) if len(after) else len(renderings.output))
-    problems += [end.problem] if end.problem else []
+    problems += [Problem(index, END, end.problem)] if end.problem else []
     lacks = end.lacks if rule else ""  # if the start is not known, that is a problem already
     stop = max(start, end.position)
     if stop == start and not lacks:
-        problems.append(f"nothing of message {index} is sampled, so that its stop is not known")
+        problems.append(
+            Problem(index, TURN_OF, "nothing of message {message} is sampled, so that its stop is not known")
+        )
     token = controls.final_stop if lacks else controls.at_end(renderings.output[start:stop])
     return Answer(SampledSpan(index, start, stop, rule, token), problems, lacks)

@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import cast
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.attribution import ControlTokens, past_spaces
+from niels_gpt.renderers.template.controls import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.renderings import Renderings
+from niels_gpt.renderers.template.proofs.shared_texts import common_prefix
 from niels_gpt.renderers.template.proofs.usual import PROBE
-from niels_gpt.renderers.template.sampled_span import common_prefix
 
 
 def first_turn_start(renderings: Renderings, end: int) -> int:

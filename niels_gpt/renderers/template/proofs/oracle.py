@@ -1,6 +1,6 @@
 """Finds, for each character of a rendering, its message and whether the model emits it, by rendering alone.
 
-It needs no tracing of the template. In the order in which it happens, of user "Hi", assistant "Yo", user "More"::
+In the order in which it happens, of user "Hi", assistant "Yo", user "More"::
 
     all messages            <u>Hi<e> <a>Yo<e> <u>More<e>
     with substitutes        <u>㐀㐁<e> <a>㐂㐃<e> <u>㐄㐅㐆㐇<e>     whose each content is: `substitution.py`
@@ -11,32 +11,29 @@ It needs no tracing of the template. In the order in which it happens, of user "
 The same messages may be written differently as history (reasoning is dropped after the next user message), so two
 renderings are aligned at the last character of a content that both have (`renderings.py`).
 
-This takes two renderings per message. `certificate.py` uses it on probe conversations, to decide whether tracing, which
-takes one rendering per conversation, gives the right result for a template. Where it does not, this module attributes
-the conversations themselves.
+This takes two renderings per message, so `gaps.py` asks the oracle about short stand-in conversations and remembers the
+answers. The conversations themselves are attributed by it where that is not possible.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.attribution import ControlTokens
+from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens
 from niels_gpt.renderers.template.proofs.answers import find_answers
 from niels_gpt.renderers.template.proofs.owners import added_end, find_owners, misplaced_instructions
-from niels_gpt.renderers.template.proofs.proof import Ints, Proof, compared_tokens
+from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof
 from niels_gpt.renderers.template.proofs.renderings import Render, Renderings
 from niels_gpt.renderers.template.proofs.substitution import (
+    NONE,
     Unproven,
     is_same_but_case,
-    replaced_places,
     substitute,
 )
 from niels_gpt.renderers.template.proofs.turn_ends import turn_ends
@@ -49,7 +46,6 @@ _MANNERS: Final = (
     (True, True, False),
     (True, False, False),
 )
-_ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # of JSON
 
 
 @dataclass
@@ -61,12 +57,14 @@ class Oracle:
         controls: the control tokens of the tokenizer, and which end a turn.
         retained: what the template compares with contents (`TemplateStrings.retained`).
         source: the template's text.
+        bos: the token that begins a text, which belongs to no message.
     """
 
     render: Render
     controls: ControlTokens
     retained: re.Pattern[str]
     source: str
+    bos: str = ""
 
     def prove(self, messages: list[Message], *, add_generation_prompt: bool = False) -> Proof:
         """The attribution of a rendering.
@@ -80,8 +78,10 @@ class Oracle:
         answers = find_answers(renderings, ends)
         spans = [answer.span for answer in answers]
         owner, content = find_owners(renderings, ends, spans)
+        if self.bos and renderings.output.startswith(self.bos):
+            owner[: len(self.bos)] = NONE
         problems = [
-            f"the output does not show where the text of message {index} is"
+            Problem(index, PLACE, "the output does not show where the text of message {message} is")
             for index in renderings.unlocated
             if messages[index]["role"] != "assistant"
         ]
@@ -90,13 +90,13 @@ class Oracle:
         return Proof(
             renderings.output,
             content,
-            renderings.full.substitutes >= 0,
-            _template_characters(renderings, content),
+            renderings.is_reasoning,
             owner,
             spans,
             added_end(renderings, owner),
             problems,
             {answer.span.message: answer.lacks for answer in answers if answer.lacks},
+            renderings.unwritten,
         )
 
     def _substituted(self, messages: list[Message], gen: bool) -> Renderings:
@@ -127,19 +127,28 @@ class Oracle:
         raise Unproven("the template changes the contents: with other letters it writes another text")
 
 
-def _template_characters(renderings: Renderings, content: Ints) -> npt.NDArray[np.bool_]:
-    """bool of shape (characters,): the template's own characters, which cannot be content.
+def compared_tokens(messages: Sequence[Message], retained: re.Pattern[str], controls: ControlTokens) -> set[str]:
+    """The control tokens in contents that have no substitutes, because the template compares contents with them.
+
+    A content that consists of such strings is substituted as a whole, so its tokens are not among them.
 
     Args:
-        content: the message whose content each character is, -1 for none.
+        retained: matches the strings that the template compares with.
     """
-    output, substituted = renderings.output, renderings.substituted
-    # A character of a content would have been replaced.
-    is_template = np.zeros(len(output), np.bool_)
-    is_template[replaced_places(output, substituted.letters_only)] = True
-    is_template &= (content < 0) & (renderings.full.substitutes < 0)
-    # Strings that were retained, and escapes of JSON (`\n`, whose "n" is a letter), may be content.
-    for pattern in (substituted.retained, _ESCAPES):
-        for found in pattern.finditer(output):
-            is_template[found.start() : found.end()] = False
-    return is_template
+    contents = [value for message in messages for field, value in message.items() if field in CONTENT_FIELDS]
+    texts = [text for text in strings_in(contents) if retained.sub("", text).strip()]
+    pieces = {found[0] for text in texts for found in retained.finditer(text)}
+    return {piece for piece in pieces if controls.first(piece)}
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """All strings in a value at any depth, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings_in(key)
+            yield from strings_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings_in(item)

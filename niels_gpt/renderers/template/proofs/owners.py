@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.renderers.template.attribution import past_spaces
+from niels_gpt.renderers.template.controls import past_spaces
 from niels_gpt.renderers.template.proofs.headers import first_lead, first_turn_start
-from niels_gpt.renderers.template.proofs.proof import Ints, SampledSpan
+from niels_gpt.renderers.template.proofs.proof import TURN_OF, Ints, Problem, SampledSpan
 from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.proofs.substitution import NONE
 from niels_gpt.renderers.template.proofs.turn_ends import is_instruction
@@ -55,7 +55,7 @@ def added_end(renderings: Renderings, owner: Ints) -> int:
     return end
 
 
-def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]:
+def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[Problem]:
     """A problem for each system message that is not in the order of the messages, and has markup of its own.
 
     Nothing shows which part of the markup there is the system message's::
@@ -63,7 +63,7 @@ def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]
         written     <s>Be brief.<e><u>Hi<e>       of user "Hi", system "Be brief."
         without it  <u>Hi<e>                      so that <s> and <e> are of the system message
     """
-    problems, output, messages = [], renderings.output, renderings.substituted.messages
+    problems, output, messages = list[Problem](), renderings.output, renderings.substituted.messages
     for index, message in enumerate(messages):
         letters = np.flatnonzero(renderings.substitute_message == index)
         if not is_instruction(message) or not len(letters):
@@ -79,7 +79,8 @@ def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[str]
         replaces_another = bool(seen - {*renderings.substitute_message.tolist()})
         if removed != visible and not replaces_another:
             where = "before an earlier" if is_early else "after a later"
-            problems.append(f"message {index} is written {where} one, with markup of its own")
+            text = f"message {{message}} is written {where} one, with markup of its own"
+            problems.append(Problem(index, TURN_OF, text))
     return problems
 
 

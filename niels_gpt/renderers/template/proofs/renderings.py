@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message
-from niels_gpt.renderers.template.attribution import ControlTokens
+from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.renderers.template.controls import ControlTokens
 from niels_gpt.renderers.template.proofs.proof import Ints
 from niels_gpt.renderers.template.proofs.substitution import NONE, Edge, Edges, Substituted, leaves_of, without_edges
 from niels_gpt.renderers.template.proofs.usual import Usual
@@ -62,6 +62,8 @@ class Renderings:
         full: the rendering of all messages with substitutes.
         substitute_message: for each character the message of its substitute, -1 for none: what is certain.
         content: for each character the message whose content it is, -1 for none: with what neighbours show.
+        is_reasoning: whether it is of a message's reasoning.
+        unwritten: the texts of which nothing is in the output: message, field, text.
         unlocated: messages with a text that is in the output, and nothing shows where.
         usual: what the template writes around probe messages.
     """
@@ -91,6 +93,8 @@ class Renderings:
             is_control[start:stop] = True
         leaf = leaves_of(substituted, full.substitutes, output, is_control, edges=self._edges_in_output())
         self.content = np.array([*(leaf.message for leaf in substituted.leaves), NONE], np.int64)[leaf]
+        self.is_reasoning = np.array([*(one.field in REASONING_FIELDS for one in substituted.leaves), False])[leaf]
+        self.unwritten = _unwritten(substituted, full)
         # Texts without any substitute (white space alone, a quote) are found by a letter in the place of each.
         self.unlocated: list[int] = []
         self._located: list[tuple[int, int]] = []  # those that are found: where each begins, and its message
@@ -244,6 +248,16 @@ class Renderings:
         at = int(copies[-1]) - last + position
         is_same = other.text[at - (position - last) : at] == self.full.text[last:position]
         return other.text[at:] if is_same else None
+
+
+def _unwritten(substituted: Substituted, full: Rendering) -> list[tuple[int, str, str]]:
+    seen = {*substituted.leaf[full.substitutes[full.known]].tolist()}
+    replaced = {*substituted.leaf.tolist()}  # white space has no substitutes
+    return [
+        (leaf.message, leaf.field, leaf.text)
+        for number, leaf in enumerate(substituted.leaves)
+        if number in replaced and number not in seen
+    ]
 
 
 def _text_or_none(render: Render, substituted: Substituted, messages: Sequence[Any], gen: bool) -> str | None:

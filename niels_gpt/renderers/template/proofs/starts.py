@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from niels_gpt.renderers.template.attribution import past_spaces
+from niels_gpt.renderers.template.controls import past_spaces
 from niels_gpt.renderers.template.proofs.headers import first_lead
 from niels_gpt.renderers.template.proofs.proof import HEADER, PREFIX, SHORTER, SPACES, TURN, USUAL, WITHOUT
 from niels_gpt.renderers.template.proofs.renderings import Renderings
+from niels_gpt.renderers.template.proofs.shared_texts import added_prompt, end_of_same
 from niels_gpt.renderers.template.proofs.turn_ends import shared_length
 from niels_gpt.renderers.template.proofs.usual import PROBE, probe
-from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.template.attribution import past_spaces, texts_of
+from niels_gpt.renderers.template.controls import past_spaces, texts_of
 from niels_gpt.renderers.template.proofs.renderings import Rendering, Renderings
 from niels_gpt.renderers.template.proofs.usual import PROBE, probe
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -33,7 +33,7 @@ class End:
 
     Attributes:
         position: after its stop, or after the answer where the template writes none.
-        problem: why the end is not proven; "" if it is.
+        problem: why the end is not proven, as in `Problem`; "" if it is.
         lacks: what the template lacks here, so that the option `final_stop` writes its stop; "" if it does not.
     """
 
@@ -77,7 +77,7 @@ def _end_after_markup(renderings: Renderings, index: int, stop: int, limit: int)
     # Ordinary text follows in every case, so that the token was within the turn and not at its end.
     goes_on = bool(following) and all(text.strip() and not controls.first_at_start(text) for text in following.values())
     has_letters = (renderings.substitute_message == index).any()  # without them nothing shows what markup is the end
-    problem = f"{NO_STOP} {index}" if (goes_on or not found) and not has_letters else ""
+    problem = f"{NO_STOP} {{message}}" if (goes_on or not found) and not has_letters else ""
     return End(after_spaces + len(token) if found else stop, problem)
 
 
@@ -98,7 +98,7 @@ def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, 
     beginning = renderings.rendering(index + 1, False)
     if_last = controls.first_at_start((beginning and renderings.text_from(beginning, end)) or "")
     if stop or if_last:
-        return _without_stop(renderings, index, end, f"message {index} ends without its stop {stop or if_last!r}")
+        return _without_stop(renderings, index, end, f"message {{message}} ends without its stop {stop or if_last!r}")
     footer = renderings.output[begin:end].rstrip()
     is_footer = not footer or _is_footer(renderings, index, begin, footer)
     opener = _next_opener(renderings, index, following)
@@ -106,7 +106,7 @@ def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, 
         # White space before the opener is emitted, too: the model stops at the opener.
         before = past_spaces(text) if controls.first_at_start(text) == opener else 0
         return _without_stop(renderings, index, end + before, "")
-    problem = f"{NO_STOP} {index}" + (f"; {opener!r}, which opens the next turn, is none" if opener else "")
+    problem = f"{NO_STOP} {{message}}" + (f"; {opener!r}, which opens the next turn, is none" if opener else "")
     if not footer:
         return _without_stop(renderings, index, begin if controls.final_stop else end, problem)
     if not is_footer:
@@ -115,7 +115,7 @@ def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, 
     # question, in a template that takes every second message for one. Calls may end in their markup.
     usual = renderings.usual.stop()
     if usual:
-        problem = f"message {index} ends without its stop {usual!r}"
+        problem = f"message {{message}} ends without its stop {usual!r}"
         if following.get("user") and "tool_calls" not in renderings.messages[index]:
             return End(begin + len(footer), problem)
     return _without_stop(renderings, index, begin + len(footer), problem)
@@ -132,7 +132,7 @@ def _without_stop(renderings: Renderings, index: int, end: int, problem: str) ->
     following = renderings.output[end : renderings.next_data(end)]
     is_ended = not problem and controls.is_stop(controls.first_at_start(following))
     if controls.final_stop and not is_ended:
-        return End(end, lacks=problem or f"{NO_STOP} {index}")
+        return End(end, lacks=problem or f"{NO_STOP} {{message}}")
     return End(end, problem)
 
 

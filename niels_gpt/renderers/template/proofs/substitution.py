@@ -30,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.messages import REASONING_FIELDS, Message
-from niels_gpt.renderers.template.attribution import CONTENT_FIELDS
-from niels_gpt.renderers.template.sampled_span import common_prefix
+from niels_gpt.renderers.template.controls import CONTENT_FIELDS
+from niels_gpt.renderers.template.proofs.shared_texts import common_prefix
 
 NONE: Final = -1  # no substitute, no leaf
 # Letters without case, of which no two become one when text is normalised: Han and Hangul.
@@ -49,10 +49,11 @@ class Unproven(Exception):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One string in a content: the index of its message, and the string itself."""
+    """One string in a content: the index of its message, the string itself, and the message's field that it is in."""
 
     message: int
     text: str
+    field: str
 
 
 class Edge(NamedTuple):
@@ -152,7 +153,7 @@ def substitute(
     stays = "" if escaped else '"\\'
     maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only, everywhere, stays)
     substituted: list[Any] = [
-        {key: maker.value(value, index) if key in CONTENT_FIELDS else value for key, value in message.items()}
+        {key: maker.field_of(key, value, index) if key in CONTENT_FIELDS else value for key, value in message.items()}
         for index, message in enumerate(messages)
     ]
     codes = maker.letters[: len(maker.leaf)]
@@ -176,6 +177,12 @@ class _Substitution:
         self.leaves: list[Leaf] = []
         self.leaf: list[int] = []
         self.position: list[int] = []
+        self.field = ""
+
+    def field_of(self, field: str, value: Any, message: int) -> Any:
+        """A copy of the value of a message's field with substitutes."""
+        self.field = field
+        return self.value(value, message)
 
     def value(self, value: Any, message: int, *, keys: bool = False) -> Any:
         """A copy of a value with substitutes at any depth; `keys`: also in the keys, as in a call's arguments."""
@@ -207,7 +214,7 @@ class _Substitution:
             raise Unproven(f"the messages have {len(self.letters):,} characters or more")
         codes = code_points(text).copy()
         codes[positions] = self.letters[first : first + len(positions)]
-        self.leaves.append(Leaf(message, text))
+        self.leaves.append(Leaf(message, text, self.field))
         self.leaf += [leaf] * len(positions)
         self.position += positions
         return _text_of(codes)

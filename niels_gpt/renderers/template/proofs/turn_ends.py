@@ -21,12 +21,12 @@ import re
 import numpy as np
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.attribution import ControlTokens, past_spaces
+from niels_gpt.renderers.template.controls import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.headers import header_start
 from niels_gpt.renderers.template.proofs.renderings import Renderings
+from niels_gpt.renderers.template.proofs.shared_texts import before_open_tag, common_prefix, end_of_same
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.proofs.usual import probe
-from niels_gpt.renderers.template.sampled_span import before_open_tag, common_prefix, end_of_same
 
 
 def turn_ends(renderings: Renderings) -> list[int]:

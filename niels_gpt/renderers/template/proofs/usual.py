@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from niels_gpt.renderers.template.attribution import ControlTokens
-from niels_gpt.renderers.template.sampled_span import added_prompt
+from niels_gpt.renderers.template.controls import ControlTokens
+from niels_gpt.renderers.template.proofs.shared_texts import added_prompt
 
 PROBE: Final = "probe"  # the content of messages that are rendered only to see what the template writes around it
 

@@ -1,0 +1,470 @@
+"""Renders conversations through a template and finds the message and the kind of every character.
+
+::
+
+    output         <u>Hi<e>\n<a>Yo<e>\n                 of the template, which the ids are made of
+    letters.py     ...①②..........③④......             whose contents and labels are where
+    gaps.py        <e>\n of message 0, <a> of message 1, ...   how the text between them divides, remembered
+    pieces         <u> TEMPLATE 0, Hi CONTEXT 0, <e>\n TEMPLATE 0, <a> TEMPLATE 1, Yo REPLY 1, <e> STOP 1, \n TEMPLATE 1
+
+Where letters or remembered gaps do not show it, the oracle (`proofs/`) attributes the conversation itself, which takes
+two renderings per message. `Emitter.route` says which of the two it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import CONTROL, SAMPLED, Kind
+from niels_gpt.renderers.notes import Notes
+from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens
+from niels_gpt.renderers.template.divisions import divisions_of, relocated, states_of
+from niels_gpt.renderers.template.gaps import Division, Gap, gaps_of, position_in
+from niels_gpt.renderers.template.letters import (
+    STANDARD_WORDS,
+    WORD,
+    Leaf,
+    Lettered,
+    Manner,
+    Stretch,
+    Unseen,
+    Writer,
+    given,
+    has_letters,
+    stretches_of,
+    with_edges,
+)
+from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens, strings_in
+from niels_gpt.renderers.template.proofs.proof import Ints, Proof
+from niels_gpt.renderers.template.proofs.substitution import Unproven
+from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, windows_of
+from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
+
+_MOST_WINDOWS: Final = 2048  # stand-in conversations that are remembered
+_MOST_KNOWN: Final = 8192  # sequences of gaps
+_MOST_LETTERED: Final = 16  # answers of one conversation that are rendered once more, each by itself
+
+_ALL_WRITTEN: Final = {route: Notes(route) for route in ("gaps", "oracle")}
+
+Run = Callable[[Mapping[str, Any]], str]
+Divisions = tuple[Division, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where the texts of a conversation are in its output.
+
+    Attributes:
+        lettered: the conversation with letters.
+        stretches: of all contents and labels, ascending.
+        unwritten: the parts of texts of which nothing is there.
+    """
+
+    lettered: Lettered
+    stretches: list[Stretch]
+    unwritten: list[Leaf]
+
+
+@dataclass
+class Attributor:
+    """One template with its variables.
+
+    Args:
+        run: the output of the template on variables.
+        source: the template's text.
+        writer: what it compares with texts, the control tokens, and the roles that are its own text.
+        variables: those of every rendering.
+        bos: the token that begins a text, which belongs to no message.
+        final_stop: what is written after answers without a stop; "" for nothing.
+    """
+
+    run: Run
+    source: str
+    writer: Writer
+    variables: Mapping[str, Any]
+    bos: str = ""
+    final_stop: str = ""
+    _windows: dict[Any, dict[tuple[int, int, str], Division]] = field(default_factory=dict)
+    _known: dict[Any, Divisions] = field(default_factory=dict)
+    _has_reasoning: bool | None = None
+
+    @property
+    def controls(self) -> ControlTokens:
+        """The control tokens."""
+        return self.writer.controls
+
+    # ---- rendering
+
+    def text(self, messages: Sequence[Mapping[str, Any]], tools: Any, gen: bool) -> str:
+        """The output on normalised messages.
+
+        Args:
+            gen: the value of `add_generation_prompt`.
+        """
+        return self._text([given(message) for message in messages], tools, gen, self.variables)
+
+    def _text(self, messages: list[dict[str, Any]], tools: Any, gen: bool, variables: Mapping[str, Any]) -> str:
+        return self.run(
+            {
+                "messages": messages,
+                "tools": tools,
+                "documents": None,  # which transformers passes, too
+                "add_generation_prompt": gen,
+                **variables,
+            }
+        )
+
+    # ---- attribution
+
+    def attribute(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
+        """The rendering of normalised messages as pieces.
+
+        Raises:
+            MessageError: the template refuses the messages.
+        """
+        conversation = [given(message) for message in messages]
+        text = self._text(conversation, tools, gen, self.variables)
+        seen = self._seen(conversation, tools, gen, text)
+        divided = None if seen is None else self._divided(conversation, tools, gen, text, seen)
+        if seen is not None and divided is not None:
+            return self._by_gaps(messages, tools, text, seen, divided)
+        return self._by_oracle(messages, tools, gen, text, seen)
+
+    def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
+        """What the oracle proves of a rendering.
+
+        Raises:
+            Unproven: nothing. MessageError: the template refuses the messages.
+        """
+        known: dict[bytes, str] = {}
+
+        def text_once(messages: Sequence[Message], gen: bool) -> str:
+            # Pickled, since "" and a missing content are equal and have the same `repr`.
+            key = pickle.dumps((messages, gen))
+            if (found := known.get(key)) is None:
+                found = known[key] = self.text(messages, tools, gen)
+            return found
+
+        oracle = Oracle(text_once, self.controls, self.writer.strings.retained, self.source, self.bos)
+        return oracle.prove(messages, add_generation_prompt=gen)
+
+    # ---- letters
+
+    def _seen(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> Seen | None:
+        """Where the texts are; `None` if the letters do not show it."""
+        if not text.isascii() and has_letters(text):
+            return None
+        manners = [Manner()]
+        while manners:
+            manner = manners.pop(0)
+            lettered = self.writer.letter(messages, tools, self.variables, manner)
+            found = self._rendered(lettered, gen, text)
+            if found is not None:
+                return self._with_edges(messages, tools, gen, text, (manner, lettered), found)
+            if manner == Manner():
+                others = {index for index in lettered.sought_in if messages[index]["role"] != "assistant"}
+                if lettered.has_scalars:
+                    manners.append(Manner(scalars=False))
+                if others:
+                    manners.append(Manner(keeps_all=True))
+                if lettered.has_scalars and others:
+                    manners.append(Manner(keeps_all=True, scalars=False))
+        return None
+
+    def _rendered(self, lettered: Lettered, gen: bool, text: str) -> tuple[list[Stretch], list[Leaf]] | None:
+        try:
+            other = self._text(lettered.messages, lettered.tools, gen, lettered.variables)
+            return stretches_of(text, other, lettered)
+        except (MessageError, Unseen):
+            return None
+
+    def _with_edges(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Any,
+        gen: bool,
+        text: str,
+        used: tuple[Manner, Lettered],
+        found: tuple[list[Stretch], list[Leaf]],
+    ) -> Seen:
+        """The stretches with the signs around them, and with the control tokens in answers that are the answers' own.
+
+        A template may search an answer for a control token (`</think>`) and write its own in its place. If it writes
+        the same with a letter in it, it copies the answer, and the token is ordinary text of it.
+        """
+        (manner, lettered), (stretches, unwritten) = used, found
+        joined, holding = with_edges(text, stretches, self.controls)
+        answers = sorted(index for index in holding if messages[index]["role"] == "assistant")
+        if answers:
+            alone = [frozenset({index}) for index in answers[:_MOST_LETTERED]]
+            copied: set[int] = set()
+            for forced in [frozenset(answers), *(alone if len(answers) > 1 else [])]:
+                again = Manner(scalars=manner.scalars, forced=forced)
+                if self._rendered(self.writer.letter(messages, tools, self.variables, again), gen, text) is not None:
+                    copied |= forced
+                if copied == {*answers}:
+                    break
+            rewritten = frozenset(answers) - copied
+            if rewritten:
+                joined, _ = with_edges(text, stretches, self.controls, rewritten=rewritten)
+        return Seen(lettered, joined, unwritten)
+
+    # ---- gaps
+
+    def _divided(
+        self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str, seen: Seen
+    ) -> tuple[list[Gap], Divisions] | None:
+        """The gaps of an output and their divisions; `None` if one is not answered by a stand-in conversation."""
+        shape = shape_of(messages, seen.lettered)
+        if shape is None:
+            return None
+        gaps = gaps_of(text, seen.stretches, len(messages), self.controls)
+        key = shape, gen, bool(tools), tuple([gap[:2] + gap[6:] for gap in gaps])
+        divisions = self._known.get(key)
+        if divisions is None:
+            found = [self._division(shape, tools, gen, gap) for gap in gaps]
+            if None in found:
+                return None
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            divisions = self._known[key] = tuple(one for one in found if one is not None)
+        return gaps, divisions
+
+    def _division(self, shape: Shape, tools: Any, gen: bool, gap: Gap) -> Division | None:
+        """How a gap divides, as stand-in conversations show it, or the first division if none proves everything."""
+        partial = None
+        for offered in (TOOLS, tools) if tools else (None,):
+            for window, where in windows_of(shape, gap.before, gap.after):
+                division = self._solved(window, offered, gen).get((where[gap.before], where[gap.after], gap.text))
+                division = None if division is None else relocated(division, where)
+                if division is not None and not division.problems:
+                    return division
+                partial = partial or division
+        return partial
+
+    def _solved(self, window: Shape, tools: Any, gen: bool) -> dict[tuple[int, int, str], Division]:
+        """The divisions of a stand-in conversation's gaps."""
+        offered = None if tools is None else hashlib.sha256(json.dumps(tools).encode()).digest()
+        key = window, offered, gen
+        found = self._windows.get(key)
+        if found is None:
+            if len(self._windows) >= _MOST_WINDOWS:
+                self._windows.clear()
+            found = self._windows[key] = self._solve(normalise(stand_in(window)), tools, gen)
+        return found
+
+    def _solve(self, messages: list[Message], tools: Any, gen: bool) -> dict[tuple[int, int, str], Division]:
+        conversation = [given(message) for message in messages]
+        try:
+            text = self._text(conversation, tools, gen, self.variables)
+            seen = self._seen(conversation, tools, gen, text)
+            if seen is None:
+                return {}
+            proof = self.proof(messages, tools, gen)
+        except (MessageError, Unproven):
+            return {}
+        gaps = gaps_of(text, seen.stretches, len(messages), self.controls)
+        return divisions_of(proof, messages, seen.stretches, gaps, self.final_stop)
+
+    # ---- pieces
+
+    def _by_gaps(
+        self, messages: list[Message], tools: Any, text: str, seen: Seen, divided: tuple[list[Gap], Divisions]
+    ) -> Emitter:
+        gaps, divisions = divided
+        out = Emitter(messages)
+        pieces = _Pieces(text, out, [message["role"] == "assistant" for message in messages])
+        following = zip(gaps, divisions, strict=True)
+        gap, division = next(following)
+        inner: list[Stretch] = []
+        at, message = 0, -1
+        for stretch in seen.stretches:
+            owner = stretch.leaf.message
+            if owner < 0:
+                inner.append(stretch)
+                continue
+            if owner != message:
+                pieces.gap(gap, division)
+                gap, division = next(following)
+                message = owner
+            else:
+                pieces.within(message, at, stretch.start, inner)
+            inner = []
+            pieces.content(stretch)
+            at = stretch.stop
+        pieces.gap(gap, division)
+        problems = [problem for division in divisions for problem in division.problems]
+        out.attribution = f"partial: {problems[0]}" if problems else "full"
+        out.notes = self._notes("gaps", messages, tools, seen)
+        return out
+
+    def _by_oracle(self, messages: list[Message], tools: Any, gen: bool, text: str, seen: Seen | None) -> Emitter:
+        """The rendering as the oracle attributes it; without its proof, the template's own text and the contents."""
+        conversation = [given(message) for message in messages]
+        labels = seen.stretches if seen is not None else self._labels(conversation, tools, gen, text)
+        proof: Proof | None = None
+        try:
+            proof = self.proof(messages, tools, gen)
+            states, problem = states_of(proof, messages), str(next(iter(proof.problems), ""))
+        except Unproven as error:
+            states, problem = np.full(len(text), -1 << 4 | Kind.TEMPLATE, np.int64), str(error)
+            for stretch in labels or ():
+                leaf = stretch.leaf
+                is_context = leaf.message >= 0 and messages[leaf.message]["role"] != "assistant"
+                kind = Kind.CONTEXT if is_context else Kind.LABEL
+                states[stretch.start : stretch.stop] = leaf.message << 4 | kind
+        uncertain = self._keep_texts(states, text, (messages, tools), labels, has_contents=seen is not None)
+        out = Emitter(messages)
+        spans = proof.sampled if proof is not None else ()
+        added = {span.stop: span.message for span in spans if proof is not None and span.message in proof.added_stops}
+        edges = {0, len(text), *added, *(np.flatnonzero(np.diff(states)) + 1).tolist()}
+        for start, stop in pairwise([*sorted(edges), len(text)]):
+            if start in added:
+                out.texts.append(self.final_stop)
+                out.facts.append(added[start] << 4 | Kind.STOP)
+            if stop > start:
+                out.texts.append(text[start:stop])
+                out.facts.append(int(states[start]))
+        out.attribution = f"partial: {problem or uncertain}" if problem or uncertain else "full"
+        if seen is not None:
+            out.notes = self._notes("oracle", messages, tools, seen)
+        else:
+            roles = [message["role"] for message in messages]
+            out.notes = proven_notes("oracle", proof.unwritten if proof is not None else (), roles)
+        return out
+
+    def _labels(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> list[Stretch] | None:
+        """The stretches of labels, where contents cannot have letters; `None` if nothing shows them."""
+        if not text.isascii() and has_letters(text):
+            return None
+        found = self._rendered(self.writer.letter(messages, tools, self.variables, Manner(contents=False)), gen, text)
+        return None if found is None else with_edges(text, found[0], self.controls)[0]
+
+    def _keep_texts(
+        self,
+        states: Ints,
+        text: str,
+        inputs: tuple[list[Message], Any],
+        stretches: list[Stretch] | None,
+        *,
+        has_contents: bool,
+    ) -> str:
+        """Take from the states what would make control tokens of the caller's texts.
+
+        Args:
+            inputs: the messages and the tools.
+            stretches: of labels, and also of contents if `has_contents`; `None` if nothing shows them.
+
+        Returns:
+            Why it is not certain of which texts control tokens are; "" if it is.
+        """
+        messages, tools = inputs
+        for stretch in stretches or ():
+            _become_text(states[stretch.start : stretch.stop])
+        if has_contents:
+            return ""
+        doubted = compared_tokens(messages, self.writer.strings.retained, self.controls)
+        labels = set[str]()
+        if stretches is None:
+            known = [{key: one for key, one in message.items() if key not in CONTENT_FIELDS} for message in messages]
+            labels = {*strings_in([known, tools])} - STANDARD_WORDS - self.writer.roles - {""}
+        uncertain = ""
+        for start, stop in self.controls.places(text):
+            token, inside = text[start:stop], states[start:stop]
+            is_doubted = token in doubted or any(token in label or label in token for label in labels)
+            if is_doubted and (inside & CONTROL).any():
+                _become_text(inside)
+                uncertain = f"the output does not show whether {token!r} is of the template or of a text"
+        return uncertain
+
+    def _notes(self, route: str, messages: list[Message], tools: Any, seen: Seen) -> Notes:
+        if not seen.unwritten:
+            return _ALL_WRITTEN[route]
+        return notes_of(route, messages, tools, (seen.stretches, seen.unwritten), self._writes_reasoning)
+
+    def _writes_reasoning(self) -> bool:
+        """Whether the template writes the reasoning of a last answer."""
+        if self._has_reasoning is None:
+            shape = (MessageKind("user", "text", (WORD,)), MessageKind("assistant", "text", (WORD,), WORD))
+            try:
+                text = self.text(normalise(stand_in(shape)), None, False)
+            except MessageError:
+                text = ""
+            self._has_reasoning = "reasoning 1" in text
+        return self._has_reasoning
+
+
+def _become_text(states: Ints) -> None:
+    """Make scaffold a label in place, or, where the model emits it, a part of its reply."""
+    as_text = states & ~15 | np.where(states & SAMPLED, int(Kind.REPLY), int(Kind.LABEL))
+    states[:] = np.where(states & CONTROL, as_text, states)
+
+
+class _Pieces:
+    """Writes the pieces of an output in order.
+
+    Attributes:
+        sampled: whether the text at this place is sampled.
+    """
+
+    def __init__(self, text: str, out: Emitter, is_answer: Sequence[bool]) -> None:
+        self.text, self.texts, self.facts, self.is_answer = text, out.texts, out.facts, is_answer
+        self.sampled = False
+
+    def add(self, start: int, stop: int, message: int, kind: int) -> None:
+        """A piece, unless it is empty."""
+        if stop > start:
+            self.texts.append(self.text[start:stop])
+            self.facts.append(message << 4 | kind)
+
+    def content(self, stretch: Stretch) -> None:
+        """A content, which is sampled as the text before it is."""
+        leaf = stretch.leaf
+        if self.sampled:
+            kind = Kind.REASONING if leaf.field == "reasoning" else Kind.REPLY
+        else:
+            kind = Kind.LABEL if self.is_answer[leaf.message] else Kind.CONTEXT
+        self.add(stretch.start, stretch.stop, leaf.message, kind)
+
+    def within(self, message: int, start: int, stop: int, labels: Sequence[Stretch]) -> None:
+        """The text of the template between two texts of one message."""
+        kind = Kind.MARKUP if self.sampled else Kind.TEMPLATE
+        self._run(start, stop, message, kind, labels)
+
+    def gap(self, gap: Gap, division: Division) -> None:
+        """The text between the contents of two messages."""
+        runs = division.runs
+        places = [position_in(gap, run) for run in runs]
+        places.append(gap.stop)
+        for number, run in enumerate(runs):
+            if run.inserted:
+                self.texts.append(run.inserted)
+                self.facts.append(run.owner << 4 | run.kind)
+                # What follows goes on as before, unless a run begins here, too.
+                before = next((one for one in reversed(runs[:number]) if not one.inserted), run)
+                self._run(places[number], places[number + 1], before.owner, before.kind, gap.labels)
+            else:
+                self._run(places[number], places[number + 1], run.owner, run.kind, gap.labels)
+        self.sampled = division.sampled
+
+    def _run(self, start: int, stop: int, message: int, kind: int, labels: Sequence[Stretch]) -> None:
+        if labels:
+            of_label = Kind.REPLY if kind & SAMPLED else Kind.LABEL
+            for label in labels:
+                begin, end = max(label.start, start), min(label.stop, stop)
+                if begin < end:
+                    self.add(start, begin, message, kind)
+                    self.add(begin, end, message, of_label)
+                    start = end
+        self.add(start, stop, message, kind)

@@ -1,0 +1,126 @@
+"""The control tokens of a tokenizer in texts, and the roles and fields of messages that templates know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from niels_gpt.messages import REASONING_FIELDS
+
+# The fields that are a message's content. Templates write headers from the others (role, name, ids): labels.
+CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
+
+# Roles of the formats in use. Templates write them into control tokens (`'<|' + message.role + '|>'`), so these count
+# as the template's own text.
+KNOWN_ROLES: Final = frozenset(
+    {
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "model",
+        "chatbot",
+        "tool",
+        "function",
+        "ipython",
+        "observation",
+        "environment",
+        "context",
+    }
+)
+
+
+def past_spaces(text: str, at: int = 0) -> int:
+    """The position of the first character from `at` on that is no white space."""
+    return at + len(text[at:]) - len(text[at:].lstrip())
+
+
+class ControlTokens:
+    """The spellings of a tokenizer's control tokens, and which of them end a turn.
+
+    Args:
+        spellings: of all control tokens.
+        stops: of those that end a turn; also ordinary text, if it is among the spellings.
+        final_stop: the one that is written after an answer where the template writes no stop; "" for none.
+    """
+
+    def __init__(self, spellings: Iterable[str], stops: Iterable[str], final_stop: str = "") -> None:
+        # One token may begin with another, and `re` takes the first alternative that matches.
+        longest_first = sorted(spellings, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
+        self._stops = frozenset(stops)
+        self.final_stop = final_stop
+
+    def first(self, text: str) -> str:
+        """The first control token in a text; empty if there is none."""
+        found = self._any.search(text)
+        return found.group() if found else ""
+
+    def first_at_start(self, text: str) -> str:
+        """The control token that a text begins with, except for white space; empty if it begins with something else."""
+        found = self._any.match(text, past_spaces(text))
+        return found.group() if found else ""
+
+    def at_end(self, text: str) -> str:
+        """The control token that a text ends in; empty if it ends in something else."""
+        last = None
+        for last in self._any.finditer(text):  # noqa: B007 (the last one is used)
+            pass
+        return last.group() if last is not None and last.end() == len(text) else ""
+
+    def words(self, text: str) -> str:
+        """A text without its control tokens and the white space around it."""
+        return self._any.sub("", text).strip()
+
+    def excluded_from(self, pattern: re.Pattern[str]) -> re.Pattern[str]:
+        """A pattern that matches the same, but nothing that begins with a control token."""
+        return re.compile(f"(?!{self._any.pattern})(?:{pattern.pattern})")
+
+    def is_stop(self, spelling: str) -> bool:
+        """Whether this control token ends a turn."""
+        return spelling in self._stops
+
+    def places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each control token in a text."""
+        return (found.span() for found in self._any.finditer(text))
+
+    def first_stop(self, text: str) -> int:
+        """The end of the first stop token in a text; 0 if there is none."""
+        return next((found.end() for found in self._any.finditer(text) if found.group() in self._stops), 0)
+
+    def after_first_stop(self, text: str) -> int:
+        """The position after the first stop token of a text and the white space after it; 0 if there is none."""
+        stop = self.first_stop(text)
+        return past_spaces(text, stop) if stop else 0
+
+    def last_stop(self, text: str) -> int:
+        """The end of the last stop token in a text; 0 if there is none."""
+        return max((found.end() for found in self._any.finditer(text) if found.group() in self._stops), default=0)
+
+    def before_split_token(self, text: str, end: int) -> int:
+        """`end`, moved back to the start of a control token that it would cut in two."""
+        for start, stop in self.places(text):
+            if start < end < stop:
+                return start
+        return end
+
+    def stop_after(self, text: str, start: int, *, at_once: bool) -> int | None:
+        """The end of the first stop token after `start`; `None` if there is no control token at all.
+
+        If no stop token follows, the turn ends with the first control token, or with the last one where more markup
+        may come first (`at_once=False`).
+        """
+        # After the content of <a>Yo</a><eos>\n<u> the end is the stop token <eos>. Of <a>Yo</a>\n<u>, where no control
+        # token is a stop, it is </a>.
+        following = list(self._any.finditer(text, start))
+        stop = next((found for found in following if found.group() in self._stops), None)
+        if stop is None and following:
+            stop = following[0] if at_once else following[-1]
+        return None if stop is None else stop.end()
+
+
+def texts_of(content: str | list[dict[str, Any]]) -> list[str]:
+    """The texts of a message's content, which may be a list of parts."""
+    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
+    return [part.strip() for part in parts if isinstance(part, str)]

@@ -1,0 +1,188 @@
+"""How what a template writes between two texts divides: remembered answers of the oracle about stand-in conversations.
+
+A gap is the text between the contents of two messages. In it one turn ends and the next begins::
+
+    output     <u>Hi<e>\n<a>Yo<e>\n
+    gaps       ^^^  ^^^^^^^^  ^^^^^
+    division   <e>\n of message 0, <a> of message 1, from there on message 1 is sampled
+               <e> is the stop of message 1, and \n belongs to it
+
+An answer depends on the template, the kinds of the messages around the gap (`standins.py`) and the gap's text with the
+labels in it masked, and never on the conversation that asked first. So renderings are the same in any order and in
+every process. Where the stand-ins are written otherwise than the conversation, nothing is answered, and the oracle
+attributes the conversation itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from niels_gpt.renderers.template.controls import ControlTokens
+from niels_gpt.renderers.template.letters import Stretch
+from niels_gpt.renderers.template.proofs.proof import END, START, Problem
+
+MASK: Final = "\ue000"
+# The end of a call's arguments as JSON: a quote, empty objects, closing brackets.
+_CLOSERS: Final = re.compile(r"[\"']?(?:[:, ]*[\[{])*(?:\s*[\]}])*")
+
+
+class Gap(NamedTuple):
+    """The output from `start` to `stop`, between contents of two messages.
+
+    Attributes:
+        before, after: these messages; -1 and the number of messages at the ends of the output.
+        labels: the stretches of labels in it.
+        masks: start and end of what its key does not name: labels, declarations of tools, the end of arguments.
+        text: its text with these masked.
+    """
+
+    before: int
+    after: int
+    start: int
+    stop: int
+    labels: list[Stretch]
+    masks: list[tuple[int, int]]
+    text: str
+
+
+class Run(NamedTuple):
+    """From this place of a gap on, characters have this owner and kind.
+
+    Attributes:
+        mask, offset: the place: characters after the end of the mask with this number, -1 for the gap's start.
+        owner: a message, -1 for none.
+        kind: a `Kind`.
+        inserted: a text that is written there, which the template's output lacks (the option `final_stop`).
+    """
+
+    mask: int
+    offset: int
+    owner: int
+    kind: int
+    inserted: str = ""
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a gap divides.
+
+    Attributes:
+        runs: in order; the first begins at the gap's start.
+        sampled: whether the text after the gap is sampled.
+        problems: what could not be proven here.
+    """
+
+    runs: tuple[Run, ...]
+    sampled: bool
+    problems: tuple[Problem, ...]
+
+
+def gaps_of(text: str, stretches: Sequence[Stretch], count: int, controls: ControlTokens) -> list[Gap]:
+    """The gaps of an output.
+
+    Args:
+        stretches: of all texts, ascending.
+        count: the number of messages.
+    """
+    gaps: list[Gap] = []
+    labels: list[Stretch] = []
+    at, before, after_call = 0, -1, False
+    for stretch in stretches:
+        leaf = stretch.leaf
+        if leaf.message < 0:
+            labels.append(stretch)
+            continue
+        if leaf.message != before:
+            gaps.append(_gap(text, (before, leaf.message), (at, stretch.start), labels, after_call, controls))
+        labels = []
+        at, before, after_call = stretch.stop, leaf.message, leaf.field == "call"
+    gaps.append(_gap(text, (before, count), (at, len(text)), labels, after_call, controls))
+    return gaps
+
+
+def _gap(
+    text: str,
+    sides: tuple[int, int],
+    bounds: tuple[int, int],
+    labels: list[Stretch],
+    after_call: bool,
+    controls: ControlTokens,
+) -> Gap:
+    start, stop = bounds
+    if not labels and not after_call:  # most gaps
+        return Gap(*sides, start, stop, labels, [], text[start:stop])
+    masks = [(label.start, label.stop) for label in labels if label.leaf.field != "tools"]
+    declared = [(label.start, label.stop) for label in labels if label.leaf.field == "tools"]
+    if declared:
+        masks = _merged([*masks, *_around(text, bounds, declared, controls)])
+    if after_call:
+        closed = _CLOSERS.match(text, start, stop)
+        if closed is not None and closed.end() > start:
+            masks = _merged([closed.span(), *masks])
+    parts, at = list[str](), start
+    for begin, end in masks:
+        parts += text[at:begin], MASK
+        at = end
+    parts.append(text[at:stop])
+    return Gap(*sides, start, stop, labels, masks, "".join(parts))
+
+
+def _around(
+    text: str, bounds: tuple[int, int], declared: list[tuple[int, int]], controls: ControlTokens
+) -> list[tuple[int, int]]:
+    """The text from control token to control token around labels of declarations.
+
+    ::
+
+        [TOOLS][{"name": "①②"}, {"name": "③④"}][/TOOLS]      one mask: what is between [TOOLS] and [/TOOLS]
+    """
+    start, stop = bounds
+    tokens = [
+        (begin + start, end + start)
+        for begin, end in controls.places(text[start:stop])
+        if not any(one < end + start and begin + start < other for one, other in declared)
+    ]
+    edges = [start, *(edge for token in tokens for edge in token), stop]
+    pieces = zip(edges[::2], edges[1::2], strict=True)
+    return [piece for piece in pieces if any(piece[0] <= one and other <= piece[1] for one, other in declared)]
+
+
+def _merged(masks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The masks in order, those that overlap as one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(masks):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def place_in(gap: Gap, position: int) -> tuple[int, int] | None:
+    """A position as the number of the mask before it and the characters after that; `None` within a mask."""
+    number, base = -1, gap.start
+    for index, (start, stop) in enumerate(gap.masks):
+        if position >= stop:
+            number, base = index, stop
+        elif position > start:
+            return None
+    return number, position - base
+
+
+def position_in(gap: Gap, run: Run) -> int:
+    """The position of a run in a gap with as many masks."""
+    return (gap.start if run.mask < 0 else gap.masks[run.mask][1]) + run.offset
+
+
+def concerns(problem: Problem, gap: Gap) -> bool:
+    """Whether a problem is one of this gap: of the message that ends in it, begins in it, or has no text around it."""
+    first, last = sorted((gap.before, gap.after))
+    is_within = first < problem.message < last
+    if problem.where == START:
+        return is_within or problem.message == gap.after
+    if problem.where == END:
+        return is_within or problem.message == gap.before
+    return is_within or problem.message in (gap.before, gap.after)

@@ -1,0 +1,529 @@
+"""Whose each character of a rendering is, shown by rendering once more with a letter at both ends of every text.
+
+Templates copy texts and do not read their letters. So the first and the last visible character of every content, and
+of every label (names, ids, descriptions of tools), are replaced by letters that occur nowhere else. If the output with
+the letters put back is the output as it is, and what lies between the two letters of a text is that text, then every
+character of it is proven to come from there. What is in no such stretch was written by the template::
+
+    messages     user "Hi you", assistant "Yo"        template   <u>{{ m.content }}<e>
+    output       <u>Hi you<e><a>Yo<e>
+    lettered     <u>①i yo②<e><a>③④<e>                  ①..④: private-use letters
+    stretches       3....9      15.17                   of message 0, of message 1
+
+Labels that are equal get equal letters, because templates compare names. Strings that a template searches for in texts
+(`</think>`) stay, and the text is cut there: each part has two letters. Numbers in a call's arguments get one letter.
+
+What this guarantees: no character of a stretch is the template's, and no character outside is of a text that has
+letters. What it does not: that there is such a proof; `Unseen` says why there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from niels_gpt.messages import REASONING_FIELDS, NoContent, reasoning_of
+from niels_gpt.renderers.template.controls import ControlTokens
+from niels_gpt.renderers.template.strings import TemplateStrings
+
+# The private-use characters, of which the first 6,400 take two bytes.
+_LETTERS: Final = (*map(chr, range(0xE000, 0xF900)), *map(chr, range(0xF0000, 0xFFFFE)))
+_IS_LETTER: Final = re.compile("([\ue000-\uf8ff\U000f0000-\U000ffffd])")
+_ESCAPED: Final = re.compile(r"\\u(?:[eE][0-9a-fA-F]{3}|[fF][0-8][0-9a-fA-F]{2})")  # as JSON or `repr` writes a letter
+# Characters that JSON escapes or that decide about quotes, which are not replaced; white space is not, either.
+_STAYING: Final = frozenset("\"'\\\x7f" + "".join(map(chr, range(33))))
+_NO_LABELS: Final = frozenset({"role", "type", "train", "weight"})
+# The words of the chat format and of JSON schemas. Templates look them up, and none of them spells a control token.
+STANDARD_WORDS: Final = frozenset(
+    {"type", "function", "name", "description", "parameters", "properties", "required", "string", "integer", "object"}
+    | {"number", "boolean", "array", "items", "enum", "default", "arguments", "id", "null", "title", "text", "content"}
+)
+WORD: Final = "\ue000"  # in a pattern: any text
+_LONGEST_SPACE: Final = 32  # white space at the end of a text that stand-in texts copy
+_LONGEST_PATTERN: Final = 160  # characters of a text's pattern
+
+
+class Unseen(Exception):
+    """The letters do not show where the texts are; the message says why. Callers of this package never get it."""
+
+
+class Leaf(NamedTuple):
+    """A text, or a part of one, that has letters.
+
+    Attributes:
+        message: the index of the message whose content it is; -1 for a label.
+        field: "content", "reasoning", "call", or of labels "label", "tools", "role".
+        text: the whole text.
+        first, last: the characters of it that are letters; equal for a text of one character.
+        before: where the part before it ends in the text, 0 without one.
+        number: which part of the text it is, from 0 on.
+        forms: how the value may be written, for one that is no text (3, true); () for a text.
+    """
+
+    message: int
+    field: str
+    text: str
+    first: int
+    last: int
+    before: int = 0
+    number: int = 0
+    forms: tuple[str, ...] = ()
+
+
+Mark = tuple[Leaf, bool, str]  # a letter's leaf, whether it is the leaf's last one, the character that it replaces
+Place = tuple[int, Mark, int]  # where a letter's text is in the output, the letter, and how many characters that takes
+
+
+class Stretch(NamedTuple):
+    """The characters `start` to `stop` of an output, which are those of a text."""
+
+    start: int
+    stop: int
+    leaf: Leaf
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What gets letters.
+
+    Attributes:
+        contents: also contents, and not labels alone.
+        scalars: also numbers, true, false and null in the arguments of calls.
+        keeps_all: strings that the template searches for stay in every text. Without it, control tokens among them
+            stay in answers only, so that in the texts of others they are proven to be content.
+        forced: indices of answers in which control tokens do not stay either.
+    """
+
+    contents: bool = True
+    scalars: bool = True
+    keeps_all: bool = False
+    forced: frozenset[int] = frozenset()
+
+
+@dataclass
+class Lettered:
+    """A conversation with letters.
+
+    Attributes:
+        messages, tools, variables: to be rendered.
+        leaves: the texts, in order.
+        marks: letter -> its leaf, whether it is the leaf's last letter, and the character that it replaces.
+        patterns: for each message and field its texts' patterns, as `_Lettering._parts` shows.
+        has_scalars: whether values that are no texts got letters.
+        sought_in: the messages with a text that holds a control token which the template searches for.
+        fits: false if some text has no pattern that stand-in texts can have.
+    """
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    tools: Any = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    leaves: list[Leaf] = field(default_factory=list)
+    marks: dict[str, Mark] = field(default_factory=dict)
+    patterns: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
+    has_scalars: bool = False
+    sought_in: set[int] = field(default_factory=set)
+    fits: bool = True
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has characters that letters are made of."""
+    return _IS_LETTER.search(text) is not None
+
+
+def given(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as transformers passes it to templates: reasoning under every name, a missing content left out."""
+    reasoning = reasoning_of(message)  # type: ignore[arg-type] # a message
+    fields = {key: value for key, value in message.items() if type(value) is not NoContent}
+    # gpt-oss reads `thinking`, Qwen3 `reasoning_content`.
+    return fields if reasoning is None else {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+
+
+@dataclass(frozen=True)
+class Writer:
+    """What is the same for all conversations of a template.
+
+    Attributes:
+        strings: what the template compares with texts.
+        controls: the tokenizer's control tokens.
+        roles: the roles that are the template's own text.
+    """
+
+    strings: TemplateStrings
+    controls: ControlTokens
+    roles: frozenset[str]
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The strings that the template searches for."""
+        return self.strings.searched
+
+    @cached_property
+    def sought(self) -> re.Pattern[str]:
+        """The strings that stay in every text."""
+        return self.strings.sought
+
+    @cached_property
+    def sought_words(self) -> re.Pattern[str]:
+        """Of these, the strings that stay where control tokens do not."""
+        return self.controls.excluded_from(self.strings.sought)
+
+    @cached_property
+    def compared(self) -> frozenset[str]:
+        """The strings that stay where a text or a label is nothing else."""
+        return frozenset(self.strings.compared)
+
+    def letter(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any], manner: Manner
+    ) -> Lettered:
+        """A conversation with letters in its texts.
+
+        Args:
+            messages: as `given` returns them.
+
+        Raises:
+            Unseen: it has more texts than there are letters.
+        """
+        return _Lettering(self, manner).conversation(messages, tools, variables)
+
+
+class _Lettering:
+    """Puts letters into the texts of one conversation."""
+
+    def __init__(self, writer: Writer, manner: Manner) -> None:
+        self.writer, self.manner, self.out = writer, manner, Lettered()
+        self.letters = iter(_LETTERS)
+        self.labels: dict[str, str] = {}
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]) -> Lettered:
+        """The conversation with letters."""
+        out, controls = self.out, self.writer.controls
+        try:
+            out.messages = [self._message(message, index) for index, message in enumerate(messages)]
+            out.tools = self._label(tools, "tools") if tools else tools
+            out.variables = {
+                # A variable is not part of the data. It gets letters where it spells a control token.
+                name: self._label(value, "label")
+                if isinstance(value, str) and controls.first(value) and not name.endswith("_token")
+                else value
+                for name, value in variables.items()
+            }
+        except StopIteration:
+            raise Unseen(f"the conversation has more than {len(_LETTERS):,} texts") from None
+        return out
+
+    def _message(self, message: Mapping[str, Any], index: int) -> dict[str, Any]:
+        lettered = dict(message)
+        keeps = self.manner.keeps_all or (message["role"] == "assistant" and index not in self.manner.forced)
+        self.stay = self.writer.sought if keeps else self.writer.sought_words
+        for key, value in message.items():
+            if key == "role":
+                if value not in self.writer.roles and value not in self.writer.compared:
+                    lettered[key] = self._label(value, "role")
+            elif key == "content":
+                if self.manner.contents:
+                    lettered[key] = self._content(value, index, "content")
+            elif key == "tool_calls":
+                lettered[key] = [self._call(call, index) for call in value]
+            elif key in REASONING_FIELDS:
+                if self.manner.contents and key != "thinking":  # `given` has the same text under both names
+                    lettered[key] = self._content(value, index, "reasoning")
+                    if "thinking" in message:
+                        lettered["thinking"] = lettered[key]
+            elif key not in _NO_LABELS:
+                lettered[key] = self._label(value, "label")
+        return lettered
+
+    def _content(self, value: Any, index: int, name: str) -> Any:
+        if isinstance(value, str):
+            return self._text(value, index, name)
+        return (
+            [
+                {key: item if key == "type" else self._content(item, index, name) for key, item in part.items()}
+                if isinstance(part, Mapping)
+                else part
+                for part in value
+            ]
+            if isinstance(value, list | tuple)
+            else value
+        )
+
+    def _call(self, call: Mapping[str, Any], index: int) -> dict[str, Any]:
+        lettered = {
+            key: value if key in ("type", "function") else self._label(value, "label") for key, value in call.items()
+        }
+        function = call["function"]
+        lettered["function"] = {
+            key: self._arguments(value, index) if key == "arguments" else self._label(value, "label")
+            for key, value in function.items()
+        }
+        return lettered
+
+    def _arguments(self, value: Any, index: int) -> Any:
+        """The arguments of a call: its texts at any depth, keys included, and its numbers."""
+        if not self.manner.contents:
+            return value
+        if isinstance(value, str):
+            fits = self.out.fits  # stand-in calls have arguments of their own
+            text = self._text(value, index, "call")
+            self.out.fits = fits
+            return text
+        if isinstance(value, Mapping):
+            # Letters ascend in the order in which Jinja's `dictsort` writes the keys.
+            names = {key: self._arguments(key, index) for key in sorted(value, key=str.lower)}
+            return {names[key]: self._arguments(item, index) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._arguments(item, index) for item in value]
+        if self.manner.scalars:
+            self.out.has_scalars = True
+            letter = next(self.letters)
+            forms = tuple(dict.fromkeys((json.dumps(value), str(value), repr(value))))
+            self.out.marks[letter] = Leaf(index, "call", forms[0], 0, 0, 0, 0, forms), False, ""
+            self.out.leaves.append(self.out.marks[letter][0])
+            return letter
+        return value
+
+    def _label(self, value: Any, name: str) -> Any:
+        if isinstance(value, str):
+            if not value.strip() or value in STANDARD_WORDS or value in self.writer.compared:
+                return value
+            if value not in self.labels:
+                self.labels[value] = self._whole(value, name)
+            return self.labels[value]
+        if isinstance(value, Mapping):
+            return {
+                self._label(key, name): item if key == "type" else self._label(item, name)
+                for key, item in value.items()
+            }
+        return [self._label(item, name) for item in value] if isinstance(value, list | tuple) else value
+
+    def _whole(self, text: str, name: str) -> str:
+        first, last = _ends(text, 0, len(text))
+        return text if first < 0 else self._with_letters(text, -1, name, [(first, last + 1)])
+
+    def _text(self, text: str, index: int, name: str) -> str:
+        """A content with letters; its pattern is recorded."""
+        out, writer = self.out, self.writer
+        is_plain = text and text[0] not in _STAYING and text[-1] not in _STAYING and text not in writer.compared
+        if is_plain and not (text[0].isspace() or text[-1].isspace() or any(word in text for word in writer.words)):
+            parts, pattern = [(0, len(text))], WORD
+        else:
+            parts, pattern = self._parts(text, index)
+        key = index, name
+        out.patterns[key] = (*out.patterns[key], pattern) if key in out.patterns else (pattern,)
+        return self._with_letters(text, index, name, parts)
+
+    def _parts(self, text: str, index: int) -> tuple[list[tuple[int, int]], str]:
+        """The parts of a text between the strings that stay, and its pattern.
+
+        ::
+
+            text       " <think>Hm.</think>4"     of which the tags stay
+            parts      8..11 and 19..20
+            pattern    " <think>①</think>①"       ①: WORD
+        """
+        writer, out = self.writer, self.out
+        if text.strip() in writer.compared or not text.strip():
+            out.fits &= len(text) <= _LONGEST_PATTERN
+            return [], text
+        stays = [found.span() for found in self.stay.finditer(text)]
+        if len(stays) != len(writer.sought_words.findall(text)) or self.stay is writer.sought_words:
+            out.sought_in |= {index} if writer.sought.search(text) else set()
+        parts, pattern, at = list[tuple[int, int]](), list[str](), 0
+        for start, stop in [*stays, (len(text), len(text))]:
+            part = text[at:start]
+            if _ends(text, at, start)[0] >= 0:
+                parts.append((at, start))
+                body = part.strip()
+                out.fits &= len(part) - len(body) <= 2 * _LONGEST_SPACE
+                pattern.append(part.replace(body, WORD) if len(body) > 1 else part.replace(body, WORD, 1))
+            else:
+                pattern.append(part)
+            pattern.append(text[start:stop])
+            at = stop
+        found = "".join(pattern)
+        out.fits &= len(found) <= _LONGEST_PATTERN
+        return parts, found
+
+    def _with_letters(self, text: str, index: int, name: str, parts: list[tuple[int, int]]) -> str:
+        """The text with a letter at both ends of each of these parts."""
+        out, written, at = self.out, list[str](), 0
+        for number, (start, stop) in enumerate(parts):
+            first, last = _ends(text, start, stop)
+            leaf = Leaf(index, name, text, first, last, at, number)
+            out.leaves.append(leaf)
+            letter = next(self.letters)
+            out.marks[letter] = leaf, first == last, text[first]
+            written += text[at:first], letter
+            if last > first:
+                end = next(self.letters)
+                out.marks[end] = leaf, True, text[last]
+                written += text[first + 1 : last], end
+            at = last + 1
+        written.append(text[at:])
+        return "".join(written)
+
+
+def _ends(text: str, start: int, stop: int) -> tuple[int, int]:
+    """The first and the last character of a part that can be letters; -1 and -1 without any."""
+    while start < stop and (text[start] in _STAYING or text[start].isspace()):
+        start += 1
+    while stop > start and (text[stop - 1] in _STAYING or text[stop - 1].isspace()):
+        stop -= 1
+    return (start, stop - 1) if start < stop else (-1, -1)
+
+
+# ---- where the letters are in the output
+
+
+def stretches_of(output: str, other: str, lettered: Lettered) -> tuple[list[Stretch], list[Leaf]]:
+    """The stretches of the parts of texts in an output, ascending, and the parts that are not in it.
+
+    Args:
+        output: the output of the template on the conversation as it is.
+        other: that on the lettered conversation.
+
+    Raises:
+        Unseen: the letters do not show where the texts are.
+    """
+    places = _places_in_order(output, other, lettered)
+    if places is None:
+        places = _places(output, _ESCAPED.sub(_letter, other) if "\\u" in other else other, lettered.marks)
+    found: list[Stretch] = []
+    opened: tuple[Leaf, int] | None = None
+    for at, (leaf, is_last, _), length in places:
+        if is_last or leaf.forms:
+            if leaf.first == leaf.last:
+                opened = leaf, at
+            if opened is None or opened[0] is not leaf:
+                raise Unseen("the template writes a part of a text")
+            start, stop = opened[1], at + length
+            if leaf.first != leaf.last and not _is_written(output[start:stop], leaf.text[leaf.first : leaf.last + 1]):
+                raise Unseen("the template changes a text")
+            found.append(Stretch(start, stop, leaf))
+            opened = None
+        elif opened is not None:
+            raise Unseen("the template writes a part of a text")
+        else:
+            opened = leaf, at
+    if opened is not None:
+        raise Unseen("the template writes a part of a text")
+    seen = {id(stretch.leaf) for stretch in found}
+    unwritten = [leaf for leaf in lettered.leaves if id(leaf) not in seen] if len(seen) < len(lettered.leaves) else []
+    return found, unwritten
+
+
+def _places_in_order(output: str, other: str, lettered: Lettered) -> list[Place] | None:
+    """The letters in the output, if each is there once and in order; `None` if not. Most conversations are so."""
+    if lettered.has_scalars or len(other) != len(output):
+        return None
+    places, parts, at = list[Place](), list[str](), 0
+    for letter, mark in lettered.marks.items():
+        found = other.find(letter, at)
+        if found < 0:
+            return None
+        parts += other[at:found], mark[2]
+        places.append((found, mark, 1))
+        at = found + 1
+    parts.append(other[at:])
+    return places if "".join(parts) == output else None
+
+
+def _places(output: str, other: str, marks: Mapping[str, Mark]) -> list[Place]:
+    """The letters in the output, wherever they are.
+
+    A letter in the place of a number may be written with quotes around it, where the number has none::
+
+        other    {"near": "①", "place": "②③"}
+        output   {"near": true, "place": "Weir"}
+    """
+    places, at, quote = list[Place](), 0, ""
+    parts = _IS_LETTER.split(other)  # text, letter, text, letter, text
+    for number in range(0, len(parts) - 1, 2):
+        text = parts[number].removeprefix(quote)
+        quote = ""
+        mark = marks[parts[number + 1]]
+        forms = mark[0].forms or (mark[2],)
+        following = parts[number + 2]
+        if mark[0].forms and text[-1:] in ("'", '"') and following[:1] == text[-1] and not output.startswith(text, at):
+            quote, text = text[-1], text[:-1]
+        if not output.startswith(text, at):
+            raise Unseen("with letters in its texts the template writes another text")
+        at += len(text)
+        form = next((form for form in forms if output.startswith(form, at)), None)
+        if form is None:
+            raise Unseen("with letters in its texts the template writes another text")
+        places.append((at, mark, len(form)))
+        at += len(form)
+    if output[at:] != parts[-1].removeprefix(quote):
+        raise Unseen("with letters in its texts the template writes another text")
+    return places
+
+
+def _letter(found: re.Match[str]) -> str:
+    return chr(int(found[0][2:], 16))
+
+
+def _is_written(written: str, text: str) -> bool:
+    """Whether this is the text, as it is or as JSON writes it."""
+    if written == text:
+        return True
+    return written in (json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
+
+
+def with_edges(
+    output: str, found: Sequence[Stretch], controls: ControlTokens, *, rewritten: frozenset[int] = frozenset()
+) -> tuple[list[Stretch], set[int]]:
+    """The stretches with the signs around them that have no letters, and with strings that stay between two parts.
+
+    Args:
+        rewritten: the messages in whose texts the template writes the control tokens that stay, so that these are not
+            of the text.
+
+    Returns:
+        The stretches, and the messages with such control tokens that count as text.
+    """
+    joined: list[Stretch] = []
+    holding: set[int] = set()
+
+    def is_text(part: str, leaf: Leaf) -> bool:
+        """Whether these signs around a stretch are its text's."""
+        if not part.strip():
+            return False
+        if controls.first(part):
+            if leaf.message in rewritten:
+                return False
+            holding.add(leaf.message)
+        return True
+
+    for number, (start, stop, leaf) in enumerate(found):
+        text, least = leaf.text, joined[-1].stop if joined else 0
+        if leaf.first > 0 and not leaf.forms:
+            before = text[leaf.before : leaf.first]
+            if leaf.number and joined and _is_part_before(joined[-1].leaf, leaf):
+                if _is_written(output[least:start], before) and is_text(before, leaf):
+                    start = joined.pop().start
+            elif before.strip():
+                shared = _shared(output[least:start].endswith, before.lstrip())
+                start -= shared if shared and is_text(before, leaf) else 0
+        if leaf.last + 1 < len(text) and not leaf.forms:
+            most = found[number + 1].start if number + 1 < len(found) else len(output)
+            after = text[leaf.last + 1 :]
+            is_followed = number + 1 < len(found) and _is_part_before(leaf, found[number + 1].leaf)
+            if after.strip() and not is_followed:
+                shared = _shared(output[stop:most].startswith, after.rstrip())
+                stop += shared if shared and is_text(after, leaf) else 0
+        joined.append(Stretch(start, stop, leaf))
+    return joined, holding
+
+
+def _is_part_before(one: Leaf, other: Leaf) -> bool:
+    return one.message == other.message and one.text is other.text and one.number + 1 == other.number
+
+
+def _shared(is_there: Callable[[str], bool], text: str) -> int:
+    """How many characters beside a stretch are this text, as JSON writes it or as it is."""
+    return next((len(form) for form in (json.dumps(text, ensure_ascii=False)[1:-1], text) if is_there(form)), 0)

@@ -1,0 +1,194 @@
+"""Short conversations of fixed texts that stand in for a part of a real one.
+
+How a template divides what it writes between two texts does not depend on the texts, but on the kinds of the messages
+around. So the oracle is asked about a conversation of the same kinds with fixed texts, and its answer holds for every
+conversation that has such a place (`gaps.py`)::
+
+    conversation   system, user, assistant, user, assistant, user, assistant, user
+    the place      after the second answer
+    window         system, user, assistant, user, assistant, user, ...
+    stand-ins      "stand-in 0", "stand-in 1", ...
+
+What this guarantees: a window depends on the kinds alone. What it does not: that the template writes the same there as
+in the conversation; `gaps.py` compares the two texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from niels_gpt.renderers.template.letters import WORD, Lettered
+
+_FEW: Final = 3  # messages after a place that are taken as they are
+_MOST: Final = 12  # messages of a window
+_READ: Final = frozenset(
+    {"role", "content", "tool_calls", "reasoning_content", "thinking", "reasoning", "train", "weight"}
+)
+_NAME: Final = "look_up"
+# What templates write of a declaration besides its texts is not part of a place, so that one is enough.
+TOOLS: Final = [
+    {
+        "type": "function",
+        "function": {
+            "name": _NAME,
+            "description": "Looks up a place.",
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string", "description": "Its name."}},
+                "required": ["place"],
+            },
+        },
+    }
+]
+
+
+class MessageKind(NamedTuple):
+    """What a template may branch on in a message.
+
+    Attributes:
+        role: the role.
+        content: "text", "parts", or "" for no content.
+        texts: the patterns of its texts, see `letters.py`.
+        reasoning: the pattern of its reasoning; `None` without one.
+        calls: for each call its own keys and whether it has arguments, as an object or as text.
+        labels: its other keys, such as `name`.
+    """
+
+    role: str
+    content: str
+    texts: tuple[str, ...]
+    reasoning: str | None = None
+    calls: tuple[tuple[tuple[str, ...], str], ...] | None = None
+    labels: tuple[str, ...] = ()
+
+
+Shape = tuple[MessageKind, ...]
+_USER, _ANSWER = MessageKind("user", "text", (WORD,)), MessageKind("assistant", "text", (WORD,))
+
+
+def shape_of(messages: Sequence[Mapping[str, Any]], lettered: Lettered) -> Shape | None:
+    """The kinds of messages, as `letters.given` returns them; `None` if stand-ins cannot have one of these kinds."""
+    if not lettered.fits:
+        return None
+    kinds, patterns = list[MessageKind](), lettered.patterns
+    for index, message in enumerate(messages):
+        if len(message) == 2 and type(message.get("content")) is str:
+            kinds.append(MessageKind(message["role"], "text", patterns[index, "content"]))
+            continue
+        content = message.get("content")
+        if isinstance(content, list):
+            if not all(isinstance(part, Mapping) and {*part} == {"type", "text"} for part in content):
+                return None
+            kind = "parts"
+        else:
+            kind = "" if content is None else "text"
+        calls = message.get("tool_calls")
+        labels = tuple(sorted(message.keys() - _READ))
+        if not all(isinstance(message[key], str) for key in labels):
+            return None
+        reasoning = patterns.get((index, "reasoning"))
+        kinds.append(
+            MessageKind(
+                message["role"],
+                kind,
+                patterns.get((index, "content"), ()),
+                None if reasoning is None else reasoning[0],
+                None if calls is None else tuple(map(_kind_of_call, calls)),
+                labels,
+            )
+        )
+    return tuple(kinds)
+
+
+def _kind_of_call(call: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+    arguments = call["function"].get("arguments")
+    if isinstance(arguments, str):
+        kind = "text" if arguments.strip() else "blank"
+    else:
+        kind = "none" if arguments is None else "object" if arguments else "empty"
+    return tuple(sorted(call)), kind
+
+
+def stand_in(shape: Shape) -> list[dict[str, Any]]:
+    """Messages of these kinds with fixed texts; results answer the calls before them, in order."""
+    messages: list[dict[str, Any]] = []
+    waiting: list[str] = []
+    count = 0
+    for index, kind in enumerate(shape):
+        message: dict[str, Any] = {"role": kind.role}
+        texts = [pattern.replace(WORD, f"stand-in {index}") for pattern in kind.texts]
+        if kind.content:
+            message["content"] = (
+                texts[0] if kind.content == "text" else [{"type": "text", "text": one} for one in texts]
+            )
+        if kind.reasoning is not None:
+            message["reasoning_content"] = kind.reasoning.replace(WORD, f"reasoning {index}")
+        if kind.calls is not None:
+            waiting = [f"call{count + number:05}" for number in range(len(kind.calls))]  # of 9 letters, as Mistral's
+            count += len(waiting)
+            message["tool_calls"] = [
+                _call(keys, arguments, name) for (keys, arguments), name in zip(kind.calls, waiting, strict=True)
+            ]
+        for label in kind.labels:
+            message[label] = waiting.pop(0) if label == "tool_call_id" and waiting else _NAME
+        messages.append(message)
+    return messages
+
+
+def _call(keys: Sequence[str], arguments: str, name: str) -> dict[str, Any]:
+    values = {"object": {"place": "stand-in"}, "text": '{"place": "stand-in"}', "blank": "", "empty": {}}
+    function = {"name": _NAME} | ({"arguments": values[arguments]} if arguments in values else {})
+    given = {"id": name, "type": "function", "function": function}
+    return {key: given.get(key, _NAME) for key in keys}
+
+
+def windows_of(shape: Shape, before: int, after: int) -> list[tuple[Shape, dict[int, int]]]:
+    """The windows of a place, the short one first, each with the index in it of each message of the conversation.
+
+    Args:
+        before, after: the messages whose texts are on both sides; -1 and `len(shape)` at the ends.
+    """
+    windows = []
+    short = _window(shape, before, after)
+    if short is not None:
+        windows.append(short)
+    if len(shape) <= _MOST and (short is None or len(short[0]) != len(shape)):
+        windows.append((shape, {index: index for index in range(-1, len(shape) + 1)}))
+    return windows
+
+
+def _window(shape: Shape, before: int, after: int) -> tuple[Shape, dict[int, int]] | None:
+    """The messages around a place that decide what is written there, or `None` if they are too many.
+
+    ::
+
+        conversation   S U A U C T C T A U A U      S: system, C: a call, T: its result
+        place                          ^            between the last result and the answer
+        window         S U A U     C T A U A U      and not the call before the last
+    """
+    n = len(shape)
+    lead = next((index for index, kind in enumerate(shape) if kind.role not in ("system", "developer")), n)
+    sides = [index for index in (before, after) if lead <= index < n] or [lead if before < lead else n - 1]
+    first, last = min(sides), max(sides)
+    if first >= n:
+        return tuple(shape), {index: index for index in range(-1, n + 1)}
+    question = next((index for index in range(first, lead - 1, -1) if shape[index].role == "user"), lead)
+    answer = next((index for index in range(first - 1, question, -1) if shape[index].role == "assistant"), None)
+    taken = [question, *range(first if answer is None else answer, last + 1)]
+    # Up to the next message that is no result, and, if few follow, all of them.
+    following = last + 1
+    while following < n and shape[following].role == "tool":
+        following += 1
+    stop = n if n - following <= _FEW else following + 1
+    taken += range(last + 1, stop)
+    kinds, where = [*shape[:lead]], {index: index for index in range(lead)}
+    if question > lead:  # the first turn of a conversation may differ from the others
+        kinds += [_USER, _ANSWER]
+    for index in dict.fromkeys(taken):
+        where[index] = len(kinds)
+        kinds.append(shape[index])
+    if stop < n:
+        kinds += [_USER, _ANSWER] if any(kind.role == "user" for kind in shape[stop:]) else [_ANSWER]
+    where |= {-1: -1, n: len(kinds)}
+    return None if len(kinds) > _MOST + lead else (tuple(kinds), where)

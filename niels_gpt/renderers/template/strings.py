@@ -1,0 +1,98 @@
+"""The strings that a template looks for in texts, found in its source.
+
+::
+
+    {% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}     '</think>' is sought
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeGuard
+
+from jinja2 import nodes
+
+from niels_gpt.renderers.template.environment import ChatEnvironment
+
+_NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
+_LONGEST: Final = 64  # characters of a string that is searched for
+_PARTS: Final = (nodes.Filter, nodes.Call)  # what may be a part of a text: `content | first`, `content.split()`
+
+
+@dataclass(frozen=True)
+class TemplateStrings:
+    """The string constants of a template that matter for replacing contents.
+
+    Attributes:
+        compared: those that it does not only write, so that they must not be replaced in contents.
+        searched: of these, those that it searches contents for, so that contents with them may be rendered differently.
+            Names of fields (`'image' in part`) and long texts (a default system text) are not among them.
+    """
+
+    compared: tuple[str, ...]
+    searched: tuple[str, ...]
+
+    @property
+    def retained(self) -> re.Pattern[str]:
+        """Matches what is not replaced in contents: the compared strings of more than one letter."""
+        return _any_of(text for text in self.compared if len(text) > 1)
+
+    @property
+    def sought(self) -> re.Pattern[str]:
+        """Matches the strings that are searched for."""
+        return _any_of(self.searched)
+
+
+def template_strings(source: str) -> TemplateStrings:
+    """The strings of a template, found in its syntax tree.
+
+    A constant is only written if it is output itself, or an operand of `+` or `~`. It is searched for if it is an
+    argument of a method (`content.split('</think>')`), the left side of `in`, compared with a part of a text
+    (`content[:7] == '<think>'`), or the value of a variable (`{% set end = '</think>' %}`).
+
+    Raises:
+        TemplateError: as `compile_template`, which is called first.
+    """
+    tree = ChatEnvironment(_no_date).parse(source)
+    written: set[int] = set()
+    searched: set[str] = set()
+    for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat)):
+        written |= {id(child) for child in parent.iter_child_nodes() if isinstance(child, nodes.Const)}
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr) and call.node.attr not in _NO_SEARCH:
+            searched |= {const.value for const in call.args if _is_word(const)}
+    for compare in tree.find_all(nodes.Compare):
+        searched |= set(_searched_by(compare))
+    for assigned in tree.find_all(nodes.Assign):
+        if _is_word(assigned.node):
+            searched.add(assigned.node.value)
+    compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
+    searched = {text for text in searched if len(text) <= _LONGEST and not text.isidentifier()}
+    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched)))
+
+
+def _searched_by(compare: nodes.Compare) -> Iterator[str]:
+    """The strings that a comparison searches for in a text."""
+    others = [operand.expr for operand in compare.ops]
+    if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops):
+        yield compare.expr.value
+    sides = [compare.expr, *others]
+    if any(isinstance(side, _PARTS) or any(True for _ in side.find_all(nodes.Slice)) for side in sides):
+        yield from (side.value for side in sides if _is_word(side))
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    # Of "think" and "thinking" the pattern must try the longer one first: `re` takes the first alternative.
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")  # which never matches
+
+
+def _is_word(node: nodes.Node) -> TypeGuard[nodes.Const]:
+    """Whether a node is a string constant with a letter or a digit."""
+    return isinstance(node, nodes.Const) and isinstance(node.value, str) and any(map(str.isalnum, node.value))
+
+
+def _no_date(form: str) -> str:
+    """The clock of an environment that only parses."""
+    raise AssertionError(form)

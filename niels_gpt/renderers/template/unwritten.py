@@ -1,0 +1,70 @@
+"""Which texts of a conversation a template passes over.
+
+A template may leave out a message of a role that it does not know, the second of two calls, a system message that comes
+late. Nothing in its output says so. A text of which no letter is in the output is not written::
+
+    messages     system "Be brief", user "Hi", developer "Be kind"      template   only of system and user
+    unwritten    message 2, content, "Be kind"
+
+Reasoning that the same template writes in the last answer is dropped from history by design, and listed apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from niels_gpt.renderers.notes import Notes, Unwritten
+from niels_gpt.renderers.template.letters import Leaf, Stretch
+from niels_gpt.renderers.template.proofs.oracle import strings_in
+
+_FIELDS = {"call": "tool_calls", "reasoning": "reasoning_content", "content": "content"}
+
+
+def notes_of(
+    route: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Any,
+    seen: tuple[Sequence[Stretch], Sequence[Leaf]],
+    writes_reasoning: Callable[[], bool],
+) -> Notes:
+    """What is not in a rendering.
+
+    Args:
+        route: how it was attributed.
+        messages: as `letters.given` returns them.
+        seen: the stretches of texts, and the parts of texts that are not written.
+        writes_reasoning: whether the template writes the reasoning of a last answer.
+    """
+    stretches, missing = seen
+    if not missing:
+        return Notes(route)
+    written = {id(stretch.leaf.text) for stretch in stretches}
+    found: dict[Unwritten, None] = {}
+    dropped: dict[Unwritten, None] = {}
+    for leaf in missing:
+        if leaf.message < 0:
+            continue
+        one = Unwritten(leaf.message, _FIELDS[leaf.field], leaf.text)
+        is_answer = messages[leaf.message]["role"] == "assistant"
+        if is_answer and leaf.field == "content" and id(leaf.text) in written:
+            dropped[one] = None  # a part of an answer, such as its reasoning before </think>
+        elif is_answer and leaf.field == "reasoning" and writes_reasoning():
+            dropped[one] = None
+        else:
+            found[one] = None
+    # Texts of calls count as labels where a declaration has the same, so that a declaration is judged by its others.
+    declared = {stretch.leaf.text for stretch in stretches if stretch.leaf.field == "tools"}
+    left_out = {leaf.text for leaf in missing if leaf.field == "tools"}
+    for tool in tools or ():
+        texts = {*strings_in(tool)}
+        if texts & left_out and not texts & declared:
+            found[Unwritten(-1, "tools", str(tool.get("function", tool).get("name")))] = None
+    return Notes(route, tuple(found), tuple(dropped))
+
+
+def proven_notes(route: str, unwritten: Iterable[tuple[int, str, str]], roles: Sequence[str]) -> Notes:
+    """The same from what the oracle has found; see `Proof.unwritten`."""
+    found = [Unwritten(message, field, text) for message, field, text in unwritten]
+    dropped = [one for one in found if roles[one.message] == "assistant" and one.field not in ("content", "tool_calls")]
+    return Notes(route, tuple(one for one in found if one not in dropped), tuple(dropped))
