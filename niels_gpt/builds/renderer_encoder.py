@@ -128,8 +128,7 @@ class RendererEncoder:
         known = {"tokenizer_sha256": None, "template_sha256": None, **self.fingerprints}
         options: dict[str, Any] = {}
         if self.on != LossOn():
-            loss_on = {name: value if name == "preset" else sorted(value) for name, value in asdict(self.on).items()}
-            options["loss_on"] = loss_on
+            options["loss_on"] = self.on.describe()
         # Defaults are left out, so that manifests written before an option existed still compare equal.
         defaults = asdict(RenderingPolicy())
         options |= {name: value for name, value in asdict(self.policy).items() if value != defaults[name]}
@@ -246,14 +245,13 @@ class RendererEncoder:
     def _weights(
         self, rendered: Any, messages: Sequence[Message], images: Sequence[PlacedImage] = ()
     ) -> npt.NDArray[np.float32]:
-        facts = (rendered.message_indices, rendered.sampled_mask, rendered.is_content)
-        indices, sampled, content = (np.asarray(fact) for fact in facts)
+        indices, sampled, content = rendered.message_indices, rendered.sampled_mask, rendered.is_content
         if not len(sampled) == len(indices) == len(content) == len(rendered.token_ids):
             raise UsageError(
                 f"{type(self.renderer).__name__}: {len(rendered.token_ids)} ids, {len(sampled)} sampled flags, "
                 f"{len(content)} content flags and {len(indices)} message indices; expected one of each per token"
             )
-        weights = self.on.weights(indices.astype(np.int64), sampled.astype(bool), content.astype(bool), messages)
+        weights = self.on.weights_of(rendered, messages, stops_of(self.renderer))
         for image in images:  # no model says placeholders, whatever else is trained
             weights[image.start : image.start + image.tokens] = 0
         if not weights.any():

@@ -111,7 +111,7 @@ class SampleEncoder(RendererEncoder):
             lost = self._unsupported.of(chat.messages, chat.tools)
             attribution = next((one.attribution for one in rendered if one.attribution != "full"), "full")
             self.policy.check(attribution, lost)
-            whole, *produced = map(TokenFacts.of, rendered)
+            whole, *produced = (TokenFacts.of(one, stops_of(self.renderer)) for one in rendered)
             samples = self._samples(chat, whole, dict(zip(turns, produced, strict=True)))
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
@@ -120,8 +120,7 @@ class SampleEncoder(RendererEncoder):
         return chat, samples
 
     def _samples(self, chat: Conversation, whole: TokenFacts, produced: Mapping[int, TokenFacts]) -> list[Sample]:
-        per_turn, stops = self.samples == "per-turn", stops_of(self.renderer)
-        samples = samples_of(whole, produced, chat.messages, self.on, per_turn=per_turn, stops=stops)
+        samples = samples_of(whole, produced, chat.messages, self.on, per_turn=self.samples == "per-turn")
         if not any(weights.any() for _, weights in samples):
             raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
         return samples
@@ -148,6 +147,6 @@ def _facts_of(batch: RenderedBatch) -> list[TokenFacts]:
     ends = np.cumsum(batch.lengths).tolist()
     ids, indices = batch.ids.astype(np.int64), batch.message_indices.astype(np.int64)
     return [
-        TokenFacts(ids[a:b], indices[a:b], batch.sampled[a:b], batch.is_content[a:b], len(messages))
+        TokenFacts(ids[a:b], indices[a:b], batch.kinds[a:b], len(messages))
         for a, b, messages in zip([0, *ends], ends, batch.messages, strict=False)
     ]

@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from niels_gpt.explorer.token_columns import Bools, LossMode, TokenFacts, TokenTable, spelled, table_of_rendering
+from niels_gpt.explorer.token_columns import LossMode, TokenFacts, TokenTable, spelled, table_of_rendering
 from niels_gpt.messages import Message
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.kinds import Kind
+from niels_gpt.renderers.kinds import Kind, Piece
 from niels_gpt.renderers.template.renderer import DefaultRenderer
-from niels_gpt.renderers.types import Piece
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 RAW = "raw"
@@ -43,10 +41,9 @@ def rendered_table(
         MessageError: the renderer refuses the conversation.
     """
     rendered = by.render(messages, tools=tools, add_generation_prompt=prompt)
-    facts = rendered.message_indices, rendered.sampled_mask, rendered.is_content
     note = "" if rendered.attribution == "full" else f"Attribution is {rendered.attribution}."
-    stop_ids = by.get_stop_token_ids()
-    return token_table(by.encoder, rendered.token_ids, facts, stop_ids, messages, modes, note=note, **labels)
+    facts = rendered.message_indices, rendered.kinds
+    return token_table(by.encoder, rendered.token_ids, facts, messages, modes, note=note, **labels)
 
 
 def text_only_table(
@@ -60,7 +57,7 @@ def text_only_table(
     # The grammar's text before it is encoded: attribution is known without any tokenizer.
     pieces = family.emit(messages, tools=tools, add_generation_prompt=prompt).pieces()
     note = "Text without ids: no tokenizer of this family is available, so counts are in characters."
-    return _piece_table(pieces, messages, modes, (*family.controls, *family.stops), family.stops, note=note, **labels)
+    return _piece_table(pieces, messages, modes, (*family.controls, *family.stops), note=note, **labels)
 
 
 def bare_text_table(
@@ -76,19 +73,18 @@ def bare_text_table(
         )
     labels = {"title": "bare text", "renderer": RAW, "tokenizer": name}
     if encoder is None:
-        return _piece_table(pieces, messages, modes, (), (), note="Counted in characters.", **labels)
+        return _piece_table(pieces, messages, modes, (), note="Counted in characters.", **labels)
     # `scaffold` is False for all, so that a control token in a content is encoded as text.
     ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
     owners = [pieces[at] for at in owner.tolist()]
-    facts = [piece.msg for piece in owners], [piece.sampled for piece in owners], [piece.content for piece in owners]
-    return token_table(encoder, ids.tolist(), facts, [], messages, modes, note="", **labels)
+    facts = [piece.msg for piece in owners], [int(piece.kind) for piece in owners]
+    return token_table(encoder, ids.tolist(), facts, messages, modes, note="", **labels)
 
 
 def token_table(
     encoder: PieceEncoder,
     ids: list[int],
-    facts: tuple[list[int], list[bool], list[bool]],
-    stop_ids: Sequence[int],
+    facts: tuple[list[int], list[int]],
     messages: Sequence[Message],
     modes: Sequence[LossMode],
     **labels: str,
@@ -96,35 +92,12 @@ def token_table(
     """Tokens with their facts.
 
     Args:
-        facts: message indices, sampled and body of each token, as in `RenderedTokens`.
+        facts: message and kind of each token, as in `RenderedTokens`.
     """
     texts, half = spelled(encoder.token_bytes(ids))
-    owners, sampled, body = np.array(facts[0], np.int64), np.array(facts[1], np.bool_), np.array(facts[2], np.bool_)
     control = np.isin(ids, list(encoder.control_ids.values()))
-    stops = stops_of(encoder, stop_ids, np.array(ids, np.int64), owners, sampled)
-    known = TokenFacts(owners, sampled, body, control, stops, half)
+    known = TokenFacts(np.array(facts[0], np.int64), np.array(facts[1], np.int64), control, half)
     return table_of_rendering(texts, ids, known, messages, modes, **labels)
-
-
-def stops_of(
-    encoder: PieceEncoder,
-    stop_ids: Sequence[int],
-    ids: npt.NDArray[np.int64],
-    owners: npt.NDArray[np.int64],
-    sampled: Bools,
-) -> Bools:
-    """Which tokens end a turn: stop tokens, and control tokens that are the last sampled token of a message.
-
-    The second rule is needed because a template may end turns with a token that its tokenizer does not name as eos::
-
-        message   0 0 1 1 1 1 2         sampled  . . . # # . .         last sampled  . . . . # . .
-    """
-    goes_on = np.zeros(len(ids), np.bool_)
-    # A token goes on where the next one is sampled, too, and of the same message.
-    goes_on[:-1] = sampled[1:] & (owners[1:] == owners[:-1])
-    control = np.isin(ids, list(encoder.control_ids.values()))
-    found: Bools = np.isin(ids, stop_ids) | (control & sampled & ~goes_on)
-    return found
 
 
 def _piece_table(
@@ -132,7 +105,6 @@ def _piece_table(
     messages: Sequence[Message],
     modes: Sequence[LossMode],
     controls: Sequence[str],
-    stops: Sequence[str],
     **labels: str,
 ) -> TokenTable:
     """Pieces as entries of a table; control tokens in scaffold become entries of their own."""
@@ -154,10 +126,8 @@ def _piece_table(
     known = np.array([piece.scaffold for piece in owners], np.bool_)
     facts = TokenFacts(
         owners=np.array([piece.msg for piece in owners], np.int64),
-        sampled=np.array([piece.sampled for piece in owners], np.bool_),
-        body=np.array([piece.content for piece in owners], np.bool_),
+        kinds=np.array([piece.kind for piece in owners], np.int64),
         control=np.isin(texts, list(controls)) & known if controls else np.zeros(len(texts), np.bool_),
-        stops=np.isin(texts, list(stops)) & known if stops else np.zeros(len(texts), np.bool_),
         half=np.zeros(len(texts), np.bool_),
     )
     return table_of_rendering(texts, None, facts, messages, modes, **labels)

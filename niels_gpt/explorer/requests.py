@@ -10,7 +10,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from niels_gpt.errors import MessageError, NielsError, UsageError
 from niels_gpt.explorer.renderer_list import RendererChoice
-from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, LossMode
+from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, NO_STOPS, LossMode
+from niels_gpt.renderers.kinds import MODEL_KINDS
 from niels_gpt.renderers.loss import LossOn, Preset
 
 PAGE_ROWS = 200
@@ -31,8 +32,9 @@ class CustomMode:
 
     def mode(self) -> LossMode:
         """The mode, to be shown with the others."""
-        on = LossOn(self.preset, frozenset(self.bodies_of_roles), frozenset(self.bodies_of_tools))
-        return LossMode("custom", "Custom", "Your own choice.", on, self.end_of_turn)
+        kinds = MODEL_KINDS if self.end_of_turn else NO_STOPS
+        on = LossOn(self.preset, frozenset(self.bodies_of_roles), frozenset(self.bodies_of_tools), kinds)
+        return LossMode("custom", "Custom", "Your own choice.", on)
 
 
 @dataclass(frozen=True)

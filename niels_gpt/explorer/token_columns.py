@@ -19,53 +19,39 @@ import numpy.typing as npt
 
 from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.messages import Message, weight_of
-from niels_gpt.renderers.loss import LossOn, Weights
-from niels_gpt.token_display import Kind, whole
+from niels_gpt.renderers.kinds import CONTENT, MODEL_KINDS, Kind
+from niels_gpt.renderers.kinds import SAMPLED as OF_MODEL
+from niels_gpt.renderers.loss import LossOn
+from niels_gpt.token_display import Kind as Shown
+from niels_gpt.token_display import whole
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class LossMode:
-    """A choice of tokens: `LossOn`, and whether the model's end of turn stays in.
+    """A choice of tokens.
 
     Attributes:
         name: its name in requests.
         title, meaning: its label on the page and a sentence about it.
         on: the tokens that it trains.
-        end_of_turn: `False` leaves end-of-turn tokens out of the loss; models trained so never stop.
     """
 
     name: str
     title: str
     meaning: str
     on: LossOn = field(default_factory=LossOn)
-    end_of_turn: bool = True
-
-    def weights(
-        self,
-        message_indices: npt.NDArray[np.integer[Any]],
-        sampled: Bools,
-        is_content: Bools,
-        stops: Bools,
-        messages: Sequence[Message],
-    ) -> Weights:
-        """The loss weight of every token, float32 of the shape of the facts.
-
-        Args:
-            stops: which tokens end a turn.
-
-        Raises:
-            MessageError: as `LossOn.weights`.
-        """
-        found = self.on.weights(message_indices, sampled, is_content, messages)
-        return found if self.end_of_turn else np.where(stops & sampled, np.float32(0), found)
 
 
+NO_STOPS = MODEL_KINDS - {Kind.STOP, Kind.OPENER}
 MODES = (
     LossMode("none", "No mask", "Every token counts, as in pretraining.", LossOn("all_tokens")),
     LossMode(
-        "content", "Assistant content", "Without the end of turn: the model never learns to stop.", end_of_turn=False
+        "content",
+        "Assistant content",
+        "Without the end of turn: the model never learns to stop.",
+        LossOn(kinds=NO_STOPS),
     ),
     LossMode("end_of_turn", "+ end of turn", "All that the model itself would emit: the usual choice."),
     LossMode("last_turn", "Last turn", "Only after the last user message.", LossOn("last_assistant_turn")),
@@ -184,22 +170,25 @@ class TokenFacts:
 
     Attributes:
         owners: the index of its message, -1 for none; int64.
-        sampled, body: bool, as `sampled_mask` and `is_content` of `RenderedTokens`.
+        kinds: its `Kind`; int64.
         control: it is a control token.
-        stops: it ends a turn.
         half: its bytes are not whole characters.
     """
 
     owners: npt.NDArray[np.integer[Any]]
-    sampled: Bools
-    body: Bools
+    kinds: npt.NDArray[np.integer[Any]]
     control: Bools
-    stops: Bools
     half: Bools
+
+    @property
+    def body(self) -> Bools:
+        """Whether it is content."""
+        return (self.kinds & CONTENT) != 0
 
     def bits(self) -> npt.NDArray[np.int64]:
         """The facts as one number a token, as the page reads them."""
-        return self.sampled * SAMPLED | self.body * BODY | self.control * CONTROL | self.half * HALF
+        sampled = (self.kinds & OF_MODEL) != 0
+        return sampled * SAMPLED | self.body * BODY | self.control * CONTROL | self.half * HALF
 
 
 def table_of_rendering(
@@ -222,7 +211,7 @@ def table_of_rendering(
     body = facts.body
     # Without a tokenizer there are pieces of text in place of tokens, which are counted in characters.
     sizes = np.ones(len(texts), np.int64) if ids is not None else np.array([len(text) for text in texts], np.int64)
-    masks = [(mode, mode.weights(facts.owners, facts.sampled, body, facts.stops, messages) > 0) for mode in modes]
+    masks = [(mode, mode.on.weights(facts.owners, facts.kinds, messages) > 0) for mode in modes]
     total, of_body = int(sizes.sum()), int(sizes[body].sum())
     return TokenTable(
         unit="character" if ids is None else "token",
@@ -279,7 +268,7 @@ def with_last_target(view: ExampleView) -> Sequence[TokenView]:
     if view.n_tokens <= len(tokens) or not tokens:
         return tokens
     last = tokens[-1]
-    kind: Kind = "trained" if last.target_trained else "context"
+    kind: Shown = "trained" if last.target_trained else "context"
     return [*tokens, TokenView(len(tokens), last.target, last.target_text, kind, 0, "", False, last.segment)]
 
 

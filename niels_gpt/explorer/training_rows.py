@@ -26,7 +26,6 @@ from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import check_row
 from niels_gpt.explorer.example_view import view_episode
 from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
-from niels_gpt.explorer.rendering import stops_of
 from niels_gpt.explorer.token_columns import PADDING, Group, LossMode, TokenTable, table_of_row
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
@@ -262,6 +261,4 @@ def trained_ids(
     renderer = renderers.renderer(choice)
     rendered = renderer.render(chat.messages, tools=chat.tools)
     ids = np.array(rendered.token_ids, np.int64)
-    owners, sampled = np.array(rendered.message_indices, np.int64), np.array(rendered.sampled_mask, np.bool_)
-    stops = stops_of(renderer.encoder, renderer.get_stop_token_ids(), ids, owners, sampled)
-    return ids, mode.weights(owners, sampled, np.array(rendered.is_content, np.bool_), stops, chat.messages) > 0
+    return ids, mode.on.weights_of(rendered, chat.messages) > 0

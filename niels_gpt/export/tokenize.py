@@ -200,7 +200,8 @@ class Tokenize:
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments in a fixed order and form: equal instances have equal pickles."""
         # Sets have another order in every process, and `datasets` hashes the pickle.
-        loss_on = (self.loss_on.preset, sorted(self.loss_on.bodies_of_roles), sorted(self.loss_on.bodies_of_tools))
+        on = self.loss_on
+        loss_on = (on.preset, sorted(on.bodies_of_roles), sorted(on.bodies_of_tools), sorted(on.kinds))
         options = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
         del options["renderer"], options["loss_on"]
         return _unpickled, (__version__, self.renderer, loss_on, options)
@@ -213,8 +214,7 @@ def _unpickled(version: str, renderer: Any, loss_on: tuple[Any, ...], options: d
             f"this function was pickled by niels_gpt {version}, and this process has {__version__}; install the same "
             "version on all machines"
         )
-    preset, roles, tools = loss_on
-    return Tokenize(renderer, LossOn(preset, frozenset(roles), frozenset(tools)), **options)
+    return Tokenize(renderer, LossOn(*loss_on), **options)
 
 
 class _BadRows(Rejections):

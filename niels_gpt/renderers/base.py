@@ -33,6 +33,7 @@ from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.conversation import should_preserve_past_thinking
 from niels_gpt.renderers.encode import attribute_text_segments
 from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.kinds import MODEL_KINDS, Kind
 from niels_gpt.renderers.loss import LossOn, extract_message_tool_names
 from niels_gpt.renderers.masks import (
     batch_weights,
@@ -55,6 +56,7 @@ from niels_gpt.tokenizer.hub import load_hf_tokenizer as load_tokenizer
 
 __all__ = [
     "FASTOKENS_INCOMPATIBLE",
+    "MODEL_KINDS",
     "MODEL_RENDERER_MAP",
     "MULTIMODAL_MODELS",
     "RENDERER_REGISTRY",
@@ -69,6 +71,7 @@ __all__ = [
     "ContentPart",
     "Event",
     "ImagePart",
+    "Kind",
     "LossOn",
     "Message",
     "MultiModalData",

@@ -20,9 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.kinds import CONTENT, CONTROL, Kind, pack, unpack
+from niels_gpt.renderers.kinds import CONTENT, CONTROL, Kind, Piece, pack, unpack
 from niels_gpt.renderers.notes import NO_NOTES
-from niels_gpt.renderers.types import Piece
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.images.processors import ProcessedImage

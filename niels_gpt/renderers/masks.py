@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise, weight_of
-from niels_gpt.renderers.kinds import CONTENT, SAMPLED
+from niels_gpt.renderers.kinds import KIND_BITS, SAMPLED, Kind, kinds_of
 from niels_gpt.renderers.loss import LossOn, Weights, check_full, weight_at
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens, Renderer
 
@@ -64,8 +64,7 @@ def batch_weights(batch: RenderedBatch, on: LossOn, *, allow_partial: bool = Fal
         raise
     # Conversations of 2 and 1 messages have the rows 0..2 and 3..4; the first of each is for tokens of no message.
     rows = first.repeat(batch.pieces) + (batch.facts >> 4) + 1
-    column = np.where(batch.facts & SAMPLED, 1, batch.facts & CONTENT)  # the bit CONTENT is 2, as is its column
-    by_piece: Weights = table[rows, column]
+    by_piece: Weights = table[rows, on.columns[batch.facts & KIND_BITS]]
     return by_piece.repeat(batch.counts)
 
 
@@ -105,7 +104,10 @@ def build_training_sample(
     if content_sft_roles:
         counts = loss_weights(rendered, normalised, LossOn("all_tokens"), allow_partial=True) > 0
         mask |= counts & np.asarray(rendered.content_mask_for_roles(content_sft_roles), dtype=np.bool_)
-    closing = _missing_stop(renderer, rendered) if ensure_final_stop and weight_of(wanted[-1]) > 0 else []
+    closing: list[int] = []
+    if ensure_final_stop and rendered.message_roles[-1:] == ["assistant"] and weight_of(wanted[-1]) > 0:
+        stop = first_stop(renderer)
+        closing = [] if TokenFacts.of(rendered, stops_of(renderer)).has_stop else [stop]
     return rendered.token_ids + closing, mask.tolist() + [True] * len(closing)
 
 
@@ -113,22 +115,16 @@ def _untrained(message: Message) -> Message:
     return {**message, "train": False}
 
 
-def _missing_stop(renderer: Renderer, rendered: RenderedTokens) -> list[int]:
-    """The stop that the last assistant's turn lacks, in a list; an empty list where it has one.
+def first_stop(renderer: Renderer) -> int:
+    """The id that ends an answer.
 
     Raises:
         UsageError: the renderer has no stop.
     """
-    if not rendered.message_roles or rendered.message_roles[-1] != "assistant":
-        return []
     stops = renderer.get_stop_token_ids()
     if not stops:
         raise UsageError("ensure_final_stop needs a stop, and the tokenizer names no eos; give it one, or leave it out")
-    # The last sampled id of the last message: scaffold may follow it, such as ChatML's newline.
-    last = len(rendered.message_roles) - 1
-    facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
-    sampled = [token for token, owner, emitted in facts if emitted and owner == last]
-    return [] if sampled and sampled[-1] in stops else stops[:1]
+    return stops[0]
 
 
 def build_training_samples(
@@ -172,20 +168,10 @@ def build_training_samples(
     for each in rendered:
         check_full(each.attribution, allow_partial=allow_partial)
         each.check_attribution()
-    whole, *produced = map(TokenFacts.of, rendered)
-    renderings = dict(zip(turns, rendered[1:], strict=True))
-
-    def stop(turn: int) -> list[int]:
-        return _missing_stop(renderer, renderings[turn])
-
-    samples = samples_of(
-        whole,
-        dict(zip(turns, produced, strict=True)),
-        normalised,
-        on,
-        stops=stops_of(renderer),
-        missing_stop=stop if ensure_final_stop else None,
-    )
+    stops = stops_of(renderer)
+    whole, *produced = (TokenFacts.of(each, stops) for each in rendered)
+    final_stop = first_stop(renderer) if ensure_final_stop and turns else None
+    samples = samples_of(whole, dict(zip(turns, produced, strict=True)), normalised, on, final_stop=final_stop)
     return [(ids.tolist(), (weights > 0).tolist()) for ids, weights in samples]
 
 
@@ -222,13 +208,13 @@ def as_produced(renderer: Renders) -> Renders:
 
 def trained_turns(messages: Sequence[Message], on: LossOn) -> list[int]:
     """The indices of the messages that a model produced and is trained on; with `all_tokens` none is a turn."""
-    counts = [on.preset != "all_tokens" and counted for counted in on.messages(messages)]
+    counts = [on.preset != "all_tokens" and counted for counted in on.turns(messages)]
     return [i for i, message in enumerate(messages) if counts[i] and weight_at(message, i) > 0]
 
 
 @dataclass(frozen=True, eq=False)
 class TokenFacts:
-    """The ids of a rendering with the three facts of each, as arrays of shape (n,).
+    """The ids of a rendering with the message and the kind of each, as arrays of shape (n,).
 
     Attributes:
         messages: how many were rendered.
@@ -236,30 +222,30 @@ class TokenFacts:
 
     ids: npt.NDArray[np.int64]
     message_indices: npt.NDArray[np.int64]
-    sampled: npt.NDArray[np.bool_]
-    is_content: npt.NDArray[np.bool_]
+    kinds: npt.NDArray[np.integer[Any]]
     messages: int
 
     @classmethod
-    def of(cls, rendered: RenderedTokens) -> TokenFacts:
-        """The facts of one rendering."""
-        return cls(
-            np.asarray(rendered.token_ids, np.int64),
-            np.asarray(rendered.message_indices, np.int64),
-            np.asarray(rendered.sampled_mask, np.bool_),
-            np.asarray(rendered.is_content, np.bool_),
-            len(rendered.message_roles),
-        )
+    def of(cls, rendered: RenderedTokens, stops: Collection[int] = ()) -> TokenFacts:
+        """The facts of one rendering; `stops` as in `kinds_of`."""
+        ids, indices = np.asarray(rendered.token_ids, np.int64), np.asarray(rendered.message_indices, np.int64)
+        return cls(ids, indices, kinds_of(rendered, stops), len(rendered.message_roles))
 
     @property
     def end_of_sampled(self) -> int:
         """The number of ids up to and with the last one that the model itself would emit."""
-        return int(np.flatnonzero(self.sampled)[-1]) + 1 if self.sampled.any() else 0
+        sampled = np.flatnonzero(self.kinds & SAMPLED)
+        return int(sampled[-1]) + 1 if len(sampled) else 0
+
+    @property
+    def has_stop(self) -> bool:
+        """Whether the last message ends in a stop of its own."""
+        return bool(((self.kinds == Kind.STOP) & (self.message_indices == self.messages - 1)).any())
 
     def opener(self, index: int) -> npt.NDArray[np.int64]:
-        """The ids of message `index` that the model itself would emit; none past the last message."""
-        sampled_there: npt.NDArray[np.bool_] = self.sampled & (self.message_indices == index)
-        return self.ids[sampled_there]
+        """The ids of message `index` that end the turn before it; none past the last message."""
+        opens: npt.NDArray[np.int64] = self.ids[(self.kinds == Kind.OPENER) & (self.message_indices == index)]
+        return opens
 
 
 Sample = tuple[npt.NDArray[np.int64], Weights]
@@ -272,8 +258,7 @@ def samples_of(
     on: LossOn,
     *,
     per_turn: bool = False,
-    stops: Collection[int] = (),
-    missing_stop: Callable[[int], list[int]] | None = None,
+    final_stop: int | None = None,
 ) -> list[Sample]:
     """The training samples of a conversation; see `build_training_samples`.
 
@@ -282,8 +267,7 @@ def samples_of(
         produced: for each trained turn, the rendering of the messages up to and with it.
         messages: all of them, normalised.
         per_turn: a sample for each trained turn, in which nothing else is trained but the contents before it.
-        stops: the ids that serving stops at.
-        missing_stop: the ids that end turn `i` where the format does not.
+        final_stop: the id that ends a sample's last turn where the format does not; `None` leaves it open.
 
     Returns:
         ids, int64, and weights, float32, of shape (n,), in the order of their last turns.
@@ -297,17 +281,14 @@ def samples_of(
             message if trained_with[i] in {*here, None} else _untrained(message)
             for i, message in enumerate(messages[: facts.messages])
         ]
-        weights = on.weights(facts.message_indices, facts.sampled, facts.is_content, wanted)
+        weights = on.weights(facts.message_indices, facts.kinds, wanted)
         last = facts.messages - 1
-        # The option `final_stop` of GLM has written a stop already.
-        has_stop = facts.end_of_sampled == len(facts.ids) > 0 and int(facts.ids[-1]) in stops
-        if last not in here or has_stop:
+        if last not in here or facts.has_stop:
             return facts.ids, weights
         # Where the opener of the next message ends a turn (GLM), the sample ends with it.
-        after_last = messages[last + 1]["role"] if last + 1 < len(messages) else "assistant"
-        closing = whole.opener(last + 1) if after_last != "assistant" else facts.ids[:0]
-        if missing_stop is not None and not len(closing):
-            closing = np.asarray(missing_stop(last), np.int64)
+        closing = whole.opener(last + 1) if Kind.OPENER in on.kinds else facts.ids[:0]
+        if final_stop is not None and Kind.STOP in on.kinds and not len(closing):
+            closing = np.array([final_stop])
         stop_weights = np.full(len(closing), weight_at(messages[last], last), np.float32)
         return np.concatenate([facts.ids, closing]), np.concatenate([weights, stop_weights])
 

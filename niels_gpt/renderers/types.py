@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -28,44 +28,14 @@ from niels_gpt.messages import Message
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, terminal_text
 from niels_gpt.renderers.images.processors import MultiModalData
-from niels_gpt.renderers.kinds import CONTENT, CONTROL, KIND_BITS, SAMPLED, Kind
+from niels_gpt.renderers.kinds import CONTENT, KIND_BITS, SAMPLED
+from niels_gpt.renderers.kinds import Piece as Piece
 from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
 from niels_gpt.renderers.notes import NO_NOTES, Notes, Unwritten
 from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import edges_of
 
 IGNORED = -100  # the label of a token that is not in the loss, as torch's cross entropy ignores it by default
-
-
-class Piece(NamedTuple):
-    """A run of characters with one origin.
-
-    Attributes:
-        text: the characters.
-        msg: index into the caller's messages, -1 for none.
-        kind: what it is.
-    """
-
-    text: str
-    msg: int = -1
-    kind: Kind = Kind.TEMPLATE
-
-    @property
-    def sampled(self) -> bool:
-        """The model itself would emit it."""
-        return bool(self.kind & SAMPLED)
-
-    @property
-    def content(self) -> bool:
-        """It is data of the caller or the model; on assistant text the same as `sampled`."""
-        return bool(self.kind & CONTENT)
-
-    @property
-    def scaffold(self) -> bool:
-        """The template or the model's markup wrote it, so control tokens in it are recognised."""
-        return bool(self.kind & CONTROL)
-
-
 _TYPE_IDS = {"image": 1, "video": 2}
 
 
@@ -194,9 +164,7 @@ class RenderedTokens:
             raise UsageError(
                 f"the rendering has messages of roles {self.message_roles}; expected those of the messages: {roles}"
             )
-        on = LossOn.of(loss_on)
-        indices = as_array(self.message_indices, np.int64)
-        return on.weights(indices, self._fact(self.sampled_mask), self._fact(self.is_content), rendered_messages)
+        return LossOn.of(loss_on).weights_of(self, rendered_messages)
 
     def check_attribution(self) -> None:
         """Refuse a rendering without attribution.

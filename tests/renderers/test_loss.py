@@ -12,7 +12,15 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.base import LossOn, batch_weights, build_training_sample, build_training_samples, loss_weights
+from niels_gpt.renderers.base import (
+    LossOn,
+    RenderedTokens,
+    batch_weights,
+    build_training_sample,
+    build_training_samples,
+    loss_weights,
+)
+from niels_gpt.renderers.kinds import MODEL_KINDS, Kind, kinds_of
 from tests.renderers.small import (
     FAMILIES,
     PRESETS,
@@ -114,6 +122,78 @@ def test_wrong_loss() -> None:
     assert hash(LossOn(bodies_of_tools=wanted))
 
 
+def test_kinds_that_no_model_emits_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"kinds holds CONTEXT, which no model emits; .*bodies_of_roles"):
+        LossOn(kinds=frozenset({Kind.REPLY, Kind.CONTEXT}))
+    for wrong in (5, ["reply"], None):
+        with pytest.raises(UsageError, match=r"kinds is .*; expected a set of `Kind`"):
+            LossOn(kinds=wrong)  # type: ignore[arg-type]
+    assert LossOn(kinds=frozenset({3})).kinds == {Kind.REPLY}  # type: ignore[arg-type]
+
+
+THINKS = [user("hello"), assistant("the end", reasoning_content="the dog")]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("kind", "without"),
+    [
+        (Kind.STOP, "<think>\nthe dog\n</think>\n\nthe end"),
+        (Kind.REASONING, "<think>\n\n</think>\n\nthe end<|im_end|>"),
+        (Kind.MARKUP, "the dogthe end<|im_end|>"),
+        (Kind.REPLY, "<think>\nthe dog\n</think>\n\n<|im_end|>"),
+    ],
+)
+def test_a_kind_is_left_out_in_one_line(preset: Any, kind: Kind, without: str) -> None:
+    qwen, on = family("qwen3"), LossOn(preset, kinds=MODEL_KINDS - {kind})
+    rendered, batch = qwen.render(THINKS), qwen.render_many([THINKS])
+    weights = rendered.weights(on)
+    assert batch_weights(batch, on).tolist() == weights.tolist()
+    of_answer = (weights > 0) & (np.array(rendered.sampled_mask))
+    assert qwen.encoder.decode(np.array(rendered.token_ids)[of_answer].tolist()) == without
+    others = ~np.array(rendered.sampled_mask)
+    assert weights[others].tolist() == [preset == "all_tokens"] * int(others.sum())
+
+
+def test_without_stops_every_way_of_making_samples_trains_none() -> None:
+    on, stops = LossOn(kinds=MODEL_KINDS - {Kind.STOP, Kind.OPENER}), ("<|user|>", "<|observation|>", "<|endoftext|>")
+    for options in ({}, {"sampled_openers": True}, {"sampled_openers": True, "final_stop": True}):
+        glm = family("glm-5", **options)
+        ids = {glm.encoder.added_ids[stop] for stop in stops}
+        for ensure in (False, True):
+            for sample, mask in build_training_samples(glm, [*THINKS, *THINKS], on=on, ensure_final_stop=ensure):
+                assert any(mask)
+                assert not ids & {token for token, trained in zip(sample, mask, strict=True) if trained}
+
+
+def foreign(rendered: Any) -> RenderedTokens:
+    """The same rendering from a renderer of another package: the contract's lists alone."""
+    names = ("token_ids", "message_indices", "sampled_mask", "is_content", "message_roles")
+    return RenderedTokens(**{name: list(getattr(rendered, name)) for name in names})
+
+
+@pytest.mark.parametrize("name", ["qwen3", "kimi-k2", "glm-5", "deepseek-v3.1"])
+def test_kinds_of_a_rendering_without_kinds_are_derived_from_its_lists(name: str) -> None:
+    options = {"sampled_openers": True, "final_stop": True} if name == "glm-5" else {}
+    renderer, rng, stopped = family(name, **options), random.Random(4), 0
+    stops = renderer.get_stop_token_ids()
+    for _ in range(20):
+        chat = conversation(rng, flags=0.3)
+        rendered = renderer.render(chat)
+        given, derived = np.array(rendered.kinds), kinds_of(foreign(rendered), stops)
+        assert ((given & 3) == (derived & 3)).all(), "sampled and content are the lists'"
+        served = np.isin(rendered.token_ids, stops)
+        assert ((derived == Kind.STOP) == ((given == Kind.STOP) & served)).all()
+        assert ((derived == Kind.OPENER) == (given == Kind.OPENER)).all()
+        stopped += int((derived == Kind.STOP).sum())
+        for on in (LossOn(), LossOn("all_tokens"), LossOn("last_message", frozenset({"user"}))):
+            weights = loss_weights(foreign(rendered), normalise(chat), on)
+            assert weights.tolist() == loss_weights(rendered, normalise(chat), on).tolist()
+    assert stopped > 10
+    with pytest.raises(UsageError, match=r"does not say of what kind its tokens are"):
+        loss_weights(foreign(rendered), normalise(chat), LossOn(kinds=MODEL_KINDS - {Kind.STOP}))
+
+
 def test_renderings_that_do_not_fit() -> None:
     messages = [user(), assistant()]
     rendered = family("qwen3").render(messages)
@@ -126,9 +206,9 @@ def test_renderings_that_do_not_fit() -> None:
 
 def test_a_conversation_without_users() -> None:
     messages = normalise([assistant("one"), assistant("two")])
-    assert LossOn("last_assistant_turn").messages(messages) == [True, True]
-    assert LossOn("last_message").messages(messages) == [False, True]
-    assert LossOn().messages([]) == []
+    assert LossOn("last_assistant_turn").turns(messages) == [True, True]
+    assert LossOn("last_message").turns(messages) == [False, True]
+    assert LossOn().turns([]) == []
 
 
 def test_weights_of_partial_attribution_are_refused() -> None:
