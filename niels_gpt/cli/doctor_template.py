@@ -38,15 +38,16 @@ def doctor_template(
     every: Annotated[bool, typer.Option("--all", help="Show all probes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Certify a chat template: the message of each character, and what the model emits, on more than 100 conversations.
+    """Judge a chat template: the message of each character, and what the model emits, on more than 100 conversations.
 
-    Every probe conversation is rendered as it is and with its letters replaced, which proves where each character of
-    the output comes from; and up to each answer with the generation prompt, which proves what the model emits. A kind
-    of conversation is certified (attributed in one run), proven (in several), partial (not proven; training refuses it)
-    or refused by the template. Partial and proven probes are shown in colour, with one that is certified.
+    Every probe conversation is rendered as builds render it, with two letters of each text replaced, which shows where
+    each text is. The result must be what a proof gives of the conversation itself: all letters of its contents are
+    replaced, and it is rendered up to each answer with the generation prompt. A conversation is proven, partial
+    (something is not; training refuses it) or refused by the template. One proven probe and one for each reason are
+    shown in colour.
 
-    Exit codes: 0 certified or proven wherever the template renders, 1 something is partial or nothing is rendered, 2
-    wrong usage, 3 the tokenizer or template cannot be read. For a file of the name "template", name it ./template to
+    Exit codes: 0 proven wherever the template renders, 1 something is partial or nothing is rendered, 2 wrong usage, 3
+    the tokenizer or template cannot be read. For a file of the name "template", name it ./template to
     `niels-gpt doctor`.
 
     Example: niels-gpt doctor template ~/models/mine
@@ -79,6 +80,6 @@ def doctor_template(
         from niels_gpt.doctor.template import shown, to_show
 
         named = [results[name] for name in probe or ()]
-        for line in shown(report, renderer, report.results if every else named or to_show(report)):
+        for line in shown(report, report.results if every else named or to_show(report)):
             out().print(line, soft_wrap=True)
     raise typer.Exit(0 if report.passed else PARTIAL)

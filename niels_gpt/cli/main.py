@@ -109,7 +109,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "doctor template": Command(
             "niels_gpt.cli.doctor_template",
             "doctor_template",
-            "Certify a chat template: the message of each character, and what the model emits, on more than 100 "
+            "Judge a chat template: the message of each character, and what the model emits, on more than 100 "
             "conversations.",
             LOOK,
         ),

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
 
 from rich.text import Text
 
-from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, Status, TemplateReport, runs, spans_of
-from niels_gpt.renderers.template.proofs.proof import SampledSpan
+from niels_gpt.renderers.kinds import Kind
+from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, Status, TemplateReport
 from niels_gpt.renderers.template.proofs.stops import NO_STOP
-from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable
+from niels_gpt.renderers.types import Piece
+from niels_gpt.token_display import MEANINGS, STYLES, printable
+from niels_gpt.token_display import Kind as Colour
 
-COLOURS: dict[Status, str] = {
-    "certified": "bold green",
-    "proven": "bold cyan",
-    "partial": "bold yellow",
-    "refused": "bright_black",
-}
-MEANING: dict[Status, str] = {
-    "certified": "one run attributes these, and the proof by substitution agrees",
-    "proven": "attributed by the proof itself, from several runs",
+COLOURS: Final[dict[Status, str]] = {"proven": "bold green", "partial": "bold yellow", "refused": "bright_black"}
+MEANING: Final[dict[Status, str]] = {
+    "proven": "letters and the proof by renderings give the same attribution",
     "partial": "not proven: training samples and builds refuse these",
     "refused": "the template refuses these",
 }
-STOP_STYLE = f"{STYLES['sampled']} bold underline"
-_MARGIN = " " * 16  # before what belongs to a status
-_WIDTH = 80 - len(_MARGIN)  # columns beside the margin: a page has 80, and a paragraph may name a hundred kinds
-_LEGEND: tuple[Kind, ...] = ("sampled", "context", "scaffold")
+STOP_STYLE: Final = f"{STYLES['sampled']} bold underline"
+_MARGIN: Final = " " * 16  # before what belongs to a status
+_WIDTH: Final = 80 - len(_MARGIN)  # columns beside the margin: a page has 80, and a paragraph may name a hundred kinds
+_LEGEND: Final[tuple[Colour, ...]] = ("sampled", "context", "scaffold")
+_VARIANTS: Final = {
+    "": "alone",
+    ", system": "with a system message",
+    ", tools": "with tools",
+    ", system, tools": "with both",
+}
 
 
 def summary(report: TemplateReport) -> Iterator[Text]:
-    """The report as text: what is certified, proven, partial and refused, and which rules found the sampled spans."""
+    """The report as text: what is proven, partial and refused, and which rules found the sampled spans."""
     yield Text.assemble((_safe(report.name), "bold"), f": {len(report.results)} probe conversations")
     for status in STATUSES:
         found = report.of(status)
@@ -47,17 +51,16 @@ def summary(report: TemplateReport) -> Iterator[Text]:
             yield from _titled(title, text)
     # Which tokens count as the end of a turn; and what to do, where a turn ends without one.
     stop_tokens = ", ".join(map(_safe, report.stop_tokens)) or "none"
-    reasons = [reason.text for reason in report.reasons("partial")]
     advice = ""
-    # Both kinds of advice may be given: the token may be unknown, or not written at all.
-    if any(NO_STOP in reason for reason in reasons):
+    if any(NO_STOP in reason for reason in report.reasons("partial")):
         advice += (
             ". If the turns end with another token, add its id to eos_token_id in generation_config.json beside the "
             "tokenizer, where generate() and servers look, too"
         )
-    if any(" stop" in reason for reason in reasons):
-        advice += ". Where the template writes none after answers, --renderer-option final_stop=TOKEN writes one"
     yield from _titled("stop tokens", f"{stop_tokens} (eos, and those of generation_config.json){advice}")
+    if report.final_stop:
+        option = f"--renderer-option final_stop='{_safe(report.final_stop)}'"
+        yield from _titled("proposed", f"{option} writes a stop after answers that have none, and fewer are partial")
     partial, rendered = report.counts["partial"], len(report.results) - report.counts["refused"]
     if not rendered:
         yield Text("the template refuses every probe, so nothing is proven", style="bold red")
@@ -68,26 +71,41 @@ def summary(report: TemplateReport) -> Iterator[Text]:
 
 
 def _lines(report: TemplateReport, status: Status) -> Iterator[Text]:
-    """What has a status: kinds of conversations; for all but the certified ones under the reason why."""
-    if status == "certified":
+    """What has a status: kinds of conversations; for all but the proven ones under the reason why."""
+    if status == "proven":
         for line in _kinds(report, report.of(status)):
             yield Text(f"{_MARGIN}{line}")
         return
-    for reason in report.reasons(status):
-        for line in textwrap.wrap(f"{_safe(reason.text)} ({reason.count})", _WIDTH, break_long_words=False):
+    for reason, results in report.reasons(status).items():
+        for line in textwrap.wrap(f"{_safe(reason)} ({len(results)})", _WIDTH, break_long_words=False):
             yield Text(f"{_MARGIN}{line}")
-        for line in _kinds(report, reason.results, indent="    "):
+        for line in _kinds(report, results, indent="    "):
             yield Text(f"{_MARGIN}{line}", style="dim")
 
 
 def _kinds(report: TemplateReport, results: Sequence[ProbeResult], indent: str = "") -> Iterator[str]:
     """The kinds of some results, a paragraph for each set of variants: `only with tools: one turn; a call`."""
-    for variants, kinds in report.kinds_by_variants(results).items():
-        text = _safe((f"only {variants}: " if variants else "") + "; ".join(kinds))
+    of_kind = Counter(_kind(result) for result in report.results)
+    variants: dict[str, list[str]] = {}
+    for result in results:
+        kind = _kind(result)
+        variants.setdefault(kind, []).append(_VARIANTS[result.probe.name.removeprefix(kind)])
+    # "a call" with two of its four variants and "two turns" with all four become
+    # {"": ["two turns"], "with tools, with both": ["a call"]}.
+    by_variants: dict[str, list[str]] = {"": []}
+    for kind, some in variants.items():
+        by_variants.setdefault("" if len(some) == of_kind[kind] else ", ".join(some), []).append(kind)
+    for names, kinds in by_variants.items():
+        text = _safe((f"only {names}: " if names else "") + "; ".join(kinds))
         later = f"{indent}  "
         yield from textwrap.wrap(
             text, _WIDTH, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
         )
+
+
+def _kind(result: ProbeResult) -> str:
+    """The kind of conversation that a probe tests ("a call"): its name without "system" and "tools"."""
+    return result.probe.name.removesuffix(", tools").removesuffix(", system")
 
 
 def _titled(title: str, text: str) -> Iterator[Text]:
@@ -104,50 +122,41 @@ def legend() -> Text:
     return Text("  ").join([*parts, stop, Text("⟦what the model emits⟧", style="dim")])
 
 
-def shown_probe(result: ProbeResult, spans: Sequence[SampledSpan]) -> Iterator[Text]:
-    """A probe, message by message, with what the model emits of it.
-
-    Args:
-        spans: the sampled spans as they are proven; empty if they are not.
-    """
-    yield Text.assemble((f"{result.status:<10}", COLOURS[result.status]), (_safe(result.probe.name), "bold"))
+def shown_probe(result: ProbeResult) -> Iterator[Text]:
+    """A probe, message by message, with what the model emits of it."""
+    yield Text.assemble((f"{result.status:<9}", COLOURS[result.status]), (_safe(result.probe.name), "bold"))
     if result.reason:
-        label = {"proven": "one run is wrong: ", "refused": "it says: "}.get(result.status, "not proven: ")
+        label = "it says: " if result.status == "refused" else "not proven: "
         first, *others = textwrap.wrap(label + _safe(result.reason), 76, break_long_words=False)
         yield Text.assemble("  ", (label, "dim"), first.removeprefix(label))
         yield from (Text(f"    {line}") for line in others)
-    for line in _text(result, spans).split("\n") if result.pieces else ():
+    for line in _text(result).split("\n") if result.pieces else ():
         yield Text.assemble("  ", line)
-    for span in spans:
+    for span in result.spans:
         stop = f"ends in {span.stop_token}" if span.stop_token else "ends without a stop token"
         start = span.rule or "its start is not known"
         yield Text(f"  message {span.message}: {start}; {_safe(stop)}", style="dim")
 
 
-def _text(result: ProbeResult, spans: Sequence[SampledSpan]) -> Text:
+def _text(result: ProbeResult) -> Text:
     """The rendering in colour, with a line in front of each message."""
-    text, stops = Text(), {span.stop: span.stop_token for span in spans}
-    roles, at = [str(message["role"]) for message in result.probe.messages], 0
-    for message, pieces in runs(result.pieces):
+    text, roles = Text(), [str(message["role"]) for message in result.probe.messages]
+    for message, pieces in groupby(result.pieces, key=lambda piece: piece.msg):
         # Text of no message is the template's own, such as a default system prompt.
         title = f"── {message} {roles[message]} ──" if message >= 0 else "── no message ──"
         text.append(("\n" if text and not text.plain.endswith("\n") else "") + title + "\n", style="bright_black")
-        sampled = False
-        for piece in pieces:
-            if piece.sampled != sampled:
-                text.append("⟦" if piece.sampled else "⟧", style=STYLES["sampled"])
-                sampled = piece.sampled
-            at += len(piece.text)
-            # A stop token is the end of a sampled piece, and has a style of its own.
-            stop = stops.get(at, "") if piece.sampled else ""
-            body = piece.text.removesuffix(stop)
-            kind: Kind = "sampled" if piece.sampled else "context" if piece.content else "scaffold"
-            text.append(_lines_of(body), style=STYLES[kind])
-            if len(body) < len(piece.text):
-                text.append(_lines_of(stop), style=STOP_STYLE)
-        if sampled:
-            text.append("⟧", style=STYLES["sampled"])
+        for sampled, run in groupby(pieces, key=lambda piece: piece.sampled):
+            text.append("⟦" * sampled, style=STYLES["sampled"])
+            for piece in run:
+                text.append(_lines_of(piece.text), style=_style(piece))
+            text.append("⟧" * sampled, style=STYLES["sampled"])
     return text
+
+
+def _style(piece: Piece) -> str:
+    if piece.kind == Kind.STOP:
+        return STOP_STYLE
+    return STYLES["sampled" if piece.sampled else "context" if piece.content else "scaffold"]
 
 
 def _lines_of(text: str) -> str:
@@ -160,24 +169,22 @@ def _safe(text: str) -> str:
     return "".join(map(printable, text))
 
 
-def shown(report: TemplateReport, renderer: TemplateRenderer, results: Sequence[ProbeResult]) -> Iterator[Text]:
+def shown(report: TemplateReport, results: Sequence[ProbeResult]) -> Iterator[Text]:
     """The lines of the report: a legend, the probes in `results`, then the summary."""
     if any(result.pieces for result in results):
         yield legend()
     for result in results:
         yield Text()
-        yield from shown_probe(result, spans_of(renderer, result.probe))
+        yield from shown_probe(result)
     if results:
         yield Text()
     yield from summary(report)
 
 
 def to_show(report: TemplateReport) -> list[ProbeResult]:
-    """Without `--all`: an example of what is certified, and the first probe of each reason for which others are not.
+    """Without `--all`: an example of what is proven, and the first probe of each reason for which others are not.
 
     Refusals are in the summary only.
     """
-    examples = [result for result in report.of("certified") if any(piece.sampled for piece in result.pieces)]
-    statuses: tuple[Status, ...] = ("proven", "partial")
-    firsts = [reason.results[0] for status in statuses for reason in report.reasons(status)]
-    return [*examples[:1], *firsts]
+    examples = [result for result in report.of("proven") if any(piece.sampled for piece in result.pieces)]
+    return [*examples[:1], *(results[0] for results in report.reasons("partial").values())]

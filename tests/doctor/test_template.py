@@ -1,4 +1,4 @@
-"""`niels-gpt doctor template`: what tiny templates are certified for, what is said of the others, and the exit code."""
+"""`niels-gpt doctor template`: what is proven of tiny templates, what is said of the others, and the exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.renderers.template.probe_results import TemplateReport, report_on, spans_of
+from niels_gpt.renderers.kinds import Kind
+from niels_gpt.renderers.template.probe_results import TemplateReport, report_on, result_of
+from niels_gpt.renderers.template.proofs.probes import Probe
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
 from tests.conftest import cli_here
@@ -25,6 +27,11 @@ CHATML = (
 STOP_BEHIND = (
     "{% for m in messages %}{% if not loop.first %}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
     "{% endfor %}<|im_end|>\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# The end of a turn is written by the next one.
+STOP_BETWEEN = (
+    "{% for m in messages %}{% if not loop.first %}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_end|>\n<|im_start|>assistant\n{% endif %}"
 )
 WITHOUT_STOP = (
     "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}"
@@ -66,7 +73,7 @@ def report(template: str) -> TemplateReport:
     return report_on(TemplateRenderer(open_encoder(folder_of("chatml")), template=template))
 
 
-def test_chatml_is_certified(run_cli: Run, tmp_path: Path) -> None:
+def test_chatml_is_proven(run_cli: Run, tmp_path: Path) -> None:
     done = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML))
     assert done.returncode == 0, done.stderr  # with a line of progress on a slow machine
     assert "full attribution on all" in done.stdout
@@ -85,26 +92,64 @@ def test_which_tokens_end_a_turn(run_cli: Run, tmp_path: Path) -> None:
     assert "add its id to eos_token_id" not in plain.stdout
     done = run_cli("doctor", "template", model(tmp_path / "other", WITHOUT_STOP))
     assert done.returncode == 1
-    assert "no stop token follows message 1" in done.stdout
+    assert "no stop token follows message 1" in " ".join(done.stdout.split())
     assert "add its id to eos_token_id in generation_config.json" in " ".join(done.stdout.split())
     found = json.loads(run_cli("doctor", "template", tmp_path / "other", "--json").stdout)
     assert found["stop_tokens"] == ["<|im_end|>"]
 
 
 @pytest.mark.parametrize("template", [STOP_BEHIND, INDICES], ids=["stop behind", "indices"])
-def test_what_one_run_cannot_attribute_is_proven(template: str, tmp_path: Path, run_cli: Run) -> None:
-    """Either way attribution is full, and every answer's stop is sampled."""
+def test_stops_are_proven_wherever_the_template_writes_them(template: str, tmp_path: Path, run_cli: Run) -> None:
     found = report(template)
     assert found.passed
-    assert found.counts["partial"] == 0
-    renderer = TemplateRenderer(open_encoder(folder_of("chatml")), template=template)
-    for result in found.results:
-        if result.status in ("certified", "proven"):
-            assert {span.stop_token for span in spans_of(renderer, result.probe)} <= {"<|im_end|>"}
-            text = "".join(piece.text for piece in result.pieces if piece.sampled)
-            answers = sum(message["role"] == "assistant" for message in result.probe.messages)
-            assert text.count("<|im_end|>") == answers
+    assert set(found.stops) == {"<|im_end|>"}
+    for result in found.of("proven"):
+        stops = [piece.text for piece in result.pieces if piece.kind == Kind.STOP]
+        assert stops == ["<|im_end|>"] * sum(message["role"] == "assistant" for message in result.probe.messages)
     assert run_cli("doctor", "template", model(tmp_path / "model", template)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "stop"),
+    [(WITHOUT_STOP, "<|im_end|>"), (STOP_BETWEEN, "<|im_end|>"), (CHATML, ""), (QUOTES, "")],
+    ids=["no stop at all", "none at the end", "every stop", "partial for another reason"],
+)
+def test_a_final_stop_is_proposed_where_answers_lack_one(
+    template: str, stop: str, tmp_path: Path, run_cli: Run
+) -> None:
+    folder = model(tmp_path / "model", template)
+    before = report(template)
+    assert before.final_stop == stop
+    said = " ".join(run_cli("doctor", "template", folder).stdout.split())
+    assert ("proposed --renderer-option final_stop='<|im_end|>'" in said) == bool(stop)
+    if stop:
+        option = ("--renderer-option", f"final_stop={stop}")
+        after = json.loads(run_cli("doctor", "template", folder, *option, "--json").stdout)
+        assert after["counts"]["partial"] < before.counts["partial"]
+        assert after["final_stop"] == ""
+
+
+def test_an_answer_that_comes_first_is_proven() -> None:
+    result = next(result for result in report(CHATML).results if result.probe.name == "assistant first")
+    assert result.status == "proven"
+    assert [(piece.msg, piece.kind) for piece in result.pieces][:3] == [
+        (0, Kind.TEMPLATE),
+        (0, Kind.REPLY),
+        (0, Kind.STOP),
+    ]
+
+
+def test_a_rendering_that_is_not_what_the_proof_says_is_partial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two ways are compared: here the one that users get gives a stop to the wrong message."""
+    renderer = TemplateRenderer(open_encoder(folder_of("chatml")), template=CHATML)
+    probe = Probe("", ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}))
+    assert result_of(renderer, probe).status == "proven"
+    wrong = renderer.emit(list(probe.messages))
+    wrong.facts = [0 << 4 | fact & 15 if fact & 15 == Kind.STOP else fact for fact in wrong.facts]
+    monkeypatch.setattr(renderer, "emit", lambda messages, tools: wrong)
+    result = result_of(renderer, probe)
+    assert (result.status, result.reason.startswith("the two ways differ at '<|im_end|>")) == ("partial", True)
+    assert "stop of message 0 by letters, stop of message 1 by proof" in result.reason
 
 
 def test_an_answer_that_quotes_the_question_is_partial(run_cli: Run, tmp_path: Path) -> None:
@@ -115,17 +160,21 @@ def test_an_answer_that_quotes_the_question_is_partial(run_cli: Run, tmp_path: P
     assert "partial:" in done.stdout.splitlines()[-1]
     found = json.loads(run_cli("doctor", "template", folder, "--json").stdout)
     assert (found["passed"], found["counts"]["partial"] > 0) == (False, True)
-    kinds = [kind for reason in found["reasons"]["partial"] for kind in reason["kinds"]]
-    assert "one turn" in kinds
-    assert "only a user" not in kinds
+    names = [name for some in found["reasons"]["partial"].values() for name in some]
+    assert "one turn" in names
+    assert "only a user" not in names
 
 
 def test_refusals_are_no_failure_but_nothing_rendered_is(run_cli: Run, tmp_path: Path) -> None:
     found = report(ONLY_USERS)
     assert found.passed
     assert found.counts["refused"] > 0
-    assert "only users" in found.reasons("refused")[0].text
-    assert "one turn (with a system message, with both)" in found.reasons("refused")[0].kinds
+    ((reason, results), *_) = found.reasons("refused").items()
+    assert "only users" in reason
+    names = [result.probe.name for result in results]
+    assert ("one turn, system" in names, "one turn" in names) == (True, False)
+    summary = " ".join(run_cli("doctor", "template", model(tmp_path / "users", ONLY_USERS)).stdout.split())
+    assert "only with a system message, with both: one turn;" in summary
     done = run_cli("doctor", "template", model(tmp_path / "never", "{{ raise_exception('never') }}"))
     assert done.returncode == 1
     assert "refuses every probe" in done.stdout
@@ -134,11 +183,11 @@ def test_refusals_are_no_failure_but_nothing_rendered_is(run_cli: Run, tmp_path:
 def test_what_the_sandbox_forbids_is_a_refusal() -> None:
     """Of the conversations that lead to it; the others are rendered."""
     found = report("{% if tools %}{{ tools.append(1) }}{% endif %}" + CHATML)
-    assert found.counts["certified"] > 50
-    assert any("not allowed" in reason.text for reason in found.reasons("refused"))
+    assert found.counts["proven"] > 50
+    assert any("not allowed" in reason for reason in found.reasons("refused"))
 
 
-def test_a_stranger_s_template_is_certified_in_its_own_process(run_cli: Run, tmp_path: Path) -> None:
+def test_a_stranger_s_template_is_judged_in_its_own_process(run_cli: Run, tmp_path: Path) -> None:
     done = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML), "--isolate")
     assert (done.returncode, "full attribution" in done.stdout) == (0, True)
 

@@ -21,8 +21,8 @@ EXHIBIT = Exhibit(
     "training runs without an error.",
     hidden="Rows without a trained token do not count in the average. If some rows have markers, the loss is that "
     "of these rows. If none have, some trainers report a loss of zero, and others a loss over all tokens.",
-    caught="`DefaultRenderer` traces text through any template, without markers: every character is attributed to "
-    "its message. The doctor finds empty masks in rows, and templates without markers in a tokenizer's directory.",
+    caught="`DefaultRenderer` finds whose every character is in the output of any template, without markers. The "
+    "doctor finds empty masks in rows, and templates without markers in a tokenizer's directory.",
     rules=("mask-all-zero", "no-generation-markers"),
     threads=("huggingface/transformers#34172", "marin-community/marin#7237", "Liquid4All/liquid-finetune#37"),
 )

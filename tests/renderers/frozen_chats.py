@@ -60,7 +60,7 @@ class Chat:
 
 def probe_chats() -> Iterator[Chat]:
     """Every probe, with and without the generation prompt."""
-    for probe, _ in probes():
+    for probe in probes():
         tools = list(probe.tools) if probe.tools else None
         for prompt in (False, True):
             yield Chat(probe.name + ", prompt" * prompt, list(probe.messages), tools, prompt)
@@ -68,7 +68,7 @@ def probe_chats() -> Iterator[Chat]:
 
 def other_chats() -> Iterator[Chat]:
     """Conversations of the probes' shapes and of others, with other texts: `two turns, tools #1`."""
-    shapes = {probe.name: (list(probe.messages), bool(probe.tools)) for probe, _ in probes()}
+    shapes = {probe.name: (list(probe.messages), bool(probe.tools)) for probe in probes()}
     shapes |= {name: (messages, "tools" in name) for name, messages in _more_shapes().items()}
     for shape, (messages, has_tools) in shapes.items():
         for number in range(1, TWICE + 1):

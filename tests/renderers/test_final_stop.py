@@ -227,7 +227,7 @@ def check(name: str) -> None:
     fields: Any = {"template": source_of(name), "clock": lambda form: "2026-01-01", "bos_token": "<s>"}
     plain = TemplateRenderer(encoder(), eos_token=STOP, **fields)
     closed = TemplateRenderer(encoder(), eos_token=STOP, final_stop=STOP, **fields)
-    for probe, _ in probes()[::11]:
+    for probe in probes()[::11]:
         messages, tools = normalise(list(probe.messages)), probe.tools and list(probe.tools)
         try:
             out, before = closed.emit(messages, tools=tools), plain.emit(messages, tools=tools)

@@ -637,7 +637,7 @@ def test_verdicts_are_those_of_probes_that_are_judged_alone() -> None:
     """Probes share the renderings of their common beginnings."""
     for source in (STOP_IN_NEXT_TURN, QUOTES_THE_USER, IN_JSON):
         renderer = made(source)
-        for probe, _ in probes()[::5]:
+        for probe in probes()[::5]:
             assert renderer.certificate.verdict(renderer, probe) == judge_probe(renderer, probe)
 
 

@@ -94,7 +94,7 @@ def test_trl_trains_the_same_but_for_the_named_differences(name: str, step: int)
         encoder(), template=source, clock=lambda form: "2026-01-01", stops=(eos,), bos_token="<s>", eos_token=eos
     )
     compared = 0
-    for probe, _ in [*probes()][::step]:
+    for probe in probes()[::step]:
         assert not differences(renderer, probe), (probe.name, differences(renderer, probe))
         compared += trained_by_trl(renderer, probe) is not None
     assert compared > 40 // step

@@ -1,24 +1,14 @@
-"""The conversations on which a template is tested, and the features by which others are compared with them.
-
-::
-
-    probe          messages                                        features
-    "one turn"     user, assistant                                 {"user first", "assistant after user"}
-    "a call"       user, assistant that calls, tool, assistant     {..., "calls", "tool after assistant", ...}
+"""The conversations on which `niels-gpt doctor template` tests a template.
 
 Templates copy texts, so the texts do not matter, but which kinds of messages follow each other does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
-
-from niels_gpt.messages import Message, normalise, reasoning_of
-
-Features = frozenset[str]
 
 _WORDS: Final = ("what is near here?", 'A river, and\na "bridge".', "how far?", "Two miles.", "and then?", "A mill.")
 _TOOLS: Final = (
@@ -48,16 +38,15 @@ class Probe:
 
 
 @cache
-def probes() -> list[tuple[Probe, Features]]:
-    """All probes with their features: each conversation with and without a system message and tools."""
-    found = []
-    for name, messages in _conversations().items():
-        for system in ([], [{"role": "system", "content": "Answer in few words."}]):
-            for tools in (None, _TOOLS):
-                title = name + (", system" if system else "") + (", tools" if tools else "")
-                conversation = (*system, *messages)
-                found.append((Probe(title, conversation, tools), features(normalise(list(conversation)), tools)))
-    return found
+def probes() -> list[Probe]:
+    """All probes: each conversation with and without a system message and tools."""
+    system = {"role": "system", "content": "Answer in few words."}
+    return [
+        Probe(name + ", system" * has_system + ", tools" * has_tools, (*[system] * has_system, *messages), tools)
+        for name, messages in _conversations().items()
+        for has_system in (False, True)
+        for has_tools, tools in ((False, None), (True, _TOOLS))
+    ]
 
 
 def literal_probe(literal: str) -> Probe:
@@ -66,40 +55,6 @@ def literal_probe(literal: str) -> Probe:
     roles = ("user", "assistant", "user", "assistant")
     messages = ({"role": role, "content": text} for role, text in zip(roles, texts, strict=True))
     return Probe(f"contents with {literal!r}", tuple(messages))
-
-
-def features(messages: Sequence[Message], tools: Any) -> Features:
-    """Properties of conversations that a template may branch on: kinds of messages, and the order of their roles."""
-    found = {"tools"} if tools else set()
-    before = ""
-    for message in messages:
-        role, content = message["role"], message["content"]
-        found.add(f"{role} after {before}" if before else f"{role} first")
-        before = role
-        if not isinstance(content, str):  # a list of parts, which templates write in a loop of its own
-            found.add(f"parts of {role}")
-        elif not content.strip():
-            found.add(f"empty {role}" if "tool_calls" not in message else "calls alone")
-        if len(message) <= 2:  # a role and a content, as most messages
-            continue
-        if reasoning_of(message) is not None:
-            found.add("reasoning")
-        calls = message.get("tool_calls") or []
-        if calls:
-            found.add("calls")
-        if len(calls) > 1:
-            found.add("many calls")
-        if any(isinstance(call["function"].get("arguments"), str) for call in calls):
-            found.add("arguments as text")
-    return frozenset(found)
-
-
-def texts_in(message: Message) -> list[str]:
-    """The content of a message, or the texts of its parts."""
-    content = message["content"]
-    if isinstance(content, str):
-        return [content]
-    return [part["text"] for part in content if isinstance(part.get("text"), str)]
 
 
 # ---- the conversations
