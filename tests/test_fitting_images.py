@@ -16,6 +16,7 @@ from niels_gpt.builds.images import POLICIES, fit_rendered
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.fitting import beside_runs
 from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights
+from niels_gpt.renderers.kinds import CONTENT, SAMPLED
 from tests.memory import shared
 from tests.renderers.sweeps import chats
 from tests.renderers.tiny_images import WITH_IMAGES, illustrated, picture, seeing
@@ -97,6 +98,9 @@ def test_a_turn_that_was_cut_is_not_trained() -> None:
         weights = loss_weights(dropped, chat, LossOn())
         assert head.sampled_mask == whole.sampled_mask[:room]
         assert dropped.token_ids == head.token_ids
+        assert head.kinds == whole.kinds[:room]
+        assert dropped.sampled_mask == [bool(kind & SAMPLED) for kind in dropped.kinds]
+        assert dropped.is_content == [bool(kind & CONTENT) for kind in dropped.kinds]
         turns = {owner for owner, weight in zip(dropped.message_indices, weights, strict=True) if weight}
         assert turns == ({1, 3} if room > last else {1})
 

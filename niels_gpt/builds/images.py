@@ -27,6 +27,7 @@ from niels_gpt.format.fitting import beside_runs
 from niels_gpt.messages import Message
 from niels_gpt.renderers.images.loading import ImagePart, image_part, is_image, source_of
 from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.kinds import CONTENT, Kind
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.storage.files import write_atomic
 
@@ -235,15 +236,18 @@ def fit_rendered(rendered: RenderedTokens, room: int, policy: str = "head") -> R
     starts = np.sort(np.array([place.offset for place in places], dtype=np.int64)) - 1
     stops = np.sort(np.array([place.offset + place.length for place in places], dtype=np.int64)) + 1
     window = beside_runs(slice(n - room, n) if policy == "tail" else slice(0, room), starts, stops)
-    lists = ("token_ids", "message_indices", "sampled_mask", "is_content")
+    lists = ("token_ids", "message_indices", "sampled_mask", "is_content", "kinds")
     parts: dict[str, Any] = {name: getattr(rendered, name)[window] for name in lists}
     media_inside = None if rendered.multi_modal_data is None else _media_in(media, window)
     cut = replace(rendered, **parts, multi_modal_data=media_inside)
     if policy == "drop_partial_turn" and rendered.sampled_mask[window.stop] and cut.sampled_mask:
         # The cut fell inside a sampled turn. It begins after the last token that is not sampled: F F T F T T -> from 4.
         sampled = np.asarray(cut.sampled_mask)
-        sampled[np.flatnonzero(~sampled).max(initial=-1) + 1 :] = False
-        cut = replace(cut, sampled_mask=sampled.tolist())
+        partial = slice(np.flatnonzero(~sampled).max(initial=-1) + 1, None)
+        sampled[partial] = False
+        kinds = np.asarray(cut.kinds, dtype=np.int64)  # empty where the renderer gives none
+        kinds[partial] = np.where(kinds[partial] & CONTENT, Kind.CONTEXT, Kind.TEMPLATE)
+        cut = replace(cut, sampled_mask=sampled.tolist(), kinds=kinds.tolist())
     return cut
 
 

@@ -45,6 +45,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.interrupts import sigint_blocked
 from niels_gpt.messages import is_untrained, weight_of
 from niels_gpt.ranges import WORKERS
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.renderers.types import RenderedBatch
@@ -333,12 +334,7 @@ def rendered_turns(batch: RenderedBatch, rows: TokenRows, layout: Layout | None)
     padded = np.append(positions, n)
     first = np.where(has_sampled, padded[np.minimum(low, len(positions))], end)
     last = np.where(has_sampled, padded[np.maximum(high - 1, 0)], 0)
-    # The last sampled token is a stop only if it ends turns: an answer may have been cut off.
-    ends_turns = has_sampled
-    # Without a layout, control tokens are not known, and every last sampled token counts as a stop.
-    if layout is not None:
-        ends_turns = np.isin(rows.ids[last], list(layout.serving_stops | set(layout.stops)))
-    stop = np.where(has_sampled & ends_turns, last, -1)
+    stop = np.where(has_sampled & (batch.kinds[last] == Kind.STOP), last, -1)
     if layout is not None and not layout.has_own_stop:  # the opener of the next message ends the turn
         next_ids = rows.ids[np.minimum(end, n - 1)]
         closed = has_sampled & (end < rows.starts[1:][row]) & np.isin(next_ids, layout.closers)

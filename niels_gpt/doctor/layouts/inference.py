@@ -8,7 +8,7 @@ The renderer attributes every token of a probe to its message and marks what the
 
 From that follow, in this order:
 
-1. stops: the last sampled tokens of assistant turns (`<|im_end|>`);
+1. stops: the tokens of the kind STOP (`<|im_end|>`);
 2. headers: what each message has before its content (`<|im_start|> assistant newline`);
 3. openers: what the headers of a role have in common, without white space and think tags (`<|im_start|> assistant`);
    what follows in the headers of assistants is what a generation prompt may write;
@@ -34,6 +34,7 @@ from niels_gpt.doctor.layouts.turns import rows_of, turns_of
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, covered
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
+from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
@@ -138,23 +139,18 @@ def _layout_of_attributions(renderer: AnyRenderer, shown: Sequence[RenderedToken
 
 
 def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids, bool]:
-    """The ids that end assistant turns, and whether these turns have a stop of their own.
-
-    The candidates are the last sampled tokens of all assistant turns.
-    """
-    last = set()
+    """The ids that end assistant turns, and whether all of these turns have a stop of their own."""
+    found, all_end = set[int](), True
     for rendered in shown:
+        facts = list(zip(rendered.token_ids, rendered.message_indices, rendered.kinds, strict=True))
         for index, role in enumerate(rendered.message_roles):
-            facts = enumerate(zip(rendered.message_indices, rendered.sampled_mask, strict=True))
-            positions = [at for at, (owner, sampled) in facts if owner == index and sampled]
-            if role == "assistant" and positions:
-                last.add(rendered.token_ids[positions[-1]])
-    # If the last token may be ordinary text, turns end with the next opener, or not at all.
-    ends = {*renderer.encoder.control_ids.values(), *renderer.get_stop_token_ids()}
-    if len(last) == 1:  # every turn ends in it, so it is a stop even if the tokenizer does not mark it as special
-        ends |= set(renderer.encoder.added_ids.values())
-    if last and last <= ends:
-        return tuple(sorted(last)), True
+            own = [(token, kind) for token, owner, kind in facts if owner == index and kind & SAMPLED]
+            if role == "assistant" and own:
+                stops = {token for token, kind in own if kind == Kind.STOP}
+                found |= stops
+                all_end = all_end and bool(stops)
+    if found and all_end:
+        return tuple(sorted(found)), True
     return tuple(renderer.get_stop_token_ids()), False
 
 
