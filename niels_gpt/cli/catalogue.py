@@ -117,7 +117,7 @@ def _template_family(name: str) -> dict[str, Any]:
         "models": [*family.models],
         "tool_parser": family.tool_parser,
         "reasoning_parser": family.reasoning_parser,
-        "proven": family.summary,
+        "proven": family.proven,
         "stops": [*family.stops],
         "notes": family.notes,
     }

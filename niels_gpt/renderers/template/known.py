@@ -1,21 +1,13 @@
 """Families that are rendered through their own chat template: which parsers read them, and what is proven of them.
 
-No grammar is written for these models. Where their template's facts are proven, they are those that a grammar would
-give; `certificate` counts where. A build refuses to train a conversation that is not proven, and names the reason.
+No grammar is written for these models. Where the attribution of their template is proven, it is what a grammar would
+give; `proven` counts where. A build refuses to train a conversation that is not proven, and names the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-
-class Proven(NamedTuple):
-    """Of the probe conversations of one kind that a template renders: how many are proven, and how many are not."""
-
-    proven: int
-    partial: int = 0
+from dataclasses import dataclass
+from typing import Any, Final
 
 
 @dataclass(frozen=True)
@@ -27,7 +19,8 @@ class TemplateFamily:
         models: exact hub names, for which "auto" chooses the template with these parsers.
         tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; `None`: the format has none.
         template: the path of the judged template in the test assets; "": the tests have no copy of it.
-        certificate: kind of conversation -> what is proven: "texts", "reasoning", "tools" (declared), "calls".
+        proven: of the probe conversations that the template renders, those that are proven: with calls, else with
+            reasoning, else with tools declared, else texts. `tests/renderers/test_template_families.py` counts them.
         stops: what ends the model's turns; "": the opener of the next turn, or ordinary text.
         notes: limits of the template, in a sentence or two.
     """
@@ -37,7 +30,7 @@ class TemplateFamily:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     template: str = ""
-    certificate: Mapping[str, Proven] = field(default_factory=dict)
+    proven: str = "not judged: no copy of the template is at hand"
     stops: tuple[str, ...] = ()
     notes: str = ""
 
@@ -47,28 +40,11 @@ class TemplateFamily:
         parsers = {"tool_parser": self.tool_parser, "reasoning_parser": self.reasoning_parser}
         return {name: parser for name, parser in parsers.items() if parser is not None}
 
-    @property
-    def summary(self) -> str:
-        """The certificate as a phrase: `texts 34 of 34, calls 44 of 56`."""
-        if not self.template:
-            return "not judged: no copy of the template is at hand"
-        return ", ".join(
-            f"{kind} {one.proven} of {one.proven + one.partial}"
-            for kind, one in self.certificate.items()
-            if one.proven + one.partial
-        )
 
-
-def _certificate(texts: Proven, reasoning: Proven, tools: Proven, calls: Proven) -> dict[str, Proven]:
-    return {"texts": texts, "reasoning": reasoning, "tools": tools, "calls": calls}
-
-
-_ALL = _certificate(Proven(34), Proven(8), Proven(34), Proven(56))
-
-# Counts of all families here: `python -m pytest tests/renderers/test_template_families.py -k certificates` compares.
-_PHI_3 = _certificate(Proven(30), Proven(8), Proven(30), Proven(56))
-_PHI = "The template writes no tools, no calls and no results."
-_OLMO = (
+_ALL: Final = "texts 34 of 34, reasoning 8 of 8, tools 34 of 34, calls 56 of 56"
+_PHI_3: Final = "texts 30 of 30, reasoning 8 of 8, tools 30 of 30, calls 56 of 56"
+_PHI: Final = "The template writes no tools, no calls and no results."
+_OLMO: Final = (
     "The last answer of a conversation ends in <|endoftext|>, those before it in <|im_end|>. Arguments as JSON text "
     "make it fail; pass objects."
 )
@@ -80,7 +56,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="gemma-4",
         reasoning_parser="gemma-4",
         template="templates_wild/gemma4fix--google-chat_template",
-        certificate=_certificate(Proven(37), Proven(8), Proven(34), Proven(44, 12)),
+        proven="texts 34 of 34, reasoning 8 of 8, tools 34 of 34, calls 44 of 56",
         stops=("<turn|>", "<|tool_response>"),
         notes="Texts only. A text beside a call is written after the call's result, so such turns are not proven. "
         "With enable_thinking=true the model reasons.",
@@ -91,7 +67,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="command-a",
         reasoning_parser="command-a",
         template="templates_wild/axolotl--command_a_tool_use",
-        certificate=_ALL,
+        proven=_ALL,
         stops=("<|END_OF_TURN_TOKEN|>",),
         notes="The repositories hold several templates; the one for tools was judged. It reads reasoning before calls "
         "from tool_plan.",
@@ -102,7 +78,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="hunyuan",
         reasoning_parser="think",
         template="templates_wild/vllm--tool_chat_template_hunyuan_a13b",
-        certificate=_certificate(Proven(28), Proven(8), Proven(27, 3), Proven(56)),
+        proven="texts 28 of 28, reasoning 8 of 8, tools 27 of 30, calls 56 of 56",
         stops=("<|eos|>", ""),
         notes="The template with which vLLM serves it was judged. With tools it writes the date: give --date.",
     ),
@@ -112,9 +88,9 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="seed-oss",
         reasoning_parser="seed-oss",
         template="templates_wild/ik--ByteDance-Seed-OSS",
-        certificate=_certificate(Proven(28, 2), Proven(8), Proven(28, 2), Proven(48)),
+        proven="texts 28 of 30, reasoning 8 of 8, tools 28 of 30, calls 48 of 48",
         stops=("<seed:eos>", ""),
-        notes="An empty answer has no end, and is not proven.",
+        notes="An empty answer has no end: give --renderer-option final_stop='<seed:eos>'.",
     ),
     "ernie-4.5": TemplateFamily(
         "ERNIE 4.5",
@@ -129,10 +105,11 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="apertus",
         reasoning_parser="apertus",
         template="templates_wild/ik--Apertus-8B-Instruct",
-        certificate=_certificate(Proven(4, 23), Proven(0, 8), Proven(4, 21), Proven(8, 48)),
+        proven="texts 4 of 25, reasoning 0 of 8, tools 4 of 25, calls 8 of 56",
         stops=("", "<|tools_suffix|>", "<|assistant_end|>"),
-        notes="The template ends an answer when it writes the next turn. The last answer of a conversation has no "
-        "stop, so most conversations are not proven. The template writes the date: give --date.",
+        notes="The template ends an answer when it writes the next turn, so the last answer has no stop: give "
+        "--renderer-option final_stop='<|assistant_end|>', with which all but 4 probes are proven. It writes the "
+        "date: give --date.",
     ),
     "lfm2": TemplateFamily(
         "LFM2",
@@ -145,7 +122,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         ),
         tool_parser="lfm2",
         template="templates/trl-lfm2",
-        certificate=_ALL,
+        proven=_ALL,
         stops=("<|im_end|>",),
         notes="The template writes no tool_calls: put calls into the content, as <|tool_call_start|>[f(a='b')]"
         "<|tool_call_end|>. Builds count what is dropped.",
@@ -156,7 +133,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="hermes",
         reasoning_parser="think",
         template="templates_wild/axolotl--exaone4",
-        certificate=_certificate(Proven(36), Proven(8), Proven(34), Proven(56)),
+        proven=_ALL,
         stops=("[|endofturn|]",),
         notes="Reasoning is written in the last answer alone, and only with skip_think=false.",
     ),
@@ -165,7 +142,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "meta-llama/Llama-4-Maverick-17B-128E-Instruct"),
         tool_parser="llama-4",
         template="templates_wild/axolotl--llama4",
-        certificate=_certificate(Proven(34), Proven(8), Proven(32, 2), Proven(56)),
+        proven="texts 34 of 34, reasoning 8 of 8, tools 32 of 34, calls 56 of 56",
         stops=("<|eot|>",),
         notes="Texts only. Beside calls the text, be it empty, is between <|python_start|> and <|python_end|>. "
         "Arguments as JSON text are written as a JSON string; pass objects.",
@@ -202,7 +179,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         tool_parser="hermes",
         reasoning_parser="think",
         template="templates_wild/ik--HuggingFaceTB-SmolLM3-3B",
-        certificate=_certificate(Proven(36), Proven(8), Proven(34), Proven(56)),
+        proven=_ALL,
         stops=("<|im_end|>",),
         notes="The template writes no tool_calls and no reasoning_content: put both into the content, as <think> and "
         "<tool_call> blocks. Tools are its variable xml_tools, and a late system message is left out. It writes the "
@@ -211,14 +188,14 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "phi-3": TemplateFamily(
         "Phi-3",
         template="templates/trl-phi3",
-        certificate=_PHI_3,
+        proven=_PHI_3,
         stops=("<|end|>",),
         notes=_PHI,
     ),
     "phi-3.5": TemplateFamily(
         "Phi-3.5",
         template="templates/trl-phi3_5",
-        certificate=_PHI_3,
+        proven=_PHI_3,
         stops=("<|end|>",),
         notes=_PHI,
     ),
