@@ -211,6 +211,7 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
 
 
 NO_TRAINED_STOP: Final = "no_trained_stop"
+BY_ORACLE: Final = "attributed_by_oracle"
 CHANGE_MESSAGES: Final = {
     NO_TRAINED_STOP: "none of the tokens at which serving stops is trained in their answers, so the model does not "
     "learn to stop there. GLM's families train them with --renderer-option sampled_openers=true --renderer-option "
@@ -222,6 +223,8 @@ CHANGE_MESSAGES: Final = {
     "columns exchanged? The ranks (chosen and rejected) count",
     "arrow_nulls_dropped": "nulls that Arrow invented were dropped from tool calls or tools",
     "partial_attribution": "the attribution of tokens is only partial (allow_partial): masks may train scaffold",
+    BY_ORACLE: "attributed each by itself, because what is remembered of the template does not fit them: as certain, "
+    "but slower",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import NO_TRAINED_STOP, NOT_WRITTEN, check_ids
+from niels_gpt.builds.build import BY_ORACLE, NO_TRAINED_STOP, NOT_WRITTEN, check_ids
 from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows
 from niels_gpt.builds.images import ImageFile, ImageFolder, PlacedImage, has_images
 from niels_gpt.builds.rows import as_conversation, batches, characters
@@ -202,8 +202,8 @@ class RendererEncoder:
             return None
         check_ids(rendered.ids, self.vocab_size)
         # Counted only now: a batch that is given up above is counted row by row.
-        for chat, attribution, fields in zip(chats, rendered.attribution, lost, strict=True):
-            rejections.changed.update(changes_of(chat, attribution, fields))
+        for chat, attributed, fields in zip(chats, attributed_of(rendered), lost, strict=True):
+            rejections.changed.update(changes_of(chat, [attributed], fields))
         images = None if self.images is None else [()] * len(chats)
         return EncodedBatch(chats, rendered.ids, rendered.lengths, weights, images=images)
 
@@ -239,7 +239,8 @@ class RendererEncoder:
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
-        rejections.changed.update(changes_of(chat, attribution, lost))
+        route = getattr(rendered, "attribution_route", "")
+        rejections.changed.update(changes_of(chat, [(attribution, route)], lost))
         return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
 
     def _weights(
@@ -259,12 +260,24 @@ class RendererEncoder:
         return weights
 
 
-def changes_of(chat: Conversation, attribution: str, unsupported: Sequence[UnsupportedField]) -> list[str]:
-    """The codes of everything that was changed or left out in a conversation, each once; for `Rejections.changed`."""
-    if not (chat.changed or unsupported) and attribution == "full":
-        return []
+def changes_of(
+    chat: Conversation, attributed: Sequence[tuple[str, str]], unsupported: Sequence[UnsupportedField]
+) -> list[str]:
+    """The codes of what is to be said of a conversation, each once; for `Rejections.changed`.
+
+    Args:
+        attributed: the attribution of its renderings, and how each was found (`Notes.route`).
+    """
     fields = dict.fromkeys(f"{name}{NOT_WRITTEN}" for name, _ in unsupported)
-    return [*chat.changed, *fields, *(["partial_attribution"] if attribution != "full" else [])]
+    is_partial = any(attribution != "full" for attribution, _ in attributed)
+    by_oracle = any(route == "oracle" for _, route in attributed)
+    return [*chat.changed, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
+
+
+def attributed_of(rendered: RenderedBatch) -> list[tuple[str, str]]:
+    """The attribution of each conversation, and how it was found."""
+    routes = [notes.route for notes in rendered.notes] or [""] * len(rendered)
+    return list(zip(rendered.attribution, routes, strict=True))
 
 
 def _conversation(

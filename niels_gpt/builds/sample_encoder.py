@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
 
 from niels_gpt.builds.build import check_ids
 from niels_gpt.builds.encoder_protocol import EncodedBatch
-from niels_gpt.builds.renderer_encoder import BatchRenderer, RendererEncoder, changes_of
+from niels_gpt.builds.renderer_encoder import BatchRenderer, RendererEncoder, attributed_of, changes_of
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
@@ -90,10 +90,10 @@ class SampleEncoder(RendererEncoder):
         except MessageError:
             return None
         # One iterator over all of `produced`, of which each conversation takes as many as it has turns.
-        attribution = iter(produced.attribution)
-        for chat, whole_one, chat_turns, fields in zip(chats, wholes.attribution, turns, lost, strict=True):
-            partial = [one for one in (whole_one, *(next(attribution) for _ in chat_turns)) if one != "full"]
-            rejections.changed.update(changes_of(chat, partial[0] if partial else "full", fields))
+        of_turns = iter(attributed_of(produced))
+        for chat, of_whole, chat_turns, fields in zip(chats, attributed_of(wholes), turns, lost, strict=True):
+            attributed = [of_whole, *islice(of_turns, len(chat_turns))]
+            rejections.changed.update(changes_of(chat, attributed, fields))
         return self._of_samples(chats, samples)
 
     def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
@@ -116,7 +116,8 @@ class SampleEncoder(RendererEncoder):
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
-        rejections.changed.update(changes_of(chat, attribution, lost))
+        attributed = [(one.attribution, getattr(one, "attribution_route", "")) for one in rendered]
+        rejections.changed.update(changes_of(chat, attributed, lost))
         return chat, samples
 
     def _samples(self, chat: Conversation, whole: TokenFacts, produced: Mapping[int, TokenFacts]) -> list[Sample]:

@@ -11,9 +11,11 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
+from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, UsageError
+from niels_gpt.progress import Progress
 from niels_gpt.renderers.base import build_training_sample, build_training_samples, build_trajectory_step
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
@@ -40,6 +42,16 @@ class OneByOne:
 
     def render(self, messages: Any, *, tools: Any = None) -> Any:
         return self._inner.render(messages, tools=tools)
+
+
+class Noted(Progress):
+    """A progress that keeps what is noted."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
@@ -109,6 +121,23 @@ def test_a_cache_refuses_them_too(tmp_path: Path) -> None:
         build_sft_cache([PLAIN], str(tmp_path / "c"), **given)
     build_sft_cache([PLAIN], str(tmp_path / "c"), **given, allow_partial=True)
     assert manifest_of(tmp_path / "c")["changed"] == {"partial_attribution": 1}
+
+
+@pytest.mark.parametrize("encoder_of", [RendererEncoder, SampleEncoder])
+@pytest.mark.parametrize("wrap", [lambda renderer: renderer, OneByOne], ids=["batches", "one by one"])
+def test_builds_count_conversations_that_are_attributed_by_the_oracle(
+    tmp_path: Path, encoder_of: Any, wrap: Any
+) -> None:
+    """A text with one of the letters that are put into texts has to be; other manifests do not name it."""
+    renderer = wrap(TemplateRenderer(folder_of("qwen3"), template=CHATML))
+    lettered, notes = [user("a \ue001"), assistant("b")], list[str]()
+    assert [renderer.render(chat).attribution_route for chat in (PLAIN, lettered)] == ["gaps", "oracle"]
+    given: dict[str, Any] = {"encoder": encoder_of(renderer), "val_frac": 0, "progress": Noted(notes)}
+    build_episodes([PLAIN, lettered, PLAIN], tmp_path / "some", **given)
+    assert manifest_of(tmp_path / "some")["changed"] == {"attributed_by_oracle": 1}
+    assert any("1 rows: attributed each by itself" in note for note in notes)
+    build_episodes([PLAIN], tmp_path / "none", **given)
+    assert "changed" not in manifest_of(tmp_path / "none")
 
 
 # ---- fields that the format has no place for
