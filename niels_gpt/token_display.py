@@ -29,32 +29,35 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
 
-Kind = Literal["trained", "sampled", "context", "scaffold", "padding"]
-KINDS: tuple[Kind, ...] = ("trained", "sampled", "context", "scaffold", "padding")
-TRAINED, SAMPLED, CONTEXT, SCAFFOLD, PADDING = range(5)  # of `KINDS`
+Colour = Literal["trained", "sampled", "context", "label", "scaffold", "padding"]
+COLOURS: tuple[Colour, ...] = ("trained", "sampled", "context", "label", "scaffold", "padding")
+TRAINED, SAMPLED, CONTEXT, LABEL, SCAFFOLD, PADDING = range(6)  # of `COLOURS`
 
-STYLES: dict[Kind, str] = {  # in terminals, in rich's words; `ansi_code` needs no rich
+STYLES: dict[Colour, str] = {  # in terminals, in rich's words; `ansi_code` needs no rich
     "trained": "bold black on green",
     "sampled": "black on yellow",
     "context": "default",
+    "label": "cyan",
     "scaffold": "magenta",
     "padding": "bright_black",
 }
-NOTEBOOK_STYLES: dict[Kind, str] = {  # in notebooks, as CSS that can be read on light and on dark pages
+NOTEBOOK_STYLES: dict[Colour, str] = {  # in notebooks, as CSS that can be read on light and on dark pages
     "trained": "background: #2da44e40; border-bottom: 2px solid #2da44e;",
     "sampled": "background: #d4a72c40; border-bottom: 2px dotted #bf8700;",
     "context": "",
+    "label": "color: #1b7c83;",
     "scaffold": "color: #8a4fbf;",
     "padding": "opacity: .5;",
 }
-MEANINGS: dict[Kind, str] = {
+MEANINGS: dict[Colour, str] = {
     "trained": "trained: in the loss",
     "sampled": "sampled: the model's, not in the loss",
     "context": "context: not in the loss",
+    "label": "label: the caller's, in the format's text",
     "scaffold": "scaffold: the format's own",
     "padding": "padding",
 }
-_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")  # 30 to 37 in ANSI
+_NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")  # 30 to 37 in ANSI
 _VISIBLE = {" ": "·", "\n": "⏎", "\t": "⇥"}
 
 
@@ -73,7 +76,7 @@ def ansi_code(style: str) -> str:
             background = 10
         elif word != "default":
             bright = 60 if word.startswith("bright_") else 0
-            codes.append(30 + _COLOURS.index(word.removeprefix("bright_")) + bright + background)
+            codes.append(30 + _NAMES.index(word.removeprefix("bright_")) + bright + background)
     return ";".join(map(str, codes))
 
 
@@ -148,7 +151,7 @@ class TokenRow:
 
     Attributes:
         ids: integers of shape (tokens,), without padding.
-        kinds: places in `KINDS`, of shape (tokens,).
+        kinds: places in `COLOURS`, of shape (tokens,).
         facts: what the tooltip of the token at a place says, after its place and id.
         heading: a line above the tokens; empty for none.
         text_starts: the places, other than 0, at which another text of a packed row begins.
@@ -268,7 +271,7 @@ def notebook_html(head: str, rows: Sequence[TokenRow], spelling: Spelling | None
             if number:
                 parts.append(f'<div class="ng-head">text {number + 1}</div>')
             spans = [
-                span(text_of(int(row.ids[at])), KINDS[row.kinds[at]], f"{at}: id {int(row.ids[at])}, {row.facts(at)}")
+                span(text_of(int(row.ids[at])), COLOURS[row.kinds[at]], f"{at}: id {int(row.ids[at])}, {row.facts(at)}")
                 for at in range(part.start, part.stop)
             ]
             parts.append(f'<div class="ng-tokens">{"".join(spans)}</div>')
@@ -279,7 +282,7 @@ def notebook_html(head: str, rows: Sequence[TokenRow], spelling: Spelling | None
     return "".join(parts)
 
 
-def span(text: str, kind: Kind, tip: str) -> str:
+def span(text: str, kind: Colour, tip: str) -> str:
     """One token as HTML; `tip` appears when the pointer is over it."""
     lines = "⏎\n".join(escape("".join(map(printable, line))) for line in text.split("\n"))
     return f'<span class="ng-{kind}" title="{escape(tip)}">{lines}</span>'
@@ -306,10 +309,10 @@ def _first(rows: Sequence[TokenRow], most: int | None) -> tuple[list[TokenRow], 
     return shown, total - sum(len(row.ids) for row in shown)
 
 
-def _kinds_of(rows: Sequence[TokenRow]) -> list[Kind]:
-    """The kinds that occur in the rows, in the order of `KINDS`, for the legend."""
+def _kinds_of(rows: Sequence[TokenRow]) -> list[Colour]:
+    """The kinds that occur in the rows, in the order of `COLOURS`, for the legend."""
     found = {place for row in rows for place in np.unique(row.kinds).tolist()}
-    return [kind for place, kind in enumerate(KINDS) if place in found]
+    return [kind for place, kind in enumerate(COLOURS) if place in found]
 
 
 def _cached(spelling: Spelling | None) -> Spelling:
@@ -317,7 +320,7 @@ def _cached(spelling: Spelling | None) -> Spelling:
     return cache(raw_spelling(spelling) if spelling else (lambda token: f"{token} "))
 
 
-def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Kind]]:
+def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Colour]]:
     """Neighbouring tokens of one kind, joined.
 
     ::
@@ -327,11 +330,11 @@ def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Kind]]:
     start = 0
     for at in range(1, len(kinds) + 1):
         if at == len(kinds) or kinds[at] != kinds[start]:
-            yield whole("".join(texts[start:at])), KINDS[kinds[start]]
+            yield whole("".join(texts[start:at])), COLOURS[kinds[start]]
             start = at
 
 
-def _coloured(text: str, kind: Kind) -> str:
+def _coloured(text: str, kind: Colour) -> str:
     """Text in the colour of its kind; a colour ends before a line does, or terminals paint the rest of the line."""
     lines = ["".join(map(printable, line)) for line in text.split("\n")]
     code = _ANSI[kind]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
-from niels_gpt.token_display import Kind, span
+from niels_gpt.token_display import Colour, span
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
@@ -59,7 +59,7 @@ class Evidence:
         tokens = []
         for at, token in enumerate(self.window):
             # The same kinds, and so the same colours, as in the terminal (`show._window`).
-            kind: Kind = "trained" if token.trained else "scaffold" if token.role is None else "context"
+            kind: Colour = "trained" if token.trained else "scaffold" if token.role is None else "context"
             facts = [f"id {token.id}", *([] if token.role is None else [token.role])]
             if token.trained is not None:
                 facts.append("trained" if token.trained else "not trained")

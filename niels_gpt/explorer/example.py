@@ -17,16 +17,18 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.family import Family
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights, loss_weights
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.token_display import (
+    COLOURS,
     CONTEXT,
-    KINDS,
+    LABEL,
     SAMPLED,
     SCAFFOLD,
     TRAINED,
-    Kind,
+    Colour,
     TokenSpelling,
     raw_spelling,
     whole,
@@ -53,7 +55,7 @@ class TokenView(NamedTuple):
     position: int
     id: int
     text: str
-    kind: Kind
+    kind: Colour
     target: int
     target_text: str
     target_trained: bool
@@ -73,7 +75,7 @@ class TokenColumns(Sequence[TokenView]):
 
     Attributes:
         ids, targets: integers of shape (tokens,).
-        kinds: the index of each token's kind in `KINDS`.
+        kinds: the index of each token's kind in `COLOURS`.
         target_trained: bool of shape (tokens,).
         spelling: the text of an id; called once per distinct id.
         no_target: the last token predicts nothing, so its target has no text.
@@ -135,7 +137,7 @@ class TokenColumns(Sequence[TokenView]):
             range(start, stop),
             ids,
             [text(token) for token in ids],
-            [KINDS[kind] for kind in self.kinds[here].tolist()],
+            [COLOURS[kind] for kind in self.kinds[here].tolist()],
             targets,
             target_texts,
             self.target_trained[here].tolist(),
@@ -179,10 +181,11 @@ def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: Lo
         loss_weights(rendered, chat.messages, on or LossOn(), allow_partial=True)  # its error names no batch
         raise
     ids, sampled, body = made.ids, made.sampled, made.is_content
+    conditions = [trained, sampled, body, made.kinds == Kind.LABEL]
     tokens = TokenColumns(
         ids=ids,
         targets=np.append(ids[1:], 0),
-        kinds=np.select([trained, sampled, body], [TRAINED, SAMPLED, CONTEXT], SCAFFOLD).astype(np.uint8),
+        kinds=np.select(conditions, [TRAINED, SAMPLED, CONTEXT, LABEL], SCAFFOLD).astype(np.uint8),
         target_trained=np.append(trained[1:], False),
         spelling=TokenSpelling(renderer.encoder.token_bytes),
         no_target=True,

@@ -18,7 +18,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
-from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable, visible, whole
+from niels_gpt.token_display import MEANINGS, STYLES, Colour, printable, visible, whole
 
 PADDING_ROWS = 2  # of the table; more padding is only counted
 _WIDEST = 24  # columns for a token's text; the row of a longer text is wider
@@ -60,7 +60,7 @@ def print_view(view: ExampleView) -> None:
     print("\n  ]\n}")
 
 
-def legend(kinds: Iterable[Kind]) -> Text:
+def legend(kinds: Iterable[Colour]) -> Text:
     """The legend of these kinds of tokens."""
     found = set(kinds)
     return Text("  ").join(Text(f" {MEANINGS[kind]} ", style=style) for kind, style in STYLES.items() if kind in found)
@@ -179,7 +179,7 @@ class Table:
             return f"{segment - 1} {role}" if role else ""
         return str(segment or "")
 
-    def _token_cells(self, text: str, kind: Kind) -> str:
+    def _token_cells(self, text: str, kind: Colour) -> str:
         style = STYLES[kind]
         return self._cell(visible(text), style, self._text) + self._cell(kind, style, 8)
 

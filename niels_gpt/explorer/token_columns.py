@@ -22,8 +22,7 @@ from niels_gpt.messages import Message, weight_of
 from niels_gpt.renderers.kinds import CONTENT, MODEL_KINDS, Kind
 from niels_gpt.renderers.kinds import SAMPLED as OF_MODEL
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.token_display import Kind as Shown
-from niels_gpt.token_display import whole
+from niels_gpt.token_display import Colour, whole
 
 Bools = npt.NDArray[np.bool_]
 
@@ -268,7 +267,7 @@ def with_last_target(view: ExampleView) -> Sequence[TokenView]:
     if view.n_tokens <= len(tokens) or not tokens:
         return tokens
     last = tokens[-1]
-    kind: Shown = "trained" if last.target_trained else "context"
+    kind: Colour = "trained" if last.target_trained else "context"
     return [*tokens, TokenView(len(tokens), last.target, last.target_text, kind, 0, "", False, last.segment)]
 
 

@@ -5,7 +5,8 @@
     registry.py       which renderer for which model: `create_renderer`;  known_models.py: names on the hub
     automatic.py      what "auto" means for a tokenizer
     options.py        options that all families have, and their checks;  configs.py: config classes in one place
-    types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
+    types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  kinds.py: what each token is
+    protocol.py       what every renderer can do: `Renderer`
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
     display.py        how a rendering is shown in a terminal and a notebook
 

@@ -43,6 +43,7 @@ from niels_gpt.renderers.masks import (
     loss_weights,
 )
 from niels_gpt.renderers.pool import RendererPool, is_multimodal
+from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
 from niels_gpt.renderers.registry import (
     MODEL_RENDERER_MAP,
     MULTIMODAL_MODELS,
@@ -50,7 +51,7 @@ from niels_gpt.renderers.registry import (
     create_renderer,
     create_renderer_pool,
 )
-from niels_gpt.renderers.types import MultimodalRenderer, Piece, RenderedBatch, RenderedTokens, Renderer
+from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS
 from niels_gpt.tokenizer.hub import load_hf_tokenizer as load_tokenizer
 

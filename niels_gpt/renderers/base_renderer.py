@@ -38,7 +38,8 @@ from niels_gpt.renderers.dialects.base import CallReader, Schemas, schemas_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.kinds import CONTROL, Piece
-from niels_gpt.renderers.types import RenderedBatch, RenderedTokens, Renderer
+from niels_gpt.renderers.protocol import Renderer
+from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # What `show` renders.

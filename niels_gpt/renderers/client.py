@@ -25,8 +25,9 @@ from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
+from niels_gpt.renderers.protocol import Renderer, supports_tools
 from niels_gpt.renderers.server_answers import Completed, ServerError, StreamedCompletion, completed, excerpt
-from niels_gpt.renderers.types import RenderedTokens, Renderer, supports_tools
+from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import token_id_list
 
 if TYPE_CHECKING:

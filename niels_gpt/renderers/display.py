@@ -1,10 +1,11 @@
 """How a rendering is shown: one line (`repr`), coloured text in a terminal, coloured tokens in a notebook.
 
-A token has one of four kinds, by its facts and its loss weight, in this order:
+A token has one of five colours, by its kind (`kinds.py`) and its loss weight, in this order:
 
     trained    weight > 0: the token is in the loss
     sampled    the model itself would emit it, but it is not in the loss
     context    the content of a message that the model only reads
+    label      a name, an id or a schema of the caller's inside the template's text
     scaffold   what the chat template writes around contents
 """
 
@@ -18,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt import token_display
-from niels_gpt.token_display import CONTEXT, SAMPLED, SCAFFOLD, TRAINED, TokenRow
+from niels_gpt.renderers import kinds
+from niels_gpt.renderers.kinds import Kind
+from niels_gpt.token_display import CONTEXT, LABEL, SAMPLED, SCAFFOLD, TRAINED, TokenRow
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,7 @@ class TokenColumns:
     Attributes:
         ids: int32.
         message_indices: int32, -1 for no message.
-        sampled: bool.
-        is_content: bool.
+        kinds: int64, the `Kind` of each.
         weights: float32, the weight in the loss; `None` where the messages are not available, which decide it.
         roles: the role of each message.
         spelling: the text of one id; `None` where no tokenizer is available, then ids are shown.
@@ -37,30 +39,33 @@ class TokenColumns:
 
     ids: npt.NDArray[np.integer[Any]]
     message_indices: npt.NDArray[np.integer[Any]]
-    sampled: npt.NDArray[np.bool_]
-    is_content: npt.NDArray[np.bool_]
+    kinds: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32] | None
     roles: Sequence[str]
     spelling: Callable[[int], str] | None
 
-    def kinds(self) -> npt.NDArray[np.intp]:
-        """Places in `KINDS`, one per token."""
+    @property
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """Whether the model itself would emit it."""
+        return (self.kinds & kinds.SAMPLED) != 0
+
+    def colours(self) -> npt.NDArray[np.intp]:
+        """Places in `COLOURS` of `token_display`, one per token."""
         trained = np.zeros(len(self.ids), np.bool_) if self.weights is None else self.weights > 0
-        # `np.select` takes the first condition that holds, so the order is that of the kinds above.
-        facts = [trained, self.sampled, self.is_content]
-        return np.select(facts, [TRAINED, SAMPLED, CONTEXT], SCAFFOLD)
+        # `np.select` takes the first condition that holds, so the order is that of the colours above.
+        conditions = [trained, self.sampled, (self.kinds & kinds.CONTENT) != 0, self.kinds == Kind.LABEL]
+        return np.select(conditions, [TRAINED, SAMPLED, CONTEXT, LABEL], SCAFFOLD)
 
     def facts(self, at: int) -> str:
-        """The message, facts and weight of the token at a place, for its tooltip."""
+        """The message, kind and weight of the token at a place, for its tooltip."""
         message = int(self.message_indices[at])
         owner = f"message {message} ({self.roles[message]})" if 0 <= message < len(self.roles) else "no message"
-        facts = [name for name, fact in (("sampled", self.sampled[at]), ("content", self.is_content[at])) if fact]
         weight = [] if self.weights is None else [f"loss weight {float(self.weights[at]):g}"]
-        return ", ".join([owner, *facts, *weight])
+        return ", ".join([owner, Kind(self.kinds[at]).name.lower(), *weight])
 
     def row(self) -> TokenRow:
         """The tokens as they are shown."""
-        return TokenRow(self.ids, self.kinds(), self.facts)
+        return TokenRow(self.ids, self.colours(), self.facts)
 
 
 def summary(columns: TokenColumns, attribution: str) -> str:

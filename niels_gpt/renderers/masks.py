@@ -17,7 +17,8 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise, weight_of
 from niels_gpt.renderers.kinds import KIND_BITS, SAMPLED, Kind, kinds_of
 from niels_gpt.renderers.loss import LossOn, Weights, check_full, weight_at
-from niels_gpt.renderers.types import RenderedBatch, RenderedTokens, Renderer
+from niels_gpt.renderers.protocol import Renderer
+from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 
 
 def loss_weights(

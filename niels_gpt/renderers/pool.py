@@ -14,7 +14,8 @@ from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.masks import Renders, as_produced
-from niels_gpt.renderers.types import MultimodalRenderer, RenderedTokens, Renderer, supports_tools
+from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, supports_tools
+from niels_gpt.renderers.types import RenderedTokens
 
 
 class RendererPool:

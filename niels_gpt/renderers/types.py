@@ -1,10 +1,10 @@
-"""The values that renderers return, and the protocol that every renderer follows.
+"""The values that renderers return.
 
 ::
 
-    RenderedTokens    one conversation: ids, the message and kind of every token   Renderer.render
+    RenderedTokens    one conversation: ids, the message and kind of every token   render
     RenderedBatch     many conversations, as flat arrays                           render_many
-    ParsedResponse    a completion: content, reasoning, tool calls                 Renderer.parse_response
+    ParsedResponse    a completion: content, reasoning, tool calls                 parse_response
     MultiModalData    the images of a conversation, with their tokens
 
 What the model would emit and what is content follows from a token's kind (`kinds.py`).
@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, terminal_text
 from niels_gpt.renderers.images.processors import MultiModalData
-from niels_gpt.renderers.kinds import CONTENT, KIND_BITS, SAMPLED
+from niels_gpt.renderers.kinds import CONTENT, KIND_BITS, SAMPLED, kinds_of
 from niels_gpt.renderers.kinds import Piece as Piece
 from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
 from niels_gpt.renderers.notes import NO_NOTES, Notes, Unwritten
@@ -222,7 +221,6 @@ class RenderedTokens:
     def _columns(self, weights: npt.NDArray[np.float32] | None = None) -> TokenColumns:
         """The columns to show; default weights: those of `LossOn()`, where the messages are available."""
         n = len(self.token_ids)
-        sampled = self._fact(self.sampled_mask) if self.message_indices else np.zeros(n, np.bool_)
         if weights is None:
             # `repr` must not raise: without messages, or with weights that are invalid, nothing is shown as trained.
             with suppress(UsageError, MessageError):
@@ -231,8 +229,7 @@ class RenderedTokens:
         return TokenColumns(
             ids=as_array(self.token_ids, np.int64),
             message_indices=as_array(self.message_indices or [-1] * n, np.int64),
-            sampled=sampled,
-            is_content=self._fact(self.is_content) if self.message_indices else np.zeros(n, np.bool_),
+            kinds=kinds_of(self),
             weights=weights,
             roles=self.message_roles,
             spelling=None if token_bytes is None else TokenSpelling(token_bytes),
@@ -435,77 +432,3 @@ _LAZY_FIELDS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
     "is_content": lambda arrays: (arrays["_facts"] & CONTENT != 0).repeat(arrays["_counts"]).tolist(),
     "message_tool_names": lambda arrays: extract_message_tool_names(arrays["_messages"]),
 }
-
-
-@runtime_checkable
-class Renderer(Protocol):
-    """Messages to tokens and back, for one model family.
-
-    `tools` are what the turn offers, in the shape of the OpenAI chat format.
-    """
-
-    def render(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> RenderedTokens:
-        """Ids with attribution.
-
-        Raises:
-            MessageError: naming message and field.
-        """
-
-    def render_ids(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
-    ) -> list[int]:
-        """The ids without their facts."""
-
-    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
-        """A completion as content, reasoning and tool calls. It never raises, whatever the model wrote.
-
-        With `tools`, values without quotes take the types of their schemas.
-        """
-
-    def get_stop_token_ids(self) -> list[int]:
-        """The ids at which sampling stops; the first is the one that ends an answer."""
-
-    def bridge_to_next_turn(
-        self,
-        previous_prompt_ids: Sequence[int],
-        previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
-        *,
-        tools: Any = None,
-    ) -> RenderedTokens | None:
-        """The next prompt: the previous ids, unchanged, then the new messages and the generation prompt.
-
-        The previous ids belong to no message and both of their masks are False; after them, indices count the new
-        messages.
-
-        Returns:
-            `None` where the format does not allow it, and for an empty prompt or no new messages: the caller then
-            renders the whole conversation again.
-        """
-
-
-def supports_tools(renderer: object) -> bool:
-    """Whether the renderer reads tool calls from completions; true without the attribute, as in `renderers`."""
-    return bool(getattr(renderer, "supports_tools", True))
-
-
-@runtime_checkable
-class MultimodalRenderer(Renderer, Protocol):
-    """A renderer that takes images."""
-
-    @property
-    def mm_token_type_id_map(self) -> Mapping[int, int]:
-        """Placeholder id -> 1 for images, 2 for videos."""
-
-    def bridge_to_next_turn(
-        self,
-        previous_prompt_ids: Sequence[int],
-        previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
-        *,
-        tools: Any = None,
-        previous_multi_modal_data: MultiModalData | None = None,
-    ) -> RenderedTokens | None:
-        """See `Renderer`; the result also holds the images of the previous turns."""

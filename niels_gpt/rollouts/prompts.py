@@ -24,7 +24,7 @@ from niels_gpt.episodes.settings import ranks
 from niels_gpt.errors import DataError, MessageError, UsageError, shown
 from niels_gpt.messages import Message
 from niels_gpt.ranges import BATCH_SIZE, MAX_LENGTH, ROW
-from niels_gpt.renderers.types import Renderer
+from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of, read_prompts

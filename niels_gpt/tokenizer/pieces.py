@@ -26,7 +26,7 @@ Batches = Sequence[tuple[Sequence[str], Sequence[bool]]]  # for each string its 
 NO_POSITIONS: Positions = np.zeros(0, np.int64)
 NO_IDS: Ids = np.zeros(0, np.int32)
 
-# The bit of a piece's fact that means: control tokens are recognised in this text (also in `renderers/types.py`).
+# The bit of a piece's fact that means: control tokens are recognised in this text (`CONTROL` in `renderers/kinds.py`).
 SCAFFOLD = 4
 
 _CACHED_BYTES = 1024  # longer scaffold, such as tool schemas, seldom occurs twice

@@ -14,7 +14,7 @@ from rich.console import Console
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
 from niels_gpt.explorer.terminal_view import print_view, show_view
 from niels_gpt.samples import chats_file
-from niels_gpt.token_display import CONTEXT, KINDS, PADDING, TRAINED, TokenSpelling
+from niels_gpt.token_display import COLOURS, CONTEXT, PADDING, TRAINED, TokenSpelling
 from tests.conftest import run_cli
 
 WORDS = ["", " one", "two\n", "日本", " ", "\x1b[2J"]
@@ -44,7 +44,7 @@ def test_columns_are_the_tokens() -> None:
     tokens = columns(20_000)
     assert list(tokens)[9_000:9_003] == tokens[9_000:9_003] == [tokens[at] for at in range(9_000, 9_003)]
     expected = TokenView(
-        9_001, 1, " one", KINDS[int(tokens.kinds[9_001])], 2, "two\n", bool(tokens.target_trained[9_001])
+        9_001, 1, " one", COLOURS[int(tokens.kinds[9_001])], 2, "two\n", bool(tokens.target_trained[9_001])
     )
     assert tokens[9_001] == expected
     assert (tokens[-1].target_text, len(tokens)) == ("", 20_000)

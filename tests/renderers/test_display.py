@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights
+from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.types import IGNORED
-from tests.renderers.small import PRESETS, assistant, conversation, family, user
+from tests.renderers.small import PRESETS, assistant, call, conversation, family, result, user
 
 CHAT = [user("a <b>\x1b[31m"), assistant("one\ntwo"), user("more"), assistant("three", train=False)]
 
@@ -89,9 +90,18 @@ def test_a_notebook_gets_every_token_with_its_id_and_facts() -> None:
     text = "".join(html.unescape(span[4]) for span in spans).replace("⏎\n", "\n")
     assert "a <b>\\u001b[31m" in text
     assert "<b>" not in page
-    assert all(
-        "message 1 (assistant), sampled, content, loss weight 1" in span[3] for span in spans if span[0] == "trained"
-    )
+    told = {span[3] for span in spans if span[0] == "trained"}
+    owned = zip(rendered.kinds, rendered.message_indices, strict=True)
+    kinds = {Kind(kind).name.lower() for kind, owner in owned if owner == 1 and kind & SAMPLED}
+    assert told == {f"message 1 (assistant), {kind}, loss weight 1" for kind in kinds}
+    assert {"reply", "stop"} <= kinds
+
+
+def test_labels_have_a_colour_of_their_own() -> None:
+    chat = [user("hello"), assistant("", tool_calls=[call("fox")]), result("fox")]
+    page = family("kimi-k2").render(chat)._repr_html_()
+    labels = re.findall(r'<span class="ng-label" title="[^"]*, label, [^"]*">([^<]*)</span>', page)
+    assert "".join(labels).endswith(".fox:0")
 
 
 def test_a_rendering_without_a_tokenizer_shows_ids() -> None:
