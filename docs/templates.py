@@ -11,7 +11,8 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS
 from tests.renderers.every_template import SOURCES, controls, source_of
+from tests.renderers.frozen_chats import Chat, other_chats
 from tests.renderers.tiny_families import Tokens, byte_level
 
 PAGE: Final = Path(__file__).parent / "templates.md"
@@ -65,19 +67,28 @@ niels-gpt doctor template ~/models/mine
 
 | column | meaning |
 |---|---|
-| certified | probe conversations that one run of the template attributes; the proof by substitution agrees |
-| proven | those that the proof attributes itself, by several runs, because one run is not enough |
+| proven | probe conversations that are attributed as the proof says, from end to end |
 | partial | those of which something is not proven: `rendered.attribution` says what, and training refuses them |
 | refused | those that the template refuses |
-| with eos | how many are partial with eos as [`final_stop`](attribution.md#answers-without-a-stop) |
+| with stop | how many are partial with the [`final_stop`](attribution.md#answers-without-a-stop) that it proposes |
 | prompt | "prefix": every answer begins where the generation prompt ends; else on how many probes with answers |
 | stop | what ends sampled spans; "none" is an end in ordinary text, or in the opener of the next turn |
 | marks | whether `{{% generation %}}`, whose inside TRL trains, holds the stops of answers; empty without marks |
-| runs | renderings of the template for one conversation, on average over the probes |
-| time | of `emit` beside plain Jinja: 2.0 is twice as long; measured, so it varies by some tenths |
+| oracle | of the probes and of one more conversation of each kind, the share that is attributed each by itself |
+| time | of `emit` beside plain Jinja, of the probes: 2.0 is twice as long; measured, so it varies by some tenths |
 
 [Attribution](attribution.md) says what "full" promises and what it does not. This page is written by
 `python -m docs.templates`.
+"""
+ORACLE: Final = """\
+## Attributed each by itself
+
+Most conversations take two or three renderings of the template: what was proven once of a kind of conversation is
+remembered. Where that does not fit, the proof is made of the conversation itself (`rendered.attribution_route` is
+"oracle"), which takes two renderings per message. More than one conversation in a hundred takes it of these templates,
+most of all those that no stand-in text fits:
+
+{names}
 """
 
 
@@ -117,8 +128,8 @@ def encoder_with(stops: tuple[str, ...]) -> Any:
     return open_encoder(folder)
 
 
-def renderer_of(name: str, *, closed: bool = False) -> TemplateRenderer:
-    """The renderer of a template of the assets; `closed`: eos is written after answers without a stop."""
+def renderer_of(name: str) -> TemplateRenderer:
+    """The renderer of a template of the assets."""
     stops = stops_of(name)
     return TemplateRenderer(
         encoder_with(stops),
@@ -126,7 +137,6 @@ def renderer_of(name: str, *, closed: bool = False) -> TemplateRenderer:
         clock=lambda form: "2026-01-01",
         bos_token="<s>",
         eos_token=stops[0],
-        final_stop=stops[0] if closed else "",
     )
 
 
@@ -137,24 +147,27 @@ def row(name: str, *, timed: bool = True) -> list[str]:
     return [
         f"`{name.rpartition('/')[2]}`",
         *(str(report.counts[status] or "") for status in STATUSES),
-        str(partial_with_eos(name, report) or ""),
+        str(partial_with_stop(name, report) or ""),
         main_reason(report),
         prompt(report),
         stops(report),
         marks(renderer, report),
-        *cost(renderer, report, timed=timed),
+        oracle(renderer, report),
+        time_beside_jinja(renderer, report) if timed else "",
     ]
 
 
-def partial_with_eos(name: str, report: TemplateReport) -> int:
-    """How many probes are partial with eos as `final_stop`; it changes none that are not partial without it."""
-    return report_on(renderer_of(name, closed=True), name).counts["partial"] if report.counts["partial"] else 0
+def partial_with_stop(name: str, report: TemplateReport) -> int:
+    """How many probes are partial with the proposed `final_stop`; it changes none that are not partial without it."""
+    if not report.final_stop:
+        return report.counts["partial"]
+    return report_on(renderer_of(name).with_final_stop(report.final_stop), name).counts["partial"]
 
 
 def main_reason(report: TemplateReport) -> str:
-    """The most frequent reason for what is not certified, that of partial ones first."""
-    reasons = [*report.reasons("partial"), *report.reasons("proven"), *report.reasons("refused")]
-    return plain(reasons[0].text) if reasons else ""
+    """The most frequent reason for what is not proven, that of partial ones first."""
+    reasons = [*report.reasons("partial"), *report.reasons("refused")]
+    return plain(reasons[0]) if reasons else ""
 
 
 def plain(text: str) -> str:
@@ -167,9 +180,9 @@ def plain(text: str) -> str:
 
 def prompt(report: TemplateReport) -> str:
     """Whether answers begin where the generation prompt ends."""
-    answered = [result for result in report.results if result.verdict.rules]
-    same = sum(result.verdict.rules == {PREFIX} for result in answered)
-    return "" if not answered else "prefix" if same == len(answered) else f"{same} of {len(answered)}"
+    rules = [{span.rule for span in result.spans} for result in report.results if result.spans]
+    same = sum(found == {PREFIX} for found in rules)
+    return "" if not rules else "prefix" if same == len(rules) else f"{same} of {len(rules)}"
 
 
 def stops(report: TemplateReport) -> str:
@@ -186,12 +199,11 @@ def marks(renderer: TemplateRenderer, report: TemplateReport) -> str:
     compiled, stops = _compile_jinja_template(renderer.source), renderer.get_stop_token_ids()
     spellings = tuple(text for text, token in renderer.encoder.control_ids.items() if token in stops)
     found: Counter[bool] = Counter()
-    for result in report.results:
-        if result.status in ("certified", "proven"):
-            variables = {**_variables(result.probe), **renderer.encoder.special_tokens, "bos_token": "<s>"}
-            messages, tools = variables.pop("messages"), variables.pop("tools")
-            text, spans = _render_with_assistant_indices(compiled, messages, tools, None, False, **variables)
-            found.update(text[start:stop].rstrip().endswith(spellings) for start, stop in spans)
+    for result in report.of("proven"):
+        variables = {**_variables(result.probe), **renderer.encoder.special_tokens, "bos_token": "<s>"}
+        messages, tools = variables.pop("messages"), variables.pop("tools")
+        text, spans = _render_with_assistant_indices(compiled, messages, tools, None, False, **variables)
+        found.update(text[start:stop].rstrip().endswith(spellings) for start, stop in spans)
     return {(True,): "with stop", (False,): "without stop", (): ""}.get(
         tuple(found), f"{found[True]} of {found.total()} with stop"
     )
@@ -201,26 +213,26 @@ def _variables(probe: Probe) -> dict[str, Any]:
     return {"messages": list(probe.messages), "tools": probe.tools and list(probe.tools)}
 
 
-def cost(renderer: TemplateRenderer, report: TemplateReport, *, timed: bool) -> Iterator[str]:
-    """Renderings for a conversation, and the time beside a plain rendering; nothing for what is always refused."""
+@cache
+def other_conversations() -> list[Chat]:
+    """One of each kind of the probes, and of longer ones, with other texts."""
+    return [chat for chat in other_chats() if chat.name.endswith("#1")]
+
+
+def oracle(renderer: TemplateRenderer, report: TemplateReport) -> str:
+    """The share of conversations that are attributed each by itself, in percent; "" for none."""
+    routes = [result.route for result in report.results if result.route]
+    for chat in other_conversations():
+        with suppress(MessageError, TemplateError):
+            routes.append(renderer.emit(chat.messages, tools=chat.tools).notes.route)
+    share = routes.count("oracle") / max(len(routes), 1)
+    return f"{share:.1%}" if share else ""
+
+
+def time_beside_jinja(renderer: TemplateRenderer, report: TemplateReport) -> str:
+    """The time of `emit` beside that of a plain rendering; "" for what is always refused."""
     rendered = [result for result in report.results if result.pieces]
-    if not rendered:
-        yield from ("", "")
-        return
-    counted = 0
-    chunks = renderer._chunks
-
-    def counting(*arguments: Any, **named: Any) -> Any:
-        nonlocal counted
-        counted += 1
-        return chunks(*arguments, **named)
-
-    renderer._chunks = counting  # type: ignore[method-assign]
-    for result in rendered:
-        _emitted(renderer, result)
-    del renderer._chunks  # type: ignore[attr-defined]
-    yield f"{counted / len(rendered):.1f}"
-    yield f"{_ratio(renderer, rendered[:: max(1, len(rendered) // 12)]):.1f}" if timed else ""
+    return f"{_ratio(renderer, rendered[:: max(1, len(rendered) // 12)]):.1f}" if rendered else ""
 
 
 def _emitted(renderer: TemplateRenderer, result: ProbeResult) -> Any:
@@ -258,8 +270,8 @@ def _fastest(work: Callable[[], Any]) -> float:
     return min(seconds)
 
 
-COUNTS: Final = (*STATUSES, "with eos")
-HEAD: Final = ("template", *COUNTS, "main reason", "prompt", "stop", "marks", "runs", "time")
+COUNTS: Final = (*STATUSES, "with stop")
+HEAD: Final = ("template", *COUNTS, "main reason", "prompt", "stop", "marks", "oracle", "time")
 
 
 def groups() -> dict[str, list[str]]:
@@ -273,28 +285,37 @@ def groups() -> dict[str, list[str]]:
 def page(*, timed: bool = True, said: Callable[[str], None] = print) -> str:
     """The page; without times, cells of that column are empty."""
     parts = [INTRODUCTION.format(total=len(SOURCES))]
-    totals = [_line(("", "templates", "all certified or proven", *COUNTS)), _line(("---", *("---:",) * 7))]
-    tables = []
+    totals = [_line(("", "templates", "all proven", *COUNTS)), _line(("---", *("---:",) * 6))]
+    tables, slow = [], []
     for group, names in groups().items():
         rows = []
         for name in names:
             try:
                 rows.append(row(name, timed=timed))
             except (MessageError, TemplateError) as error:
-                rows.append([f"`{name.rpartition('/')[2]}`", *[""] * 5, plain(str(error)), *[""] * 5])
+                rows.append([f"`{name.rpartition('/')[2]}`", *[""] * 4, plain(str(error)), *[""] * 5])
             said(name)
-        counts = [sum(int(cells[at] or 0) for cells in rows) for at in range(1, 6)]
-        full = sum(not cells[3] and bool(cells[1] or cells[2]) for cells in rows)
+        counts = [sum(int(cells[at] or 0) for cells in rows) for at in range(1, 5)]
+        full = sum(bool(cells[1]) and not cells[2] for cells in rows)
+        slow += [cells for cells in rows if float(cells[-2].rstrip("%") or 0) > 1]
         totals.append(_line((group, len(rows), full, *(f"{count:,}" for count in counts))))
         tables += ["", f"## {group}", "", f"{len(rows)} {GROUPS[group]}.", ""]
-        aligned = ["---:" if title in (*COUNTS, "runs", "time") else "---" for title in HEAD]
+        aligned = ["---:" if title in (*COUNTS, "oracle", "time") else "---" for title in HEAD]
         tables += [_line(HEAD), _line(aligned), *map(_line, rows)]
     return (
         "\n".join(
-            [*parts, "## In total", "", "Probe conversations, apart from the first two columns.", "", *totals, *tables]
+            [
+                *(*parts, "## In total", "", "Probe conversations, apart from the first two columns.", "", *totals, ""),
+                ORACLE.format(names=", ".join(f"{cells[0]} ({cells[-2]})" for cells in _slowest_first(slow))).rstrip(),
+                *tables,
+            ]
         )
         + "\n"
     )
+
+
+def _slowest_first(rows: list[list[str]]) -> list[list[str]]:
+    return sorted(rows, key=lambda cells: -float(cells[-2].rstrip("%")))
 
 
 def _line(cells: Any) -> str:

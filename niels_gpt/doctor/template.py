@@ -60,6 +60,9 @@ def summary(report: TemplateReport) -> Iterator[Text]:
     if report.final_stop:
         option = f"--renderer-option final_stop='{_safe(report.final_stop)}'"
         yield from _titled("proposed", f"{option} writes a stop after answers that have none, and fewer are partial")
+    slow = sum(result.route == "oracle" for result in report.results)
+    if slow:
+        yield from _titled("oracle", f"{slow} are attributed each by itself, which takes two renderings per message")
     partial, rendered = report.counts["partial"], len(report.results) - report.counts["refused"]
     if not rendered:
         yield Text("the template refuses every probe, so nothing is proven", style="bold red")

@@ -47,6 +47,7 @@ class ProbeResult:
         probe: the conversation.
         status: one of `STATUSES`, see the module.
         reason: why something is not proven, or why the template refuses; "" if all is proven.
+        route: how the rendering was attributed, see `Notes`.
         spans: what the model emits, as the oracle proves it; empty if it proves nothing.
         pieces: the rendering with its attribution; empty if the template refuses.
     """
@@ -54,6 +55,7 @@ class ProbeResult:
     probe: Probe
     status: Status
     reason: str = ""
+    route: str = ""
     spans: tuple[SampledSpan, ...] = ()
     pieces: tuple[Piece, ...] = ()
 
@@ -63,6 +65,7 @@ class ProbeResult:
             "probe": self.probe.name,
             "status": self.status,
             "reason": self.reason,
+            "route": self.route,
             "stops": sorted({span.stop_token for span in self.spans}),
             "rules": sorted({span.rule for span in self.spans} - {""}),
             "pieces": [
@@ -178,7 +181,8 @@ def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:
     else:
         spans = tuple(proof.sampled)
         reason = reason or str(next(iter(proof.problems), "")) or _difference(out, proof, messages)
-    return ProbeResult(probe, "partial" if reason else "proven", reason, spans, tuple(out.pieces()))
+    status: Status = "partial" if reason else "proven"
+    return ProbeResult(probe, status, reason, out.notes.route, spans, tuple(out.pieces()))
 
 
 def _difference(out: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
