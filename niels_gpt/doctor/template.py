@@ -25,7 +25,7 @@ MEANING: Final[dict[Status, str]] = {
 STOP_STYLE: Final = f"{STYLES['sampled']} bold underline"
 _MARGIN: Final = " " * 16  # before what belongs to a status
 _WIDTH: Final = 80 - len(_MARGIN)  # columns beside the margin: a page has 80, and a paragraph may name a hundred kinds
-_LEGEND: Final[tuple[Colour, ...]] = ("sampled", "context", "scaffold")
+_LEGEND: Final[tuple[Colour, ...]] = ("sampled", "context", "label", "scaffold")
 _VARIANTS: Final = {
     "": "alone",
     ", system": "with a system message",
@@ -158,7 +158,9 @@ def _text(result: ProbeResult) -> Text:
 def _style(piece: Piece) -> str:
     if piece.kind == Kind.STOP:
         return STOP_STYLE
-    return STYLES["sampled" if piece.sampled else "context" if piece.content else "scaffold"]
+    if piece.sampled or piece.content:
+        return STYLES["sampled" if piece.sampled else "context"]
+    return STYLES["label" if piece.kind == Kind.LABEL else "scaffold"]
 
 
 def _lines_of(text: str) -> str:

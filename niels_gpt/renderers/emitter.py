@@ -46,7 +46,7 @@ class Emitter:
         texts: the characters of each piece.
         facts: the message and the kind of each piece in one number, `msg << 4 | kind`: the reply of message 2 is 35.
         messages, parse_content: as in Args.
-        attribution: "full", or which content could not be traced to its message.
+        attribution: "full", or "partial: " and what could not be proven.
         notes: how it was attributed, and which texts a template passes over.
         prefill: what the generation prompt supplies of the text that comes next. It is the template's although it is at
             the beginning of an assistant's turn: the model continues after it. `Family.emit` sets it.

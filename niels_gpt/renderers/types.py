@@ -58,7 +58,7 @@ class RenderedTokens:
         message_roles: the role of each of the caller's messages.
         multi_modal_data: the images; `None` where there are none.
         message_tool_names: for each tool message the function that it answers, as far as known, else `None`.
-        attribution: "full", or "partial: " and the content that could not be traced to its message.
+        attribution: "full", or "partial: " and what could not be proven.
         notes: of a template, how it was attributed, and what of the conversation is not in it.
         kinds: what each token is (`Kind`, as integers); empty where a renderer of another package made no kinds. Two
             renderings are equal whatever their kinds and notes.

@@ -1,4 +1,4 @@
-"""Proving the attribution of a rendering by rendering alone, and where tracing gives the same.
+"""Proving the attribution of a rendering by rendering alone.
 
 The oracle replaces contents by letters that occur nowhere else, and renders beginnings of the conversation::
 
@@ -17,7 +17,7 @@ In the order in which it happens:
 4. `starts.py` finds where the model's part of an answer begins, `stops.py` where it ends, and `answers.py` puts the two
    together.
 5. `owners.py` finds from all this whose each character is.
-6. `proof.py` holds the result and makes pieces of it.
-7. `certificate.py` decides which conversations are traced: those for whose `probes.py` the oracle and tracing agree, as
-   `disagreements.py` compares them.
+6. `proof.py` holds the result, and has the words in which it says what could not be proven.
+
+`probes.py` has the conversations on which `niels-gpt doctor template` tries it.
 """
