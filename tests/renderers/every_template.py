@@ -16,6 +16,7 @@ from tests.renderers.tiny_families import Tokens, byte_level
 
 SOURCES = {f"{path.parent.name}/{path.stem}": path for path in sorted(ASSETS.glob("templates*/*.jinja"))}
 SOURCES |= {folder.name: folder for folder in FOLDERS}  # a model's own, which come with its tokenizer
+VARIABLES = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
 _SPELLINGS = re.compile(
     r"<\|[^|<>{}'\"\s]{1,40}\|>|<｜[^｜<>{}'\"]{1,40}｜>|\[/?[A-Z_]{2,30}\]|</?[a-z]+_of_[a-z_]+>|\[\|?[a-z]+\|?\]"
 )
@@ -55,6 +56,4 @@ def encoder() -> Any:
 
 @shared
 def renderer_of(name: str) -> TemplateRenderer:
-    return TemplateRenderer(
-        encoder(), template=source_of(name), clock=lambda form: "2026-01-01", bos_token="<s>", eos_token="<|im_end|>"
-    )
+    return TemplateRenderer(encoder(), template=source_of(name), clock=lambda form: "2026-01-01", **VARIABLES)

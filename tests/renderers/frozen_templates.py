@@ -30,13 +30,13 @@ from typing import Any
 
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS, FOLDERS
-from tests.renderers.every_template import SOURCES, encoder, renderer_of, source_of
+from tests.renderers.every_template import SOURCES, VARIABLES, encoder, renderer_of, source_of
 from tests.renderers.frozen_chats import Chat, other_chats, probe_chats
 
 FILE = Path(__file__).with_suffix(".xz")
 ACCEPTED = Path(__file__).with_name("frozen_differences.toml")
-STOP = "<|im_end|>"
 OWN, WITH_STOP = "+own", "+stop"
 ERROR = "error: "
 STOPLESS = re.compile("without its stop|no stop token follows")
@@ -75,18 +75,20 @@ Table = dict[str, list[Rendering]]  # key -> the renderings of all chats
 
 
 def renderer_for(key: str) -> TemplateRenderer:
-    """The renderer of a key."""
-    if key.endswith(OWN):
-        return TemplateRenderer(ASSETS / key.removesuffix(OWN), clock=lambda form: "2026-01-01")
-    if not key.endswith(WITH_STOP):
+    """The renderer of a key; the stop that `+stop` adds is the tokenizer's eos."""
+    name = key.removesuffix(WITH_STOP)
+    if name.endswith(OWN):
+        folder = ASSETS / name.removesuffix(OWN)
+        eos = open_encoder(folder).special_tokens["eos_token"] if name != key else ""
+        return TemplateRenderer(folder, clock=lambda form: "2026-01-01", final_stop=eos)
+    if name == key:
         return renderer_of(key)
     return TemplateRenderer(
         encoder(),
-        template=source_of(key.removesuffix(WITH_STOP)),
+        template=source_of(name),
         clock=lambda form: "2026-01-01",
-        final_stop=STOP,
-        bos_token="<s>",
-        eos_token=STOP,
+        final_stop=VARIABLES["eos_token"],
+        **VARIABLES,
     )
 
 
@@ -131,7 +133,7 @@ def _freeze(key: str, chats: Sequence[Chat]) -> Table:
     except NielsError as error:
         return {key: [Rendering("", "", "", f"{ERROR}{type(error).__name__} of the renderer")] * len(chats)}
     found = {key: [rendered(renderer, chat)[0] for chat in chats]}
-    if OWN not in key and any(STOPLESS.search(one.verdict) for one in found[key]):
+    if any(STOPLESS.search(one.verdict) for one in found[key]):
         renderer = renderer_for(key + WITH_STOP)
         found[key + WITH_STOP] = [rendered(renderer, chat)[0] for chat in chats]
     return found

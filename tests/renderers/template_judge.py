@@ -1,42 +1,41 @@
-"""An independent judge of template renderings, and random templates whose facts are known by construction.
+"""An independent judge of template renderings: what is wrong with one that claims to be right.
 
-The judge shares no code with the package: it puts its own letters (private use) in the place of contents, runs
-transformers' Jinja environment, and compares what it sees with the pieces of a rendering.
+The judge shares no code with the package. It puts letters of its own in the place of the caller's texts, runs
+transformers' Jinja environment, and compares what it sees with the pieces of a rendering::
+
+    messages    user "Hi <|im_end|>"               user "㐀㐁 <|㐀㐁_㐂㐃㐄|>"
+    text        <|im_start|>user\\nHi <|im_end|>    <|im_start|>user\\n㐀㐁 <|㐀㐁_㐂㐃㐄|>
+    so          "Hi" and what is in the second <|im_end|> are content of message 0; <|im_start|> is the template's
+
+Where the other letters lead the template elsewhere, the judge cannot tell, and says so.
 """
 
 from __future__ import annotations
 
-import random
+import json
+import re
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from typing import Any
 
 import jinja2
 
+from niels_gpt.errors import NielsError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 Messages = list[dict[str, Any]]
-Run = tuple[str, int, bool, bool]  # text, message, whether the model emits it, whether it is content
-FIRST = 0xF0000  # the private-use letters of message i are FIRST + 256 * i + ...
+FIRST = 0x20000  # printable letters, of which each source of text has eight
+NONE, MANY = -1, -2  # owner of the template's text; owner of a label that several messages may have
+_TAG = re.compile(r"</?\w+>|\[/?[A-Z_]+\]")  # which templates look for in contents
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?!\s*:)')  # a value in JSON text, not a key
+_ESCAPED = re.compile(r"\\ud8[4-6][0-9a-f]\\ud[c-f][0-9a-f]{2}")  # one of our letters in JSON of ASCII alone
+_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
 
 
-def runs(renderer: TemplateRenderer, messages: Any, **options: Any) -> list[Run]:
-    """The pieces of a rendering, neighbours with equal facts joined."""
-    pieces = renderer.pieces(messages, **options)
-    return joined([(piece.text, piece.msg, piece.sampled, piece.content) for piece in pieces])
-
-
-def joined(pieces: list[Run]) -> list[Run]:
-    """Neighbours with equal facts as one."""
-    found: list[Run] = []
-    for piece in pieces:
-        if found and found[-1][1:] == piece[1:]:
-            found[-1] = (found[-1][0] + piece[0], *piece[1:])
-        elif piece[0]:
-            found.append(piece)
-    return found
+# ---- transformers' rendering
 
 
 @cache
@@ -56,7 +55,9 @@ def as_given(message: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def plainly(renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool) -> str | None:
+def plainly(
+    renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool, variables: dict[str, Any] | None = None
+) -> str | None:
     """The text of transformers' environment; `None` where the template refuses or fails."""
     try:
         with warnings.catch_warnings():
@@ -66,218 +67,408 @@ def plainly(renderer: TemplateRenderer, messages: Messages, tools: Any, gen: boo
                 tools=tools,
                 documents=None,
                 add_generation_prompt=gen,
-                **renderer._variables,
+                **{**renderer.encoder.special_tokens, **(variables or {})},
             )
     except Exception:  # whatever a template fails with
         return None
 
 
-def lettered(messages: Messages, keep: tuple[str, ...] = ()) -> Messages:
-    """The messages with private letters in contents and reasoning."""
+# ---- letters
 
-    def replaced(text: str, index: int) -> str:
-        if any(word in text for word in keep):
-            return text
-        return "".join(chr(FIRST + 256 * index + n % 256) if c.isalpha() else c for n, c in enumerate(text))
 
-    return [
-        {
-            key: replaced(value, index) if key in ("content", "reasoning_content") and isinstance(value, str) else value
-            for key, value in message.items()
+@dataclass
+class Letters:
+    """The caller's texts with other letters, and whose they are.
+
+    Attributes:
+        keeps_tags: `<think>` and the like stay, because the template looks for them.
+        only_ascii: other letters than those of ASCII stay, because the template writes them as escapes.
+        kept: the conversation with other letters, as JSON: a spelling in it may be the caller's.
+        sources: `(message, field)` of each text; equal labels are one, so that a template can compare them.
+    """
+
+    keeps_tags: bool = False
+    only_ascii: bool = False
+    kept: str = ""
+    sources: list[tuple[int, str]] = field(default_factory=list)
+    _labels: dict[str, str] = field(default_factory=dict)
+
+    def text(self, text: str, owner: int, name: str) -> str:
+        """A text with other letters in the place of its letters."""
+        first = FIRST + 8 * len(self.sources)
+        self.sources.append((owner, name))
+
+        def replaced(part: str) -> str:
+            letters = ((chr(first + n % 8), c) for n, c in enumerate(part))
+            return "".join(new if c.isalpha() and (c.isascii() or not self.only_ascii) else c for new, c in letters)
+
+        if not self.keeps_tags:
+            return replaced(text)
+        done, at = [], 0
+        for tag in _TAG.finditer(text):
+            done += [replaced(text[at : tag.start()]), tag.group()]
+            at = tag.end()
+        return "".join([*done, replaced(text[at:])])
+
+    def label(self, text: str) -> str:
+        """A name or id."""
+        if text not in self._labels:
+            self._labels[text] = self.text(text, MANY, "label")
+        return self._labels[text]
+
+    def value(self, value: Any, owner: int, name: str) -> Any:
+        """A value with other letters in its texts; keys stay, for templates sort them."""
+        if isinstance(value, str):
+            return self.text(value, owner, name)
+        if isinstance(value, dict):
+            return {key: self.value(held, owner, name) for key, held in value.items()}
+        return [self.value(held, owner, name) for held in value] if isinstance(value, list) else value
+
+    def json_text(self, text: str, owner: int) -> str:
+        """JSON with other letters in its texts, as long as it was."""
+
+        def in_string(found: re.Match[str]) -> str:
+            done, at, whole = "", 0, found.group()
+            for escape in _ESCAPE.finditer(whole):
+                done += self.text(whole[at : escape.start()], owner, "call") + escape.group()
+                at = escape.end()
+            return done + self.text(whole[at:], owner, "call")
+
+        return _STRING.sub(in_string, text)
+
+    def message(self, message: dict[str, Any], index: int) -> dict[str, Any]:
+        """A message: its content, reasoning, calls, name and id."""
+        made = {key: value for key, value in message.items() if value is not None}
+        for key, value in made.items():
+            if key in ("name", "tool_call_id") and isinstance(value, str):
+                made[key] = self.label(value)
+            elif key == "reasoning_content":
+                made[key] = self.value(value, index, "reasoning")
+            elif key == "content" and isinstance(value, list):
+                made[key] = [{**part, "text": self.text(part["text"], index, "content")} for part in value]
+            elif key == "content" and isinstance(value, str):
+                made[key] = self.text(value, index, "content")
+            elif key == "tool_calls":
+                made[key] = [self._call(call, index) for call in value]
+        return made
+
+    def _call(self, call: dict[str, Any], index: int) -> dict[str, Any]:
+        function = call["function"]
+        arguments = function["arguments"]
+        written = (
+            self.json_text(arguments, index) if isinstance(arguments, str) else self.value(arguments, index, "call")
+        )
+        made = {**call, "function": {**function, "name": self.label(function["name"]), "arguments": written}}
+        return {**made, "id": self.label(call["id"])} if "id" in call else made
+
+    def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
+        """A declaration: its name and all descriptions."""
+        function = tool["function"]
+        return {**tool, "function": {**self._described(function), "name": self.label(function["name"])}}
+
+    def _described(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._described(held) for held in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            key: self.text(held, MANY, "tool")
+            if key == "description" and isinstance(held, str)
+            else self._described(held)
+            for key, held in value.items()
         }
-        for index, message in enumerate(messages)
-    ]
+
+    def source_of(self, character: str) -> tuple[int, str] | None:
+        """`(message, field)` of a character of the output; `None` for the template's."""
+        number = (ord(character) - FIRST) // 8
+        return self.sources[number] if 0 <= number < len(self.sources) else None
 
 
-def owner_of(character: str) -> int:
-    return (ord(character) - FIRST) // 256 if ord(character) >= FIRST else -1
-
-
-def faults(renderer: TemplateRenderer, messages: Messages, tools: Any, eos: str) -> Iterator[str]:
-    """What is wrong with a rendering that claims full attribution; nothing if it says "partial"."""
-    pieces = renderer.emit(messages, tools=tools).pieces()
-    attribution = renderer.emit(messages, tools=tools).attribution
-    text = "".join(piece.text for piece in pieces)
-    facts = [piece for piece in pieces for _ in piece.text]
-    expected = plainly(renderer, messages, tools, False)
-    if text != expected:
-        yield f"the text differs: {text[-60:]!r}, transformers {(expected or '')[-60:]!r}"
-        return
-    seen = plainly(renderer, lettered(messages), tools, False)
-    if seen is None or len(seen) != len(text):
-        return  # this judge cannot tell
-    owners = [owner_of(character) for character in seen]
-    roles = [message["role"] for message in messages]
-    for at, fact in enumerate(facts):
-        if fact.sampled and owners[at] not in (-1, fact.msg):
-            yield f"message {fact.msg} is sampled over data of message {owners[at]}"  # partial or not
-    if attribution != "full":
-        return
-    for at, (owner, fact) in enumerate(zip(owners, facts, strict=True)):
-        if owner >= 0 and roles[owner] != "assistant" and not (fact.msg == owner and fact.content):
-            yield f"{text[at : at + 9]!r} is content of {owner}; found {fact}"
-        # The header of a turn names its role; without a name (Mistral, Llama 2) nobody can say whose a gap is.
-        header = len(text[:at].rstrip()) - 1
-        gap = text[max((n + 1 for n in range(at) if owners[n] >= 0), default=0) : at]
-        named = roles[owner] in gap.lower() if owner >= 0 else False
-        shared = (owner, -1, owner + 1 if roles[owner] == "system" else owner)  # a system text in the first user's turn
-        if named and not facts[header].content and facts[header].msg not in shared:
-            earlier = plainly(renderer, messages[:owner], tools, False)
-            if earlier is not None and text.startswith(earlier) and header < len(earlier):
-                continue  # the turn before ends with it (DeepSeek R1 as vLLM writes it)
-            yield f"the header before {text[at : at + 9]!r} is of {owner}; found {facts[header].msg}"
-    yield from _wrong_spans(renderer, messages, tools, eos, text, owners, facts)
-
-
-def _wrong_spans(
-    renderer: TemplateRenderer, messages: Messages, tools: Any, eos: str, text: str, owners: list[int], facts: list[Any]
-) -> Iterator[str]:
-    for index, message in enumerate(messages):
-        sampled = [at for at, fact in enumerate(facts) if fact.sampled and fact.msg == index]
-        if message["role"] != "assistant":
-            if sampled:
-                yield f"message {index} is {message['role']} and sampled"
-            continue
-        served = plainly(renderer, messages[:index], tools, True)
-        before = served is not None and text.startswith(served)
-        # An answer that comes first, where a loop over no messages writes no prompt: no server starts a turn there, and
-        # its header is not the model's.
-        before &= index > 0 or served != plainly(renderer, [], tools, False)
-        if not sampled:
-            if before and index in owners[len(served or "") :]:
-                yield f"nothing of message {index} is sampled"
-            continue
-        start, stop = sampled[0], sampled[-1] + 1
-        if len(sampled) != stop - start:
-            yield f"the sampled span of message {index} has holes"
-        if before and start != len(served or ""):
-            yield f"message {index} is sampled from character {start}; serving ends at {len(served or '')}"
-        if not text[start:stop].endswith(eos) and text[stop:].lstrip().startswith(eos) and index in owners[start:stop]:
-            yield f"the stop of message {index} is not sampled"
-
-
-# ---- random templates
+# ---- one rendering
 
 
 @dataclass(frozen=True)
-class Known:
-    """A template, and for each message the text of its turn in three parts: header, sampled or content, rest."""
+class Fact:
+    """What a rendering says of one character; `kind` is "" where the package has no kinds."""
 
-    source: str
-    think: bool  # assistants write their reasoning between tags
-    prompt: str
-    bos: str
-    stop: str
-    after: str
-    written: str = "always"  # where the template writes the stop, one of WRITTEN
-
-    def expected(self, messages: Messages, final_stop: str = "") -> list[tuple[str, int, bool, bool]]:
-        """`(text, message, sampled, content)` of each run of characters; `final_stop` ends answers without a stop."""
-        runs = [(self.bos, -1, False, False)] if self.bos else []
-        for index, message in enumerate(messages):
-            header = f"<|im_start|>{message['role']}\n"
-            stop, after = self._end(is_last=index + 1 == len(messages))
-            if message["role"] != "assistant":
-                runs += [(header, index, False, False), (message["content"], index, False, True)]
-                runs.append((stop + after, index, False, False))
-                continue
-            thought = f"<think>\n{message.get('reasoning_content', '')}\n</think>\n" if self.think else ""
-            whole = header + thought + message["content"] + (stop or final_stop)
-            runs += [(self.prompt, index, False, False), (whole[len(self.prompt) :], index, True, True)]
-            runs.append((after, index, False, False))
-        return [run for run in runs if run[0]]
-
-    def _end(self, *, is_last: bool) -> tuple[str, str]:
-        """The stop and the text after it that the template writes after a turn."""
-        if self.written == "newline":
-            return "", self.after
-        is_here = {"always": True, "between": not is_last, "once": is_last, "never": False}[self.written]
-        return (self.stop, self.after) if is_here else ("", "")
+    msg: int
+    sampled: bool
+    content: bool
+    control: bool
+    kind: str
 
 
-# Where random templates write the stop: after every turn; after every turn but the last; once, after the last; nowhere;
-# nowhere, with a newline in its place.
-WRITTEN = ("always", "between", "once", "never", "newline")
+@dataclass(frozen=True)
+class Case:
+    """A conversation to judge, and what the judge must know of the renderer.
 
-
-CONTENTS = (
-    "m.content",
-    "m['content']",
-    "m.content | trim",
-    "m.content ~ ''",
-    "'%s' % m.content",
-    "'{}'.format(m.content)",
-    "{'c': m.content}['c']",
-    "[m.content] | join",
-    "(m.content.split(' ') | join(' '))",
-    "m.content | string",
-    "(m.content | list | join)",
-    "[m.content] | first",
-    "(m | tojson | length and m.content)",
-    "namespace(c=m.content).c",
-    "m.content | replace('\\x00', '')",
-    "(m.content, 1)[0]",
-    "m.content.removesuffix('\\x00')",
-    "(m.items() | list | selectattr('0', 'equalto', 'content') | first)[1]",
-)
-LOOPS = (
-    "{% for m in messages %}TURN{% endfor %}",
-    "{% for i in range(messages | length) %}{% set m = messages[i] %}TURN{% endfor %}",
-    "{% macro one(m) %}TURN{% endmacro %}{% for x in messages %}{{ one(x) }}{% endfor %}",
-    "{% macro all(ms) %}{% for m in ms %}TURN{% endfor %}{% endmacro %}{{ all(messages) }}",
-    "{% set ns = namespace(ms=[]) %}{% for m in messages %}{% set ns.ms = ns.ms + [dict(m, extra=1)] %}{% endfor %}"
-    "{% for m in ns.ms %}TURN{% endfor %}",
-    "{% set ns = namespace(o='') %}{% for m in messages %}{% set t %}TURN{% endset %}{% set ns.o = ns.o + t %}"
-    "{% endfor %}{{ ns.o }}",
-    "{% set ns = namespace(o=[]) %}{% for m in messages %}{% set t %}TURN{% endset %}{% set ns.o = ns.o + [t] %}"
-    "{% endfor %}{{ ns.o | join }}",
-    "{% for ms in messages | batch(1) %}{% for m in ms %}TURN{% endfor %}{% endfor %}",
-    "{% for m in messages | reverse | list | reverse %}TURN{% endfor %}",
-    "{% macro go(i) %}{% if i < messages | length %}{% set m = messages[i] %}TURN{{ go(i + 1) }}{% endif %}"
-    "{% endmacro %}{{ go(0) }}",
-    "{% for m in messages recursive %}TURN{% endfor %}",
-    "{% set keep %}{% for m in messages %}TURN{% endfor %}{% endset %}{{ keep }}",
-)
-
-
-def random_template(rng: random.Random, written: str = "always") -> Known:
-    """A template of a random nesting of loops, macros, namespaces and filters, whose output and facts are known.
-
-    Args:
-        written: where it writes stops, one of WRITTEN.
+    Attributes:
+        variables: variables of the template besides the tokenizer's special tokens.
+        final_stop: the one that the renderer writes where the template writes none.
     """
-    think = rng.random() < 0.4
-    bos = rng.choice(["", "<s>"])
-    after = rng.choice(["", "\n"])
-    body = "{{ " + rng.choice(CONTENTS) + " }}"
-    thought = "{{ '<think>\\n' + (m.reasoning_content or '') + '\\n</think>\\n' }}"
-    said = f"{{% if m.role == 'assistant' %}}{thought}{{% endif %}}{body}" if think else body
-    header = rng.choice(
-        [
-            "{{ '<|im_start|>' + m.role + '\\n' }}",
-            "<|im_start|>{{ m.role }}{{ '\\n' }}",
-            "{{ '<|im_start|>%s\\n' % m.role }}",
-        ]
-    )
-    newline = "{{ '\\n' }}" if after else ""
-    end = rng.choice(["<|im_end|>", "{{ '<|im_end|>' }}"]) + newline
-    loop = rng.choice(LOOPS)
-    if written in ("never", "newline"):
-        turn = header + said + ("{{ '\\n' }}" if written == "newline" else "")
-        after = "\n" if written == "newline" else ""
-    elif written == "between":  # the next turn writes it
-        turn = header + said
-        loop = "{% for m in messages %}{% if not loop.first %}" + end + "{% endif %}TURN{% endfor %}"
-    elif written == "once":
-        turn = header + said
-        loop += "{% if not add_generation_prompt %}" + end + "{% endif %}"
-    elif rng.random() < 0.2:  # the next turn writes the stop, and the end the last one
-        turn = header + said
-        loop = "{% for m in messages %}{% if not loop.first %}" + end + "{% endif %}TURN{% endfor %}" + end
-    else:
-        turn = header + said + end
-    prefill = "<think>\\n" if think and rng.random() < 0.5 else ""
-    prompt = f"{{% if add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n{prefill}' }}}}{{% endif %}}"
-    source = ("{{ bos_token }}" if bos else "") + loop.replace("TURN", turn) + prompt
-    shown = "<|im_start|>assistant\n" + ("<think>\n" if prefill else "")
-    return Known(source, think, shown, bos, "<|im_end|>", after, written)
+
+    renderer: TemplateRenderer
+    messages: Messages
+    tools: Any = None
+    prompt: bool = False
+    variables: dict[str, Any] | None = None
+    final_stop: str = ""
+
+    def plainly(self, messages: Messages, *, prompt: bool) -> str | None:
+        """What transformers renders of messages, with the case's tools."""
+        return plainly(self.renderer, messages, self.tools, prompt, self.variables)
+
+    @property
+    def stops(self) -> list[str]:
+        """The spellings that end a turn, longest first."""
+        encoder = self.renderer.encoder
+        found = {text for text, token in encoder.control_ids.items() if token in encoder.stop_ids}
+        return sorted({*found, self.final_stop} - {""}, key=len, reverse=True)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge says.
+
+    Attributes:
+        outcome: "refused", "full" or "partial", as the renderer says.
+        faults: what is wrong; a rendering that is "partial" may still be.
+        seen: whether the judge saw whose each character is.
+    """
+
+    outcome: str
+    faults: tuple[str, ...] = ()
+    seen: bool = True
+
+
+def judge(case: Case) -> Verdict:
+    """Judge the rendering of a conversation."""
+    try:
+        out = case.renderer.emit(case.messages, tools=case.tools, add_generation_prompt=case.prompt)
+    except NielsError:
+        return Verdict("refused")
+    outcome = "full" if out.attribution == "full" else "partial"
+    facts: list[Fact] = []
+    for piece in out.pieces():
+        kind = piece.kind.name if hasattr(piece, "kind") else ""
+        facts += [Fact(piece.msg, piece.sampled, piece.content, piece.scaffold, kind)] * len(piece.text)
+    text = "".join(piece.text for piece in out.pieces())
+    expected = case.plainly(case.messages, prompt=case.prompt)
+    if expected is None:
+        return Verdict(outcome, ("transformers refuses it",))
+    added = _added_stops(text, expected, case.final_stop)
+    if added is None:
+        at = next((n for n, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), 0)
+        return Verdict(outcome, (f"the text differs: {text[at:][:60]!r}, transformers {expected[at:][:60]!r}",))
+    faults = list(_wrong_added_stops(added, len(case.final_stop), facts)) if outcome == "full" else []
+    inserted = {at for start in added for at in range(start, start + len(case.final_stop))}
+    facts = [fact for at, fact in enumerate(facts) if at not in inserted]
+    stops_at = {start - number * len(case.final_stop) for number, start in enumerate(added)}
+    seen, letters = _seen(case, expected)
+    if letters is None:
+        return Verdict(outcome, tuple(faults), seen=False)
+    view = _View(case, expected, seen, letters, facts, stops_at)
+    faults += [*view.always(), *(view.where_full() if outcome == "full" else ())]
+    return Verdict(outcome, tuple(faults))
+
+
+def faults(
+    renderer: TemplateRenderer, messages: Messages, tools: Any, variables: dict[str, Any] | None = None
+) -> list[str]:
+    """What is wrong with a rendering; `variables` are those that the renderer was made with."""
+    return list(judge(Case(renderer, messages, tools, variables=variables)).faults)
+
+
+def _added_stops(text: str, expected: str, final_stop: str) -> list[int] | None:
+    """Where in the text `final_stop` was added to what transformers renders; `None` if they differ otherwise."""
+    added, at, other = [], 0, 0
+    while at < len(text):
+        is_added = final_stop and text.startswith(final_stop, at) and not expected.startswith(final_stop, other)
+        if is_added:
+            added.append(at)
+            at += len(final_stop)
+        elif other < len(expected) and text[at] == expected[other]:
+            at, other = at + 1, other + 1
+        else:
+            return None
+    return added if other == len(expected) else None
+
+
+def _wrong_added_stops(added: Sequence[int], length: int, facts: Sequence[Fact]) -> Iterator[str]:
+    for start in added:
+        stop = facts[start : start + length]
+        if not all(fact.sampled and fact.control and fact.kind in ("", "STOP") for fact in stop):
+            yield f"the added stop at {start} is {stop[0]}"
+        # An answer of which the template writes nothing has a stop alone, behind another message's text or its header.
+        answer = [at for at, fact in enumerate(facts) if fact.sampled and fact.msg == stop[0].msg]
+        if answer != list(range(answer[0], start + length)):
+            yield f"the added stop at {start} does not end the answer {stop[0].msg}"
+
+
+def _seen(case: Case, expected: str) -> tuple[str, Letters | None]:
+    """The rendering with other letters, if the template does the same as with the caller's."""
+    for only_ascii, keeps_tags in product((False, True), repeat=2):
+        letters = Letters(keeps_tags, only_ascii)
+        messages = [letters.message(message, index) for index, message in enumerate(case.messages)]
+        tools = [letters.tool(tool) for tool in case.tools] if case.tools else None
+        letters.kept = json.dumps([messages, tools], ensure_ascii=False)
+        seen = plainly(case.renderer, messages, tools, case.prompt, case.variables)
+        if seen is not None and only_ascii:
+            seen = _ESCAPED.sub(lambda pair: str(json.loads(f'"{pair.group()}"')), seen)
+        if seen is not None and len(seen) == len(expected):
+            pairs = zip(seen, expected, strict=True)
+            if all(a == b or (letters.source_of(a) is not None and b.isalpha()) for a, b in pairs):
+                return seen, letters
+    return "", None
+
+
+class _View:
+    """A rendering beside the one with other letters; facts, owners and text are of the same length."""
+
+    def __init__(
+        self, case: Case, text: str, seen: str, letters: Letters, facts: Sequence[Fact], stops_at: set[int]
+    ) -> None:
+        self.case, self.text, self.seen, self.facts, self.stops_at = case, text, seen, facts, stops_at
+        self.sources = [letters.source_of(character) for character in seen]
+        self.owners = [source[0] if source else NONE for source in self.sources]
+        self.kept = letters.kept
+        self._ends: dict[int, int | None] = {}
+        self.roles = [message["role"] for message in case.messages]
+        spellings = sorted(case.renderer.encoder.control_ids, key=len, reverse=True)
+        self._stops = re.compile("|".join(map(re.escape, case.stops)) or r"(?!)")
+        self._controls = re.compile("|".join(map(re.escape, spellings)) or r"(?!)")
+
+    # ---- what must hold of every rendering
+
+    def always(self) -> Iterator[str]:
+        for at, fact in enumerate(self.facts):
+            if fact.sampled and self.owners[at] >= 0 and self.owners[at] != fact.msg:
+                yield f"message {fact.msg} is sampled over data of message {self.owners[at]} at {self._shown(at)}"
+                break
+        for found in self._controls.finditer(self.text):
+            span = range(*found.span())
+            if any(self.sources[at] for at in span) and all(self.facts[at].control for at in span):
+                whose = self._field(span)
+                yield f"{found.group()!r} of the caller ({whose}) is a control token at {self._shown(span[0])}"
+        for found in self._controls.finditer(self.seen):
+            span = range(*found.span())
+            if found.group() not in self.kept and not all(self.facts[at].control for at in span):
+                yield f"{found.group()!r} of the template stays text at {self._shown(span[0])}"
+
+    # ---- what must hold of one that claims to be full
+
+    def where_full(self) -> Iterator[str]:
+        yield from self._bodies()
+        yield from self._headers()
+        for index, message in enumerate(self.case.messages):
+            if message["role"] == "assistant":
+                yield from self._answer(index)
+            elif any(fact.sampled and fact.msg == index for fact in self.facts):
+                yield f"message {index} is {message['role']} and sampled"
+        yield from self._prompt()
+
+    def _prompt(self) -> Iterator[str]:
+        """What the template writes for `add_generation_prompt`; a stop in it may be that of the last answer."""
+        without = self.case.plainly(self.case.messages, prompt=False) if self.case.prompt else None
+        if without is None or not self.text.startswith(without):
+            return
+        added = self.text[len(without) :]
+        stop = next((token for token in self.case.stops if added.lstrip().startswith(token)), "")
+        for at in range(len(self.text) - len(added.lstrip()) + len(stop), len(self.text)):
+            if self.facts[at].sampled or self.facts[at].kind not in ("", "TEMPLATE"):
+                yield f"the generation prompt at {self._shown(at)} is {self.facts[at]}"
+                return
+
+    def _bodies(self) -> Iterator[str]:
+        """Characters of contents, reasoning and calls."""
+        told = set()
+        for at, (source, fact) in enumerate(zip(self.sources, self.facts, strict=True)):
+            if source is None or source in told:
+                continue
+            owner, name = source
+            if owner == MANY:
+                is_right = not fact.control
+            elif self.roles[owner] != "assistant":
+                is_right = fact.msg == owner and fact.content and fact.kind in ("", "CONTEXT")
+            elif (name == "call" and self.roles[fact.msg] != "assistant") or at < (self._served(owner) or 0):
+                continue  # a call that a tool result repeats; text that serving supplies (`<think>`)
+            else:
+                is_right = fact.msg == owner and fact.content and fact.kind in ("", *self._kinds(owner, name))
+            if not is_right:
+                told.add(source)
+                yield f"{name} of {owner} at {self._shown(at)} is {fact}"
+
+    def _kinds(self, owner: int, name: str) -> tuple[str, ...]:
+        """The kinds that a text of an assistant may have; think tags in a content divide it."""
+        if name == "reasoning":
+            return ("REASONING",)
+        return ("REPLY", "REASONING") if "think" in str(self.case.messages[owner]["content"]) else ("REPLY",)
+
+    def _headers(self) -> Iterator[str]:
+        """Headers that name a role; without a name (Mistral, Llama 2) nobody can say whose a gap is."""
+        for at, owner in enumerate(self.owners):
+            if owner < 0 or (at and self.owners[at - 1] == owner):
+                continue
+            header = len(self.text[:at].rstrip()) - 1
+            start = max((n + 1 for n in range(at) if self.owners[n] != NONE), default=0)
+            fact = self.facts[header]
+            shared = (owner, NONE, owner + 1 if self.roles[owner] == "system" else owner)  # in the first user's turn
+            if self.roles[owner] not in self.text[start:at].lower() or fact.content or fact.msg in shared:
+                continue
+            # Instructions that come later count as earlier, for templates put them first.
+            before = [m for n, m in enumerate(self.case.messages) if n < owner or self.roles[n] == "system"]
+            earlier = self.case.plainly(before, prompt=False)
+            if earlier is not None and self.text.startswith(earlier) and header < len(earlier):
+                continue  # the turn before ends with it (DeepSeek R1 as vLLM writes it)
+            yield f"the header before {self._shown(at)} is of {owner}; found {fact.msg}"
+
+    def _answer(self, index: int) -> Iterator[str]:
+        """The span that the model emits as an assistant's message."""
+        case, text = self.case, self.text
+        sampled = [at for at, fact in enumerate(self.facts) if fact.sampled and fact.msg == index]
+        served = self._served(index)
+        if not sampled:
+            if served is not None and index in self.owners[served:]:
+                yield f"nothing of message {index} is sampled"
+            return
+        start, stop = sampled[0], sampled[-1] + 1
+        if len(sampled) != stop - start:
+            yield f"the sampled span of message {index} has holes"
+        if served is not None and start != served:
+            yield f"message {index} is sampled from {self._shown(start)}; serving ends at {self._shown(served)}"
+        for at, owner in enumerate(self.owners):
+            if owner == index == self.facts[at].msg and not start <= at < stop and at >= (served or 0):
+                yield f"message {index} at {self._shown(at)} is not sampled"
+                break
+        ends_in = next((token for token in case.stops if text[start:stop].endswith(token)), "")
+        follows = next((token for token in case.stops if text[stop:].lstrip().startswith(token)), "")
+        if not ends_in and follows and index in self.owners[start:stop] and stop not in self.stops_at:
+            yield f"the stop of message {index}, {follows!r}, is not sampled"
+        kinds = [self.facts[at].kind for at in sampled]
+        if ends_in and kinds[-1] not in ("", "STOP"):
+            yield f"the stop of message {index}, {ends_in!r}, is {kinds[-1]}"
+        if "STOP" in kinds and "STOP" in kinds[: -len(ends_in) or None]:
+            yield f"a stop of message {index} is not at its end"
+
+    def _served(self, index: int) -> int | None:
+        """Where the text ends that is served for an answer; `None` where the rendering does not begin with it."""
+        if index not in self._ends:
+            before = self.case.messages[:index]
+            served = self.case.plainly(before, prompt=True)
+            is_begun = served is not None and self.text.startswith(served)
+            # An answer that comes first, where a loop over no messages writes no prompt, and one behind an answer that
+            # the template lets continue: no server starts a turn there, and its header is not the model's.
+            if is_begun and (index == 0 or self.roles[index - 1] == "assistant"):
+                added = (served or "").removeprefix(self.case.plainly(before, prompt=False) or "")
+                is_begun = any(part.strip() for part in self._stops.split(added))
+            self._ends[index] = len(served) if served is not None and is_begun else None
+        return self._ends[index]
+
+    # ---- for readers
+
+    def _field(self, span: range) -> str:
+        source = next(source for at in span if (source := self.sources[at]))
+        return f"{source[1]} of {source[0]}"
+
+    def _shown(self, at: int) -> str:
+        return f"{self.text[max(0, at - 20) : at]!r}|{self.text[at : at + 25]!r}"

@@ -17,8 +17,8 @@ from niels_gpt.renderers.template.proofs.probes import probes
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.every_template import SOURCES, encoder, source_of
+from tests.renderers.random_templates import WRITTEN, Known, joined, random_template, runs
 from tests.renderers.small import CHATML, assistant, user
-from tests.renderers.template_judge import WRITTEN, Known, joined, random_template, runs
 from tests.renderers.tiny_families import folder_of
 
 STOP = "<|im_end|>"

@@ -23,9 +23,10 @@ from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.chats import Wanted, conversation
-from tests.renderers.every_template import SOURCES, renderer_of
+from tests.renderers.every_template import SOURCES, VARIABLES, renderer_of
+from tests.renderers.random_templates import Known, joined, random_template, runs
 from tests.renderers.small import CHATML, assistant, user
-from tests.renderers.template_judge import Known, faults, joined, random_template, runs
+from tests.renderers.template_judge import faults
 from tests.renderers.tiny_families import folder_of
 
 STOP_IN_NEXT_TURN = (
@@ -736,7 +737,7 @@ def judge(name: str, number: int, seed: int) -> Counter[str]:
             counts["refused"] += 1
             continue
         counts["partial" if attribution != "full" else "full"] += 1
-        found = list(faults(renderer, messages, tools, "<|im_end|>"))
+        found = list(faults(renderer, messages, tools, VARIABLES))
         assert not found, (name, attribution, messages, found[:3])
     return counts
 
@@ -758,6 +759,6 @@ def test_no_template_has_a_silent_error_in_many_conversations(name: str) -> None
 def test_the_judge_finds_faults() -> None:
     """With tracing alone, the judge must object."""
     renderer = made(STOP_IN_NEXT_TURN)
-    assert not list(faults(renderer, CHAT, None, "<|im_end|>"))
+    assert not faults(renderer, CHAT, None)
     renderer.emit = lambda messages, **options: renderer.traced(normalise(messages), None, False)  # type: ignore[method-assign, assignment]
-    assert "the stop of message 2 is not sampled" in list(faults(renderer, CHAT, None, "<|im_end|>"))
+    assert "the stop of message 2, '<|im_end|>', is not sampled" in faults(renderer, CHAT, None)

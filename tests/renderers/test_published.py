@@ -52,7 +52,7 @@ def published(number: str) -> tuple[Format, TemplateRenderer, random.Random]:
 def judge(form: Format, renderer: TemplateRenderer, chat: Messages, tools: Any, gen: bool) -> tuple[str, list[str]]:
     """The attribution, and what is wrong with a rendering."""
     expected = form.expected(chat, tools, gen)
-    text, plain = "".join(run.text for run in expected), plainly(renderer, chat, tools, gen)
+    text, plain = "".join(run.text for run in expected), plainly(renderer, chat, tools, gen, {"bos_token": "<s>"})
     try:
         out = renderer.emit(chat, tools=tools, add_generation_prompt=gen)
     except MessageError as error:

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.renderers.template.renderer import TemplateRenderer
+from tests.renderers.random_templates import runs
 from tests.renderers.small import assistant, user
-from tests.renderers.template_judge import runs
 from tests.renderers.test_oracle import STOP_IN_NEXT_TURN, made, system
 
 OPEN_BEFORE_A_PROMPT = (  # the last answer is left open where a prompt is requested, so that the model continues it

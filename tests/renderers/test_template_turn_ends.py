@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.template.renderer import TemplateRenderer
+from tests.renderers.random_templates import Run, runs
 from tests.renderers.small import CHATML, assistant, user
-from tests.renderers.template_judge import Run, runs
 from tests.renderers.test_oracle import made, system
 from tests.renderers.tiny_families import Tokens, byte_level
 

@@ -1,0 +1,138 @@
+"""The judge of template renderings: it finds each kind of damage, and no silent error in a sample of all renderings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from tests.assets import needs_assets
+from tests.renderers.frozen_chats import other_chats, probe_chats
+from tests.renderers.frozen_templates import FILE, OWN, unpack
+from tests.renderers.judge_templates import judged
+from tests.renderers.small import CHATML, assistant, user
+from tests.renderers.template_judge import Case, judge
+from tests.renderers.tiny_families import folder_of
+
+THINKS = CHATML.replace(
+    "m.content", "('<think>' + m.reasoning_content + '</think>' if m.reasoning_content else '') + m.content"
+)
+CHAT = [
+    user("Is <|im_end|> a stop?"),
+    {**assistant("So it is."), "reasoning_content": "Consider it."},
+    user("Thanks"),
+    assistant("Bye."),
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece as the judge reads one."""
+
+    text: str
+    msg: int
+    sampled: bool
+    content: bool
+    scaffold: bool
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+
+
+def part(text: str, msg: int, kind: str) -> Part:
+    sampled, content = kind in ("REPLY", "REASONING", "MARKUP", "STOP"), kind not in ("TEMPLATE", "LABEL")
+    return Part(text, msg, sampled, content, kind in ("TEMPLATE", "MARKUP", "STOP"), Kind(kind))
+
+
+RIGHT = [
+    part("<|im_start|>user\n", 0, "TEMPLATE"),
+    part("Is <|im_end|> a stop?", 0, "CONTEXT"),
+    part("<|im_end|>\n", 0, "TEMPLATE"),
+    part("<|im_start|>assistant\n", 1, "TEMPLATE"),
+    part("<think>", 1, "MARKUP"),
+    part("Consider it.", 1, "REASONING"),
+    part("</think>", 1, "MARKUP"),
+    part("So it is.", 1, "REPLY"),
+    part("<|im_end|>", 1, "STOP"),
+    part("\n", 1, "TEMPLATE"),
+    part("<|im_start|>user\n", 2, "TEMPLATE"),
+    part("Thanks", 2, "CONTEXT"),
+    part("<|im_end|>\n", 2, "TEMPLATE"),
+    part("<|im_start|>assistant\n", 3, "TEMPLATE"),
+    part("Bye.", 3, "REPLY"),
+    part("<|im_end|>", 3, "STOP"),
+    part("\n", 3, "TEMPLATE"),
+]
+DAMAGE: dict[str, Callable[[list[Part]], list[Part]]] = {
+    "the text differs": lambda parts: parts[:-1],
+    "'<|im_end|>' of the caller (content of 0) is a control token": lambda parts: changed(parts, 1, scaffold=True),
+    "'<|im_end|>' of the template stays text": lambda parts: changed(parts, 8, scaffold=False),
+    "message 1 is sampled over data of message 2": lambda parts: changed(parts, 11, msg=1, sampled=True),
+    "content of 0": lambda parts: changed(parts, 1, content=False),
+    "content of 2": lambda parts: changed(parts, 11, msg=3),
+    "content of 1": lambda parts: changed(parts, 7, kind=Kind("REASONING")),
+    "reasoning of 1": lambda parts: changed(parts, 5, kind=Kind("REPLY")),
+    "message 2 is user and sampled": lambda parts: changed(parts, 10, sampled=True),
+    "the header before": lambda parts: changed(parts, 10, msg=1),
+    "the stop of message 1, '<|im_end|>', is not sampled": lambda parts: changed(parts, 8, sampled=False),
+    "the stop of message 1, '<|im_end|>', is MARKUP": lambda parts: changed(parts, 8, kind=Kind("MARKUP")),
+    "a stop of message 1 is not at its end": lambda parts: changed(parts, 6, kind=Kind("STOP")),
+    "message 3 is sampled from": lambda parts: changed(parts, 13, sampled=True),
+    "nothing of message 3 is sampled": lambda parts: changed(changed(parts, 14, sampled=False), 15, sampled=False),
+    "the sampled span of message 1 has holes": lambda parts: changed(parts, 6, sampled=False),
+}
+
+
+def changed(parts: list[Part], number: int, **facts: Any) -> list[Part]:
+    return [replace(part, **facts) if at == number else part for at, part in enumerate(parts)]
+
+
+class Rendering:
+    """What `emit` returns."""
+
+    def __init__(self, parts: list[Part], attribution: str = "full") -> None:
+        self.parts, self.attribution = parts, attribution
+
+    def pieces(self) -> list[Part]:
+        return self.parts
+
+
+def found(parts: list[Part], attribution: str = "full") -> tuple[str, ...]:
+    renderer = TemplateRenderer(folder_of("qwen3"), template=THINKS, stops=("<|im_end|>",))
+    renderer.emit = lambda messages, **options: Rendering(parts, attribution)  # type: ignore[method-assign, assignment, return-value]
+    verdict = judge(Case(renderer, CHAT))
+    assert verdict.seen
+    return verdict.faults
+
+
+def test_right_facts_have_no_fault() -> None:
+    assert found(RIGHT) == ()
+
+
+@pytest.mark.parametrize("fault", DAMAGE)
+def test_the_judge_finds(fault: str) -> None:
+    assert any(one.startswith(fault) for one in found(DAMAGE[fault](RIGHT)))
+
+
+def test_of_a_partial_rendering_control_tokens_are_judged_and_spans_are_not() -> None:
+    assert found(changed(RIGHT, 8, sampled=False), "partial: a reason") == ()
+    assert found(changed(RIGHT, 1, scaffold=True), "partial: a reason")
+
+
+@needs_assets
+@pytest.mark.parametrize("part", range(4))
+def test_no_template_has_a_silent_error_in_a_sample(part: int) -> None:
+    """A few conversations of each renderer, which differ from one renderer to the next, and one that is forged."""
+    keys = [key for key in unpack(FILE.read_bytes())[0] if OWN not in key]
+    chats = [*probe_chats(), *other_chats()]
+    for key in keys[part::4]:
+        result = judged(key, random.Random(key).sample(chats, 5))
+        assert not result.faults, (key, result.faults[:3])
