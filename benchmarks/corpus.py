@@ -102,6 +102,17 @@ class Corpus:
         """
         return [self._chat(tools, reasoning, parallel, as_text) for _ in range(n)]
 
+    def of_turns(self, n: int, turns: int) -> Chats:
+        """Conversations of so many turns of a user and the model, and nothing else."""
+        return [(self._turns(turns), None) for _ in range(n)]
+
+    def _turns(self, turns: int) -> list[Message]:
+        messages: list[Message] = []
+        for _ in range(turns):
+            messages.append({"role": "user", "content": self._prose.text(self._rng.uniform(30, 250))})
+            messages.append({"role": "assistant", "content": self._prose.text(self._rng.uniform(60, 700))})
+        return messages
+
     def _chat(self, tools: float, reasoning: float, parallel: float, as_text: bool) -> ConversationView:
         rng = self._rng
         words = self._foreign if rng.random() < 0.08 else self._prose

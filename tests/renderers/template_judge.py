@@ -447,7 +447,7 @@ class _View:
         kinds = [self.facts[at].kind for at in sampled]
         if ends_in and kinds[-1] not in ("", "STOP"):
             yield f"the stop of message {index}, {ends_in!r}, is {kinds[-1]}"
-        if "STOP" in kinds and "STOP" in kinds[: -len(ends_in) or None]:
+        if "STOP" in kinds and set(kinds[kinds.index("STOP") :]) != {"STOP"}:
             yield f"a stop of message {index} is not at its end"
 
     def _served(self, index: int) -> int | None:

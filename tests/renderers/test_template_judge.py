@@ -128,7 +128,7 @@ def test_of_a_partial_rendering_control_tokens_are_judged_and_spans_are_not() ->
 
 
 @needs_assets
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
 def test_no_template_has_a_silent_error_in_a_sample(part: int) -> None:
     """A few conversations of each renderer, which differ from one renderer to the next, and one that is forged."""
     keys = [key for key in unpack(FILE.read_bytes())[0] if OWN not in key]
