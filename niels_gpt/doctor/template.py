@@ -42,6 +42,9 @@ def summary(report: TemplateReport) -> Iterator[Text]:
         if found:
             yield Text.assemble((f"{status:<9}", COLOURS[status]), f" {len(found):>4}  ", (MEANING[status], "dim"))
             yield from _lines(report, status)
+    slow = sum(result.route == "oracle" for result in report.results)
+    if slow:
+        yield from _titled("oracle", f"{slow} are attributed each by itself, which takes two renderings per message")
     # The number of probes for each: `starts    the generation prompt is a prefix (120), ...`.
     stops = {stop or "none (ordinary text, or the next turn's opener)": count for stop, count in report.stops.items()}
     for title, counts in (("starts", report.rules), ("stops", stops)):
@@ -60,9 +63,6 @@ def summary(report: TemplateReport) -> Iterator[Text]:
     if report.final_stop:
         option = f"--renderer-option final_stop='{_safe(report.final_stop)}'"
         yield from _titled("proposed", f"{option} writes a stop after answers that have none, and fewer are partial")
-    slow = sum(result.route == "oracle" for result in report.results)
-    if slow:
-        yield from _titled("oracle", f"{slow} are attributed each by itself, which takes two renderings per message")
     partial, rendered = report.counts["partial"], len(report.results) - report.counts["refused"]
     if not rendered:
         yield Text("the template refuses every probe, so nothing is proven", style="bold red")

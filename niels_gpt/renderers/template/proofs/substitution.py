@@ -1,4 +1,4 @@
-"""Finds which message every character of a rendering came from, without tracing, by substituting characters.
+"""Finds which message every character of a rendering came from by substituting characters.
 
 Templates copy contents and do not read their letters. So the characters of every content are replaced by substitutes:
 letters that occur nowhere else, each for one character of one message. The template is run on both versions. If the
