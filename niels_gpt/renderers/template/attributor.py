@@ -30,9 +30,10 @@ from niels_gpt.renderers.kinds import CONTROL, SAMPLED, Kind
 from niels_gpt.renderers.notes import Notes
 from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens
 from niels_gpt.renderers.template.divisions import divisions_of, relocated, states_of
-from niels_gpt.renderers.template.gaps import Division, Gap, gaps_of, position_in
+from niels_gpt.renderers.template.gaps import Division, Gap, Run, gaps_of
 from niels_gpt.renderers.template.letters import (
     STANDARD_WORDS,
+    USUAL,
     WORD,
     Leaf,
     Lettered,
@@ -45,8 +46,9 @@ from niels_gpt.renderers.template.letters import (
     stretches_of,
     with_edges,
 )
+from niels_gpt.renderers.template.pieces import Pieces
 from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens, strings_in
-from niels_gpt.renderers.template.proofs.proof import Ints, Proof
+from niels_gpt.renderers.template.proofs.proof import PLACE, Ints, Problem, Proof
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, windows_of
 from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
@@ -57,7 +59,6 @@ _MOST_LETTERED: Final = 16  # answers of one conversation that are rendered once
 
 _ALL_WRITTEN: Final = {route: Notes(route) for route in ("gaps", "oracle")}
 
-Run = Callable[[Mapping[str, Any]], str]
 Divisions = tuple[Division, ...]
 
 
@@ -89,7 +90,7 @@ class Attributor:
         final_stop: what is written after answers without a stop; "" for nothing.
     """
 
-    run: Run
+    run: Callable[[Mapping[str, Any]], str]
     source: str
     writer: Writer
     variables: Mapping[str, Any]
@@ -112,7 +113,23 @@ class Attributor:
         Args:
             gen: the value of `add_generation_prompt`.
         """
-        return self._text([given(message) for message in messages], tools, gen, self.variables)
+        return self._checked_text([given(message) for message in messages], tools, gen)
+
+    def _checked_text(self, messages: list[dict[str, Any]], tools: Any, gen: bool) -> str:
+        try:
+            return self._text(messages, tools, gen, self.variables)
+        except MessageError as error:
+            raise self._located(error, messages, tools, gen) from error
+
+    def _located(self, error: MessageError, messages: list[dict[str, Any]], tools: Any, gen: bool) -> MessageError:
+        """The error with the message in front that the template refuses: the last of the shortest beginning with it."""
+        for count in range(1, len(messages)):
+            try:
+                self._text(messages[:count], tools, gen, self.variables)
+            except MessageError as other:
+                if str(other) == str(error):
+                    return MessageError(error.reason, f"message {count - 1}: {error}")
+        return MessageError(error.reason, f"message {len(messages) - 1}: {error}")
 
     def _text(self, messages: list[dict[str, Any]], tools: Any, gen: bool, variables: Mapping[str, Any]) -> str:
         return self.run(
@@ -134,7 +151,7 @@ class Attributor:
             MessageError: the template refuses the messages.
         """
         conversation = [given(message) for message in messages]
-        text = self._text(conversation, tools, gen, self.variables)
+        text = self._checked_text(conversation, tools, gen)
         seen = self._seen(conversation, tools, gen, text)
         divided = None if seen is None else self._divided(conversation, tools, gen, text, seen)
         if seen is not None and divided is not None:
@@ -165,14 +182,14 @@ class Attributor:
         """Where the texts are; `None` if the letters do not show it."""
         if not text.isascii() and has_letters(text):
             return None
-        manners = [Manner()]
+        manners = [USUAL]
         while manners:
             manner = manners.pop(0)
             lettered = self.writer.letter(messages, tools, self.variables, manner)
             found = self._rendered(lettered, gen, text)
             if found is not None:
                 return self._with_edges(messages, tools, gen, text, (manner, lettered), found)
-            if manner == Manner():
+            if manner is USUAL:
                 others = {index for index in lettered.sought_in if messages[index]["role"] != "assistant"}
                 if lettered.has_scalars:
                     manners.append(Manner(scalars=False))
@@ -232,30 +249,39 @@ class Attributor:
         gaps = gaps_of(text, seen.stretches, len(messages), self.controls)
         key = shape, gen, bool(tools), tuple([gap[:2] + gap[6:] for gap in gaps])
         divisions = self._known.get(key)
-        if divisions is None:
-            found = [self._division(shape, tools, gen, gap) for gap in gaps]
-            if None in found:
-                return None
+        if divisions is not None:
+            return gaps, divisions
+        found = [self._division(shape, TOOLS if tools else None, gen, gap) for gap in gaps]
+        if None not in found:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             divisions = self._known[key] = tuple(one for one in found if one is not None)
-        return gaps, divisions
+            return gaps, divisions
+        if not tools:
+            return None
+        # A template may write declarations in ordinary text, of which nothing shows where it ends. Then the stand-ins
+        # have the same declarations.
+        narrow = gaps_of(text, seen.stretches, len(messages), self.controls, narrow=True)
+        for number, gap in enumerate(narrow):
+            if found[number] is None:
+                gaps[number], found[number] = gap, self._division(shape, tools, gen, gap)
+        return None if None in found else (gaps, tuple(one for one in found if one is not None))
 
     def _division(self, shape: Shape, tools: Any, gen: bool, gap: Gap) -> Division | None:
         """How a gap divides, as stand-in conversations show it, or the first division if none proves everything."""
         partial = None
-        for offered in (TOOLS, tools) if tools else (None,):
-            for window, where in windows_of(shape, gap.before, gap.after):
-                division = self._solved(window, offered, gen).get((where[gap.before], where[gap.after], gap.text))
-                division = None if division is None else relocated(division, where)
-                if division is not None and not division.problems:
-                    return division
-                partial = partial or division
+        for window, where in windows_of(shape, gap.before, gap.after):
+            division = self._solved(window, tools, gen).get((where[gap.before], where[gap.after], gap.text))
+            division = None if division is None else relocated(division, where)
+            if division is not None and not division.problems:
+                return division
+            partial = partial or division
         return partial
 
     def _solved(self, window: Shape, tools: Any, gen: bool) -> dict[tuple[int, int, str], Division]:
         """The divisions of a stand-in conversation's gaps."""
-        offered = None if tools is None else hashlib.sha256(json.dumps(tools).encode()).digest()
+        is_own = tools is not None and tools is not TOOLS
+        offered = hashlib.sha256(json.dumps(tools).encode()).digest() if is_own else tools is None
         key = window, offered, gen
         found = self._windows.get(key)
         if found is None:
@@ -271,10 +297,14 @@ class Attributor:
             seen = self._seen(conversation, tools, gen, text)
             if seen is None:
                 return {}
+            narrow = tools is not None and tools is not TOOLS
+            gaps = gaps_of(text, seen.stretches, len(messages), self.controls, narrow=narrow)
             proof = self.proof(messages, tools, gen)
-        except (MessageError, Unproven):
+        except MessageError:
             return {}
-        gaps = gaps_of(text, seen.stretches, len(messages), self.controls)
+        except Unproven as error:
+            unproven = Division((Run(-1, 0, -1, int(Kind.TEMPLATE)),), False, (Problem(-1, PLACE, str(error)),))
+            return {(gap.before, gap.after, gap.text): unproven for gap in gaps}
         return divisions_of(proof, messages, seen.stretches, gaps, self.final_stop)
 
     # ---- pieces
@@ -284,7 +314,7 @@ class Attributor:
     ) -> Emitter:
         gaps, divisions = divided
         out = Emitter(messages)
-        pieces = _Pieces(text, out, [message["role"] == "assistant" for message in messages])
+        pieces = Pieces(text, out, [message["role"] == "assistant" for message in messages])
         following = zip(gaps, divisions, strict=True)
         gap, division = next(following)
         inner: list[Stretch] = []
@@ -409,62 +439,3 @@ def _become_text(states: Ints) -> None:
     """Make scaffold a label in place, or, where the model emits it, a part of its reply."""
     as_text = states & ~15 | np.where(states & SAMPLED, int(Kind.REPLY), int(Kind.LABEL))
     states[:] = np.where(states & CONTROL, as_text, states)
-
-
-class _Pieces:
-    """Writes the pieces of an output in order.
-
-    Attributes:
-        sampled: whether the text at this place is sampled.
-    """
-
-    def __init__(self, text: str, out: Emitter, is_answer: Sequence[bool]) -> None:
-        self.text, self.texts, self.facts, self.is_answer = text, out.texts, out.facts, is_answer
-        self.sampled = False
-
-    def add(self, start: int, stop: int, message: int, kind: int) -> None:
-        """A piece, unless it is empty."""
-        if stop > start:
-            self.texts.append(self.text[start:stop])
-            self.facts.append(message << 4 | kind)
-
-    def content(self, stretch: Stretch) -> None:
-        """A content, which is sampled as the text before it is."""
-        leaf = stretch.leaf
-        if self.sampled:
-            kind = Kind.REASONING if leaf.field == "reasoning" else Kind.REPLY
-        else:
-            kind = Kind.LABEL if self.is_answer[leaf.message] else Kind.CONTEXT
-        self.add(stretch.start, stretch.stop, leaf.message, kind)
-
-    def within(self, message: int, start: int, stop: int, labels: Sequence[Stretch]) -> None:
-        """The text of the template between two texts of one message."""
-        kind = Kind.MARKUP if self.sampled else Kind.TEMPLATE
-        self._run(start, stop, message, kind, labels)
-
-    def gap(self, gap: Gap, division: Division) -> None:
-        """The text between the contents of two messages."""
-        runs = division.runs
-        places = [position_in(gap, run) for run in runs]
-        places.append(gap.stop)
-        for number, run in enumerate(runs):
-            if run.inserted:
-                self.texts.append(run.inserted)
-                self.facts.append(run.owner << 4 | run.kind)
-                # What follows goes on as before, unless a run begins here, too.
-                before = next((one for one in reversed(runs[:number]) if not one.inserted), run)
-                self._run(places[number], places[number + 1], before.owner, before.kind, gap.labels)
-            else:
-                self._run(places[number], places[number + 1], run.owner, run.kind, gap.labels)
-        self.sampled = division.sampled
-
-    def _run(self, start: int, stop: int, message: int, kind: int, labels: Sequence[Stretch]) -> None:
-        if labels:
-            of_label = Kind.REPLY if kind & SAMPLED else Kind.LABEL
-            for label in labels:
-                begin, end = max(label.start, start), min(label.stop, stop)
-                if begin < end:
-                    self.add(start, begin, message, kind)
-                    self.add(begin, end, message, of_label)
-                    start = end
-        self.add(start, stop, message, kind)

@@ -26,6 +26,7 @@ from niels_gpt.renderers.template.proofs.proof import END, START, Problem
 
 MASK: Final = "\ue000"
 # The end of a call's arguments as JSON: a quote, empty objects, closing brackets.
+_NUMBER: Final = re.compile(r"\d+")  # templates count calls, from the first message on
 _CLOSERS: Final = re.compile(r"[\"']?(?:[:, ]*[\[{])*(?:\s*[\]}])*")
 
 
@@ -35,7 +36,7 @@ class Gap(NamedTuple):
     Attributes:
         before, after: these messages; -1 and the number of messages at the ends of the output.
         labels: the stretches of labels in it.
-        masks: start and end of what its key does not name: labels, declarations of tools, the end of arguments.
+        masks: start and end of what its key does not name: labels, numbers, declarations, the end of arguments.
         text: its text with these masked.
     """
 
@@ -80,14 +81,18 @@ class Division:
     problems: tuple[Problem, ...]
 
 
-def gaps_of(text: str, stretches: Sequence[Stretch], count: int, controls: ControlTokens) -> list[Gap]:
+def gaps_of(
+    text: str, stretches: Sequence[Stretch], count: int, controls: ControlTokens, *, narrow: bool = False
+) -> list[Gap]:
     """The gaps of an output.
 
     Args:
         stretches: of all texts, ascending.
         count: the number of messages.
+        narrow: of declarations of tools only the labels are masked, and not what the template writes around them.
     """
     gaps: list[Gap] = []
+    around = None if narrow else controls
     labels: list[Stretch] = []
     at, before, after_call = 0, -1, False
     for stretch in stretches:
@@ -96,10 +101,10 @@ def gaps_of(text: str, stretches: Sequence[Stretch], count: int, controls: Contr
             labels.append(stretch)
             continue
         if leaf.message != before:
-            gaps.append(_gap(text, (before, leaf.message), (at, stretch.start), labels, after_call, controls))
+            gaps.append(_gap(text, (before, leaf.message), (at, stretch.start), labels, after_call, around))
         labels = []
         at, before, after_call = stretch.stop, leaf.message, leaf.field == "call"
-    gaps.append(_gap(text, (before, count), (at, len(text)), labels, after_call, controls))
+    gaps.append(_gap(text, (before, count), (at, len(text)), labels, after_call, around))
     return gaps
 
 
@@ -109,19 +114,22 @@ def _gap(
     bounds: tuple[int, int],
     labels: list[Stretch],
     after_call: bool,
-    controls: ControlTokens,
+    around: ControlTokens | None,
 ) -> Gap:
     start, stop = bounds
-    if not labels and not after_call:  # most gaps
+    has_numbers = sides[0] >= 0 and _NUMBER.search(text, start, stop) is not None
+    if not labels and not after_call and not has_numbers:  # most gaps
         return Gap(*sides, start, stop, labels, [], text[start:stop])
-    masks = [(label.start, label.stop) for label in labels if label.leaf.field != "tools"]
+    masks = [(label.start, label.stop) for label in labels if around is None or label.leaf.field != "tools"]
     declared = [(label.start, label.stop) for label in labels if label.leaf.field == "tools"]
-    if declared:
-        masks = _merged([*masks, *_around(text, bounds, declared, controls)])
+    if declared and around is not None:
+        masks += _around(text, bounds, declared, around)
     if after_call:
         closed = _CLOSERS.match(text, start, stop)
-        if closed is not None and closed.end() > start:
-            masks = _merged([closed.span(), *masks])
+        masks.append((start, start) if closed is None else closed.span())
+    if has_numbers:
+        masks += (found.span() for found in _NUMBER.finditer(text, start, stop))
+    masks = _merged(masks)
     parts, at = list[str](), start
     for begin, end in masks:
         parts += text[at:begin], MASK
@@ -140,14 +148,16 @@ def _around(
         [TOOLS][{"name": "①②"}, {"name": "③④"}][/TOOLS]      one mask: what is between [TOOLS] and [/TOOLS]
     """
     start, stop = bounds
-    tokens = [
-        (begin + start, end + start)
-        for begin, end in controls.places(text[start:stop])
-        if not any(one < end + start and begin + start < other for one, other in declared)
-    ]
-    edges = [start, *(edge for token in tokens for edge in token), stop]
-    pieces = zip(edges[::2], edges[1::2], strict=True)
-    return [piece for piece in pieces if any(piece[0] <= one and other <= piece[1] for one, other in declared)]
+    # The text between two labels of which it spells a control token is of two pieces.
+    edges = [start, *(edge for label in declared for edge in label), stop]
+    pieces, begin, has_label = list[tuple[int, int]](), start, False
+    for at, end in zip(edges[::2], edges[1::2], strict=True):
+        for one, other in controls.places(text[at:end]):
+            if has_label:
+                pieces.append((begin, at + one))
+            begin, has_label = at + other, False
+        has_label = end < stop
+    return [*pieces, (begin, stop)] if has_label else pieces
 
 
 def _merged(masks: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -24,11 +24,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from niels_gpt.messages import REASONING_FIELDS, NoContent, reasoning_of
+from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, reasoning_of
 from niels_gpt.renderers.template.controls import ControlTokens
-from niels_gpt.renderers.template.strings import TemplateStrings
+from niels_gpt.renderers.template.strings import TAG, TemplateStrings
 
 # The private-use characters, of which the first 6,400 take two bytes.
 _LETTERS: Final = (*map(chr, range(0xE000, 0xF900)), *map(chr, range(0xF0000, 0xFFFFE)))
@@ -43,8 +43,13 @@ STANDARD_WORDS: Final = frozenset(
     | {"number", "boolean", "array", "items", "enum", "default", "arguments", "id", "null", "title", "text", "content"}
 )
 WORD: Final = "\ue000"  # in a pattern: any text
+PLAIN: Final = (WORD,)  # the patterns of a single text without anything special
+_LONGEST_QUOTE: Final = 8
 _LONGEST_SPACE: Final = 32  # white space at the end of a text that stand-in texts copy
 _LONGEST_PATTERN: Final = 160  # characters of a text's pattern
+
+
+_OTHER_TEXT: Final = "with letters in its texts the template writes another text"
 
 
 class Unseen(Exception):
@@ -75,7 +80,6 @@ class Leaf(NamedTuple):
 
 
 Mark = tuple[Leaf, bool, str]  # a letter's leaf, whether it is the leaf's last one, the character that it replaces
-Place = tuple[int, Mark, int]  # where a letter's text is in the output, the letter, and how many characters that takes
 
 
 class Stretch(NamedTuple):
@@ -102,6 +106,9 @@ class Manner:
     scalars: bool = True
     keeps_all: bool = False
     forced: frozenset[int] = frozenset()
+
+
+USUAL: Final = Manner()
 
 
 @dataclass
@@ -136,8 +143,10 @@ def has_letters(text: str) -> bool:
 
 def given(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as transformers passes it to templates: reasoning under every name, a missing content left out."""
-    reasoning = reasoning_of(message)  # type: ignore[arg-type] # a message
+    if len(message) == 2 and type(message.get("content")) is str:  # most messages
+        return cast("dict[str, Any]", message)
     fields = {key: value for key, value in message.items() if type(value) is not NoContent}
+    reasoning = reasoning_of(cast("Message", message))
     # gpt-oss reads `thinking`, Qwen3 `reasoning_content`.
     return fields if reasoning is None else {"thinking": reasoning, **fields, "reasoning_content": reasoning}
 
@@ -202,7 +211,9 @@ class _Lettering:
         """The conversation with letters."""
         out, controls = self.out, self.writer.controls
         try:
-            out.messages = [self._message(message, index) for index, message in enumerate(messages)]
+            out.messages = [
+                self._plain(message, index) or self._message(message, index) for index, message in enumerate(messages)
+            ]
             out.tools = self._label(tools, "tools") if tools else tools
             out.variables = {
                 # A variable is not part of the data. It gets letters where it spells a control token.
@@ -214,6 +225,15 @@ class _Lettering:
         except StopIteration:
             raise Unseen(f"the conversation has more than {len(_LETTERS):,} texts") from None
         return out
+
+    def _plain(self, message: Mapping[str, Any], index: int) -> dict[str, Any] | None:
+        """A message of a role and a text without anything special, as most are; `None` for another one."""
+        writer, text = self.writer, message.get("content")
+        if len(message) > 2 or type(text) is not str or not text or message["role"] not in writer.roles:
+            return None
+        if text[0] == "<" or not self.manner.contents or not self._is_plain(text):
+            return None
+        return {"role": message["role"], "content": self._whole(text, index, "content")}
 
     def _message(self, message: Mapping[str, Any], index: int) -> dict[str, Any]:
         lettered = dict(message)
@@ -228,13 +248,11 @@ class _Lettering:
                     lettered[key] = self._content(value, index, "content")
             elif key == "tool_calls":
                 lettered[key] = [self._call(call, index) for call in value]
-            elif key in REASONING_FIELDS:
-                if self.manner.contents and key != "thinking":  # `given` has the same text under both names
-                    lettered[key] = self._content(value, index, "reasoning")
-                    if "thinking" in message:
-                        lettered["thinking"] = lettered[key]
-            elif key not in _NO_LABELS:
+            elif key not in _NO_LABELS and key not in REASONING_FIELDS:
                 lettered[key] = self._label(value, "label")
+        if self.manner.contents and "reasoning_content" in message:  # `given` has the same text under every name
+            reasoning = self._content(message["reasoning_content"], index, "reasoning")
+            lettered |= {key: reasoning for key in REASONING_FIELDS if key in message}
         return lettered
 
     def _content(self, value: Any, index: int, name: str) -> Any:
@@ -287,12 +305,9 @@ class _Lettering:
         return value
 
     def _label(self, value: Any, name: str) -> Any:
-        if isinstance(value, str):
-            if not value.strip() or value in STANDARD_WORDS or value in self.writer.compared:
-                return value
-            if value not in self.labels:
-                self.labels[value] = self._whole(value, name)
-            return self.labels[value]
+        if type(value) is str:
+            known = self.labels.get(value)
+            return self._new_label(value, name) if known is None else known
         if isinstance(value, Mapping):
             return {
                 self._label(key, name): item if key == "type" else self._label(item, name)
@@ -300,21 +315,53 @@ class _Lettering:
             }
         return [self._label(item, name) for item in value] if isinstance(value, list | tuple) else value
 
-    def _whole(self, text: str, name: str) -> str:
+    def _new_label(self, text: str, name: str) -> str:
+        lettered = text
+        if text not in STANDARD_WORDS and text not in self.writer.compared:
+            lettered = self._whole(text, -1, name) if _is_open(text) else self._part_of_label(text, name)
+        self.labels[text] = lettered
+        return lettered
+
+    def _part_of_label(self, text: str, name: str) -> str:
+        """A label with letters within the signs at its ends."""
         first, last = _ends(text, 0, len(text))
         return text if first < 0 else self._with_letters(text, -1, name, [(first, last + 1)])
 
     def _text(self, text: str, index: int, name: str) -> str:
         """A content with letters; its pattern is recorded."""
-        out, writer = self.out, self.writer
-        is_plain = text and text[0] not in _STAYING and text[-1] not in _STAYING and text not in writer.compared
-        if is_plain and not (text[0].isspace() or text[-1].isspace() or any(word in text for word in writer.words)):
-            parts, pattern = [(0, len(text))], WORD
-        else:
-            parts, pattern = self._parts(text, index)
-        key = index, name
+        out, key = self.out, (index, name)
+        if text[:1] == "<" and name == "content":
+            tag, writer = TAG.match(text), self.writer
+            # The generation prompt may end in the tag that an answer begins with.
+            out.fits &= tag is None or tag[0] not in writer.strings.tags or tag[0] in writer.words
+        if self._is_plain(text):
+            out.patterns[key] = (*out.patterns[key], WORD) if key in out.patterns else PLAIN
+            return self._whole(text, index, name)
+        parts, pattern = self._parts(text, index)
         out.patterns[key] = (*out.patterns[key], pattern) if key in out.patterns else (pattern,)
         return self._with_letters(text, index, name, parts)
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether a text is in no way special: letters at its ends, and nothing that the template searches for."""
+        if not _is_open(text) or text in self.writer.compared:
+            return False
+        for word in self.writer.words:  # noqa: SIM110 (faster than `all`, and runs for every text)
+            if word in text:
+                return False
+        return True
+
+    def _whole(self, text: str, index: int, name: str) -> str:
+        """A text with a letter in the place of its first and its last character."""
+        marks, last = self.out.marks, len(text) - 1
+        leaf = Leaf(index, name, text, 0, last)
+        self.out.leaves.append(leaf)
+        begin = next(self.letters)
+        marks[begin] = leaf, last == 0, text[0]
+        if not last:
+            return begin
+        end = next(self.letters)
+        marks[end] = leaf, True, text[-1]
+        return f"{begin}{text[1:-1]}{end}"
 
     def _parts(self, text: str, index: int) -> tuple[list[tuple[int, int]], str]:
         """The parts of a text between the strings that stay, and its pattern.
@@ -367,6 +414,13 @@ class _Lettering:
         return "".join(written)
 
 
+def _is_open(text: str) -> bool:
+    """Whether both ends of a text can be letters."""
+    if not text or text[0] in _STAYING or text[-1] in _STAYING:
+        return False
+    return not (text[0].isspace() or text[-1].isspace())
+
+
 def _ends(text: str, start: int, stop: int) -> tuple[int, int]:
     """The first and the last character of a part that can be letters; -1 and -1 without any."""
     while start < stop and (text[start] in _STAYING or text[start].isspace()):
@@ -389,78 +443,88 @@ def stretches_of(output: str, other: str, lettered: Lettered) -> tuple[list[Stre
     Raises:
         Unseen: the letters do not show where the texts are.
     """
-    places = _places_in_order(output, other, lettered)
-    if places is None:
-        places = _places(output, _ESCAPED.sub(_letter, other) if "\\u" in other else other, lettered.marks)
-    found: list[Stretch] = []
-    opened: tuple[Leaf, int] | None = None
-    for at, (leaf, is_last, _), length in places:
-        if is_last or leaf.forms:
-            if leaf.first == leaf.last:
-                opened = leaf, at
-            if opened is None or opened[0] is not leaf:
-                raise Unseen("the template writes a part of a text")
-            start, stop = opened[1], at + length
-            if leaf.first != leaf.last and not _is_written(output[start:stop], leaf.text[leaf.first : leaf.last + 1]):
-                raise Unseen("the template changes a text")
-            found.append(Stretch(start, stop, leaf))
-            opened = None
-        elif opened is not None:
-            raise Unseen("the template writes a part of a text")
-        else:
-            opened = leaf, at
-    if opened is not None:
-        raise Unseen("the template writes a part of a text")
+    in_order = _in_order(output, other, lettered)
+    if in_order is not None:
+        return in_order, []
+    found = _anywhere(output, _ESCAPED.sub(_letter, other) if "\\u" in other else other, lettered.marks)
     seen = {id(stretch.leaf) for stretch in found}
     unwritten = [leaf for leaf in lettered.leaves if id(leaf) not in seen] if len(seen) < len(lettered.leaves) else []
     return found, unwritten
 
 
-def _places_in_order(output: str, other: str, lettered: Lettered) -> list[Place] | None:
-    """The letters in the output, if each is there once and in order; `None` if not. Most conversations are so."""
+def _in_order(output: str, other: str, lettered: Lettered) -> list[Stretch] | None:
+    """The stretches if each text is in the output once, in order and unchanged; `None` if not. Most outputs are so."""
     if lettered.has_scalars or len(other) != len(output):
         return None
-    places, parts, at = list[Place](), list[str](), 0
-    for letter, mark in lettered.marks.items():
-        found = other.find(letter, at)
-        if found < 0:
+    found, parts, at = list[Stretch](), list[str](), 0
+    letters = iter(lettered.marks)
+    for leaf in lettered.leaves:
+        text, first, last = leaf.text, leaf.first, leaf.last
+        start = other.find(next(letters), at)
+        if start < 0:
             return None
-        parts += other[at:found], mark[2]
-        places.append((found, mark, 1))
-        at = found + 1
+        parts += other[at:start], text[first : last + 1]
+        at = start + 1
+        if last > first:
+            stop = other.find(next(letters), at)
+            if stop - start != last - first or not other.startswith(text[first + 1 : last], at):
+                return None
+            at = stop + 1
+        found.append(Stretch(start, at, leaf))
     parts.append(other[at:])
-    return places if "".join(parts) == output else None
+    return found if "".join(parts) == output else None
 
 
-def _places(output: str, other: str, marks: Mapping[str, Mark]) -> list[Place]:
-    """The letters in the output, wherever they are.
+def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretch]:
+    """The stretches wherever the texts are, as they are or as JSON writes them.
 
     A letter in the place of a number may be written with quotes around it, where the number has none::
 
         other    {"near": "①", "place": "②③"}
         output   {"near": true, "place": "Weir"}
     """
-    places, at, quote = list[Place](), 0, ""
+    found, at, number, quote = list[Stretch](), 0, 0, ""
     parts = _IS_LETTER.split(other)  # text, letter, text, letter, text
-    for number in range(0, len(parts) - 1, 2):
-        text = parts[number].removeprefix(quote)
-        quote = ""
-        mark = marks[parts[number + 1]]
-        forms = mark[0].forms or (mark[2],)
-        following = parts[number + 2]
-        if mark[0].forms and text[-1:] in ("'", '"') and following[:1] == text[-1] and not output.startswith(text, at):
-            quote, text = text[-1], text[:-1]
+    most = len(parts) - 1
+    while number < most:
+        text = parts[number].removeprefix(quote) if quote else parts[number]
+        leaf, is_last, first = marks[parts[number + 1]]
+        quote, number = "", number + 2
+        if leaf.forms and not output.startswith(text, at):
+            quote = _quote(output, at, text, parts[number])
+            text = text[: len(text) - len(quote)]
         if not output.startswith(text, at):
-            raise Unseen("with letters in its texts the template writes another text")
+            raise Unseen(_OTHER_TEXT)
         at += len(text)
-        form = next((form for form in forms if output.startswith(form, at)), None)
-        if form is None:
-            raise Unseen("with letters in its texts the template writes another text")
-        places.append((at, mark, len(form)))
-        at += len(form)
+        if leaf.forms or leaf.first == leaf.last:
+            form = next((form for form in leaf.forms or (first,) if output.startswith(form, at)), None)
+            if form is None:
+                raise Unseen(_OTHER_TEXT)
+            size = len(form)
+        else:
+            # The other letter comes next, after the rest of the text.
+            if is_last or number >= most or marks[parts[number + 1]][0] is not leaf:
+                raise Unseen("the template writes a part of a text")
+            inner, last = parts[number], leaf.text[leaf.last]
+            if not _is_written(inner, leaf.text[leaf.first + 1 : leaf.last]):
+                raise Unseen("the template changes a text")
+            size = len(inner) + 2
+            if output[at : at + size] != f"{first}{inner}{last}":
+                raise Unseen(_OTHER_TEXT)
+            number += 2
+        found.append(Stretch(at, at + size, leaf))
+        at += size
     if output[at:] != parts[-1].removeprefix(quote):
-        raise Unseen("with letters in its texts the template writes another text")
-    return places
+        raise Unseen(_OTHER_TEXT)
+    return found
+
+
+def _quote(output: str, at: int, text: str, following: str) -> str:
+    """The quote around a letter, `"` or `<|"|>`, which the output has not around a number; "" for none."""
+    for size in range(1, min(_LONGEST_QUOTE, len(text), len(following)) + 1):
+        if text[-size:] == following[:size] and output.startswith(text[:-size], at):
+            return text[-size:]
+    return ""
 
 
 def _letter(found: re.Match[str]) -> str:
@@ -499,7 +563,11 @@ def with_edges(
             holding.add(leaf.message)
         return True
 
-    for number, (start, stop, leaf) in enumerate(found):
+    for number, one in enumerate(found):
+        start, stop, leaf = one
+        if leaf.first == 0 and leaf.last + 1 == len(leaf.text):  # letters at both ends, as most texts have
+            joined.append(one)
+            continue
         text, least = leaf.text, joined[-1].stop if joined else 0
         if leaf.first > 0 and not leaf.forms:
             before = text[leaf.before : leaf.first]
@@ -516,7 +584,7 @@ def with_edges(
             if after.strip() and not is_followed:
                 shared = _shared(output[stop:most].startswith, after.rstrip())
                 stop += shared if shared and is_text(after, leaf) else 0
-        joined.append(Stretch(start, stop, leaf))
+        joined.append(one if (start, stop) == one[:2] else Stretch(start, stop, leaf))
     return joined, holding
 
 

@@ -16,15 +16,24 @@ in the conversation; `gaps.py` compares the two texts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from niels_gpt.renderers.template.letters import WORD, Lettered
+from niels_gpt.renderers.template.letters import PLAIN, WORD, Lettered
 
 _FEW: Final = 3  # messages after a place that are taken as they are
-_MOST: Final = 12  # messages of a window
+_MOST: Final = 12  # messages of a conversation that is its own window
+_LONGEST: Final = 24  # messages of a window without instructions
 _READ: Final = frozenset(
     {"role", "content", "tool_calls", "reasoning_content", "thinking", "reasoning", "train", "weight"}
 )
+_VALUES: Final[Mapping[str, Any]] = {
+    "str": "stand-in",
+    "scalar": 3,
+    "list": ["stand-in"],
+    "dict": {"in": "stand-in"},
+}
 _NAME: Final = "look_up"
 # What templates write of a declaration besides its texts is not part of a place, so that one is enough.
 TOOLS: Final = [
@@ -51,7 +60,7 @@ class MessageKind(NamedTuple):
         content: "text", "parts", or "" for no content.
         texts: the patterns of its texts, see `letters.py`.
         reasoning: the pattern of its reasoning; `None` without one.
-        calls: for each call its own keys and whether it has arguments, as an object or as text.
+        calls: for each call its own keys and its arguments: as text, none, or which values are written last.
         labels: its other keys, such as `name`.
     """
 
@@ -74,7 +83,9 @@ def shape_of(messages: Sequence[Mapping[str, Any]], lettered: Lettered) -> Shape
     kinds, patterns = list[MessageKind](), lettered.patterns
     for index, message in enumerate(messages):
         if len(message) == 2 and type(message.get("content")) is str:
-            kinds.append(MessageKind(message["role"], "text", patterns[index, "content"]))
+            pattern = patterns.get((index, "content"))
+            is_plain = pattern is None or pattern is PLAIN
+            kinds.append(_plain(message["role"]) if is_plain else MessageKind(message["role"], "text", pattern or ()))
             continue
         content = message.get("content")
         if isinstance(content, list):
@@ -101,13 +112,27 @@ def shape_of(messages: Sequence[Mapping[str, Any]], lettered: Lettered) -> Shape
     return tuple(kinds)
 
 
+@lru_cache(maxsize=64)
+def _plain(role: str) -> MessageKind:
+    return MessageKind(role, "text", PLAIN)
+
+
 def _kind_of_call(call: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     arguments = call["function"].get("arguments")
     if isinstance(arguments, str):
         kind = "text" if arguments.strip() else "blank"
     else:
-        kind = "none" if arguments is None else "object" if arguments else "empty"
+        kind = "none" if arguments is None else "empty"
+        if arguments:  # what is written last, in the order of the keys or sorted
+            last, greatest = next(reversed(arguments)), max(arguments, key=str.lower)
+            kind = f"{_kind_of_value(arguments[last])} {_kind_of_value(arguments[greatest])}"
     return tuple(sorted(call)), kind
+
+
+def _kind_of_value(value: Any) -> str:
+    if isinstance(value, str | list | dict):
+        return type(value).__name__
+    return "scalar"
 
 
 def stand_in(shape: Shape) -> list[dict[str, Any]]:
@@ -137,8 +162,13 @@ def stand_in(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _call(keys: Sequence[str], arguments: str, name: str) -> dict[str, Any]:
-    values = {"object": {"place": "stand-in"}, "text": '{"place": "stand-in"}', "blank": "", "empty": {}}
-    function = {"name": _NAME} | ({"arguments": values[arguments]} if arguments in values else {})
+    function: dict[str, Any] = {"name": _NAME}
+    if arguments != "none":
+        last, _, greatest = arguments.partition(" ")
+        values = {"text": '{"place": "stand-in"}', "blank": "", "empty": {}}
+        # "place" is the greatest key, "near" the last one.
+        one_or_two = {"place": _VALUES.get(greatest)} | ({"near": _VALUES.get(last)} if last != greatest else {})
+        function["arguments"] = values.get(arguments, one_or_two)
     given = {"id": name, "type": "function", "function": function}
     return {key: given.get(key, _NAME) for key in keys}
 
@@ -156,6 +186,25 @@ def windows_of(shape: Shape, before: int, after: int) -> list[tuple[Shape, dict[
     if len(shape) <= _MOST and (short is None or len(short[0]) != len(shape)):
         windows.append((shape, {index: index for index in range(-1, len(shape) + 1)}))
     return windows
+
+
+def _first_call(shape: Shape) -> Shape:
+    """The first call and its results."""
+    start = next((index for index, kind in enumerate(shape) if kind.calls), len(shape))
+    return (*shape[start : start + 1], *takewhile(lambda kind: kind.role == "tool", shape[start + 1 :]))
+
+
+def _ending(shape: Shape, stop: int) -> list[MessageKind]:
+    """What follows the messages up to `stop` in a window: less than in the conversation, and complete turns."""
+    last, rest = shape[stop - 1], shape[stop:]
+    ending = list[MessageKind]()
+    if last.calls:
+        ending += takewhile(lambda kind: kind.role == "tool", rest)
+    if last.role != "assistant" or ending:
+        ending.append(_ANSWER)
+    if any(kind.role == "user" for kind in rest):
+        ending += [_USER, _ANSWER]
+    return ending or [rest[0]]
 
 
 def _window(shape: Shape, before: int, after: int) -> tuple[Shape, dict[int, int]] | None:
@@ -183,12 +232,12 @@ def _window(shape: Shape, before: int, after: int) -> tuple[Shape, dict[int, int
     stop = n if n - following <= _FEW else following + 1
     taken += range(last + 1, stop)
     kinds, where = [*shape[:lead]], {index: index for index in range(lead)}
-    if question > lead:  # the first turn of a conversation may differ from the others
-        kinds += [_USER, _ANSWER]
+    if question > lead:  # the first turn of a conversation may differ from the others, and so may its first call
+        kinds += [_USER, *_first_call(shape[lead:question]), _ANSWER]
     for index in dict.fromkeys(taken):
         where[index] = len(kinds)
         kinds.append(shape[index])
     if stop < n:
-        kinds += [_USER, _ANSWER] if any(kind.role == "user" for kind in shape[stop:]) else [_ANSWER]
+        kinds += _ending(shape, stop)
     where |= {-1: -1, n: len(kinds)}
-    return None if len(kinds) > _MOST + lead else (tuple(kinds), where)
+    return None if len(kinds) > _LONGEST + lead else (tuple(kinds), where)

@@ -17,6 +17,7 @@ from jinja2 import nodes
 from niels_gpt.renderers.template.environment import ChatEnvironment
 
 _NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
+TAG: Final = re.compile(r"<[^<>\s]{1,40}>")
 _LONGEST: Final = 64  # characters of a string that is searched for
 _PARTS: Final = (nodes.Filter, nodes.Call)  # what may be a part of a text: `content | first`, `content.split()`
 
@@ -29,10 +30,12 @@ class TemplateStrings:
         compared: those that it does not only write, so that they must not be replaced in contents.
         searched: of these, those that it searches contents for, so that contents with them may be rendered differently.
             Names of fields (`'image' in part`) and long texts (a default system text) are not among them.
+        tags: the tags in its source, such as `<think>`.
     """
 
     compared: tuple[str, ...]
     searched: tuple[str, ...]
+    tags: frozenset[str]
 
     @property
     def retained(self) -> re.Pattern[str]:
@@ -70,7 +73,7 @@ def template_strings(source: str) -> TemplateStrings:
             searched.add(assigned.node.value)
     compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
     searched = {text for text in searched if len(text) <= _LONGEST and not text.isidentifier()}
-    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched)))
+    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched)), frozenset(TAG.findall(source)))
 
 
 def _searched_by(compare: nodes.Compare) -> Iterator[str]:

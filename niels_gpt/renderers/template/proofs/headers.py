@@ -82,9 +82,15 @@ def header_start(renderings: Renderings, text: str, role: str) -> int | None:
         # s>[INST], and the header is [INST].
         start = len(text) - common_prefix(text[::-1], gap[::-1])
         start = max([start, *(stop for begin, stop in controls.places(text) if begin < start < stop)])
-        end = usual.end(before[-1])  # of the message before, and not of the header
-        if end and controls.first_at_start(text[start:]) == end and end not in renderings.first_header:
-            start = text.index(end, start) + len(end)
+        # The end of the message before, or of a block before all messages, is not the header's.
+        end = next(
+            (one for one in (usual.end(before[-1]), usual.end("user")) if one and text.startswith(one, start)), ""
+        )
+        if end and controls.first_at_start(text[start:]) == end:
+            after = text.index(end, start) + len(end)
+            # The block that the template adds before all messages may have the same end: <e><u> after it.
+            if end not in renderings.first_header or controls.first(text[after:]):
+                start = after
         start = _opener_before(controls, text, start, gap)
         header = text[start:]
         # Not within a word: "[Round 1]" and "[Round 2]" have "]" in common.

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens
+from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.answers import find_answers
 from niels_gpt.renderers.template.proofs.owners import added_end, find_owners, misplaced_instructions
 from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof
@@ -78,8 +78,9 @@ class Oracle:
         answers = find_answers(renderings, ends)
         spans = [answer.span for answer in answers]
         owner, content = find_owners(renderings, ends, spans)
-        if self.bos and renderings.output.startswith(self.bos):
-            owner[: len(self.bos)] = NONE
+        start = past_spaces(renderings.output)
+        if self.bos and renderings.output.startswith(self.bos, start):
+            owner[: start + len(self.bos)] = NONE
         problems = [
             Problem(index, PLACE, "the output does not show where the text of message {message} is")
             for index in renderings.unlocated

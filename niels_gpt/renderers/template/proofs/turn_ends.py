@@ -26,7 +26,7 @@ from niels_gpt.renderers.template.proofs.headers import header_start
 from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.proofs.shared_texts import before_open_tag, common_prefix, end_of_same
 from niels_gpt.renderers.template.proofs.substitution import Unproven
-from niels_gpt.renderers.template.proofs.usual import probe
+from niels_gpt.renderers.template.proofs.usual import PROBE, probe
 
 
 def turn_ends(renderings: Renderings) -> list[int]:
@@ -44,7 +44,7 @@ def turn_ends(renderings: Renderings) -> list[int]:
         messages_before = np.unique(renderings.substitute_message[:end]).tolist()
         if end < least or any(other > index and not is_instruction(messages[other]) for other in messages_before):
             if not is_instruction(message):
-                raise Unproven(f"the template writes message {index} after a later one, or mixes them")
+                raise Unproven("the template writes a message after a later one, or mixes them")
             end = least  # it has no turn of its own: some formats write the system text into the last turn
         ends.append(end)
     return ends
@@ -130,7 +130,16 @@ def _without_prompt(renderings: Renderings, index: int, before: str, tail: str) 
         return tail[: past_spaces(tail, max((end for _, end in controls.places(tail)), default=len(tail)))]
     if not longer.startswith(before):
         return tail
-    return tail[: controls.before_split_token(tail, common_prefix(tail, longer[len(before) :]))]
+    following = longer[len(before) :]
+    # What both begin with may be the beginning of a header: <e><start>assistant and <e><start>user.
+    header = header_start(renderings, following.partition(PROBE)[0], "user")
+    shared = shared_length(controls, tail, following)
+    if header is None:
+        return tail[:shared]
+    end = renderings.usual.end("user")  # of this turn, and not of the header
+    if end and following.startswith(end, header):
+        header += len(end)
+    return tail[: min(shared, header)]
 
 
 def _tail_length(renderings: Renderings, index: int, start: int, tail: str) -> int:
