@@ -45,7 +45,6 @@ def test_templates_with_a_syntax_error(source: str, told: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "{% for i in range(90000) %}{{ '0123456789' * 100 }}{% endfor %}",
         "{% for i in range(100001) %}{% endfor %}",
         "{{ messages.append(1) }}",
         "{{ ''.__class__.__mro__ }}",
@@ -60,21 +59,3 @@ def test_templates_that_misbehave(source: str) -> None:
 def test_templates_that_call_themselves() -> None:
     with pytest.raises((TemplateError, MessageError)):
         template("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").render([ASKED])
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
-        "{% macro f() %}{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}{% endmacro %}"
-        "{{ f() }}",
-        "{% for i in range(90000) %}{% for a, b in [(1, 2)] * 90000 %}{% endfor %}{% endfor %}",
-        "{% set x = 'x' * 10 ** 9 %}",
-        "{% set x = 10 ** 10000 %}",
-        "{{ messages | tojson(indent=1000000000) }}",
-    ],
-)
-def test_templates_without_end_or_measure(source: str) -> None:
-    """Work without output, and more than any memory holds, is stopped before it is done."""
-    with pytest.raises(TemplateError, match=r"without end|larger than|more than|at most"):
-        template(source).render([ASKED])

@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
 from niels_gpt.renderers.completions.parsed import ParsedResponse, ToolCallParseStatus
+from niels_gpt.renderers.kinds import CONTROL
 from niels_gpt.renderers.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.registry import FAMILIES
 from tests.assets import ASSETS, encoder_at, needs_assets
@@ -183,7 +184,8 @@ def test_one_and_many_conversations_of_gpt_oss_are_written_alike() -> None:
     batch = list(renderer.render_many(chats))
     for at, chat in enumerate(chats):
         expected = renderer.emit(chat)
-        ids = renderer.encoder.encode_pieces(expected.texts, expected.is_scaffold)[0].tolist()
+        recognised = [bool(fact & CONTROL) for fact in expected.facts]
+        ids = renderer.encoder.encode_pieces(expected.texts, recognised)[0].tolist()
         assert batch[at].token_ids == renderer.render(chat).token_ids == ids
 
 

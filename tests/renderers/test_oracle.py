@@ -1,4 +1,4 @@
-"""Attribution that certifies itself: no silent error on any template available, and on random ones with known facts."""
+"""Attribution is right or partial: on any template available, and on random ones with known facts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import build_training_sample
-from niels_gpt.renderers.template.execution.static_analysis import template_strings
-from niels_gpt.renderers.template.proofs.certificate import Certificate
-from niels_gpt.renderers.template.proofs.certificate import judge as judge_probe
-from niels_gpt.renderers.template.proofs.probes import features, probes
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.template.proofs.proof import HEADER, PREFIX, USUAL, WITHOUT
 from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.renderer import TemplateRenderer
@@ -121,7 +118,7 @@ def test_arguments_that_a_template_sorts_are_followed() -> None:
     arguments = {"place": "mill", "Near": "x", "days": "two"}
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     chat = [user("where?"), {**assistant(""), "tool_calls": [call]}]
-    proof = made(source).proof(normalise(chat), None, False)
+    proof = made(source).proof(chat)
     (span,) = proof.sampled
     assert proof.problems == []
     assert proof.text[span.start : span.stop] == "days:two,Near:x,place:mill,<|im_end|>"
@@ -136,7 +133,7 @@ def test_the_stop_of_an_empty_answer_is_sampled_though_no_server_stops_there() -
     )
     renderer = TemplateRenderer(folder_of("gpt-oss"), template=source, stops=("<|return|>",))
     chat = normalise([user("Hi"), assistant("")])
-    proof = renderer.proof(chat, None, True)
+    proof = renderer.proof(chat, add_generation_prompt=True)
     (span,) = proof.sampled
     assert (span.stop_token, proof.problems) == ("<|end|>", [])
     assert proof.text[span.start : span.stop] == "<|message|><|end|>"
@@ -150,7 +147,7 @@ def test_an_assistant_first_begins_as_the_prompt_after_another_conversation() ->
     source = "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}" + CHATML
     renderer = made(source)
     assert renderer.render([assistant("Hello."), user("Hi")]).attribution == "full"
-    proof = renderer.proof(normalise([assistant("Hello."), user("Hi")]), None, False)
+    proof = renderer.proof([assistant("Hello."), user("Hi")])
     assert [(proof.text[span.start : span.stop], span.rule) for span in proof.sampled] == [("Hello.<|im_end|>", USUAL)]
 
 
@@ -158,7 +155,7 @@ def test_a_prompt_that_ends_in_words_which_history_leaves_out() -> None:
     """The answer in the history begins at its content, and the rule says that the prompt had more (Apriel)."""
     source = CHATML.replace("assistant\n' }}", "assistant\nHere is my reasoning:\n' }}")
     assert source != CHATML
-    proof = made(source).proof(normalise([user("Hi"), assistant("Hello.")]), None, False)
+    proof = made(source).proof([user("Hi"), assistant("Hello.")])
     assert [(proof.text[span.start : span.stop], span.rule) for span in proof.sampled] == [("Hello.<|im_end|>", HEADER)]
     assert made(source).render([user("Hi"), assistant("Hello.")]).attribution == "full"
 
@@ -180,7 +177,7 @@ def test_instructions_that_the_template_puts_first() -> None:
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     renderer, chat = made(source), [user("Hi"), assistant("Hello."), system("be brief"), user("So?"), assistant("So.")]
-    proof = renderer.proof(normalise(chat), None, False)
+    proof = renderer.proof(chat)
     assert proof.problems == []
     assert [proof.text[span.start : span.stop] for span in proof.sampled] == ["Hello.<|im_end|>", "So.<|im_end|>"]
     assert proof.text.startswith("be brief")
@@ -204,7 +201,7 @@ def test_an_answer_behind_a_result_without_another_header() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
     chat = [user("Hi"), {**assistant(""), "tool_calls": [call]}, TOOL, assistant("It is.")]
     renderer = made(RESULTS)
-    proof = renderer.proof(normalise(chat), None, False)
+    proof = renderer.proof(chat)
     assert [(proof.text[span.start : span.stop], span.rule) for span in proof.sampled] == [
         ("look<|im_end|>", PREFIX),
         ("It is.<|im_end|>", WITHOUT),
@@ -237,7 +234,7 @@ def test_white_space_between_turns_may_be_of_either() -> None:
         "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
     )
     chat = [user("Hi"), assistant("Hello."), assistant("Well?")]
-    proof = made(source).proof(normalise(chat), None, False)
+    proof = made(source).proof(chat)
     assert proof.problems == []
     assert [proof.text[span.start : span.stop] for span in proof.sampled] == ["Hello.<|im_end|>", "Well?<|im_end|>"]
 
@@ -299,7 +296,7 @@ def test_the_header_of_an_answer_after_an_answer_is_not_sampled(source: str) -> 
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_the_header_of_an_empty_message_is_its_own(hidden: bool) -> None:
-    """Also where tracing cannot know whose it is, because no loop writes to the output."""
+    """Also where no loop writes to the output."""
     loop, _, prompt = CHATML.partition("{% if add")
     source = "{% set all %}" + loop + "{% endset %}{{ all }}{% if add" + prompt if hidden else CHATML
     for chat in ([user(""), assistant("Hello.")], [user("Hi"), assistant("")], [user("Hi"), user(""), assistant("A")]):
@@ -367,7 +364,7 @@ def test_the_header_of_an_answer_that_is_the_first_message_is_not_sampled() -> N
 
 
 def test_the_stop_of_a_last_result_is_its_own_behind_other_text() -> None:
-    """The template closes the conversation after its loop, where tracing knows no message."""
+    """The template closes the conversation after its loop."""
     source = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ '\n</r>' if m.role == 'tool' }}"
         "{{ '<|im_end|>\n' if not loop.last }}{% endfor %}<|im_end|>\n"
@@ -389,7 +386,7 @@ def test_a_control_token_that_an_answer_ends_in_is_no_stop() -> None:
 
 
 def test_an_answer_of_which_nothing_is_left_has_its_header_and_stop() -> None:
-    """The template drops the reasoning, which is all of it; tracing would give its header to the next message."""
+    """The template drops the reasoning, which is all of it."""
     loop = CHATML.replace("m.content", "(m.content.split('</think>') | last)").replace("in messages", "in ns.l")
     source = (
         "{% set ns = namespace(l=[]) %}{% for m in messages %}{% set ns.l = ns.l + [dict(m, one=1)] %}{% endfor %}"
@@ -479,7 +476,7 @@ def test_the_stop_of_an_empty_result_is_not_that_of_the_call_before_it() -> None
 
 
 def test_a_generation_prompt_in_place_of_the_last_stop_is_of_no_message() -> None:
-    """Tracing knows no messages in the set block; without a prompt, the text goes on otherwise."""
+    """Without a prompt, the text goes on otherwise."""
     source = (
         "{% set all %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}{% endset %}{{ all }}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}<|im_end|>{% endif %}"
@@ -488,10 +485,10 @@ def test_a_generation_prompt_in_place_of_the_last_stop_is_of_no_message() -> Non
     assert [piece.msg for piece in pieces if "assistant" in piece.text] == [-1]
 
 
-def test_a_stop_alone_is_of_the_first_message_or_of_none() -> None:
-    """Nothing shows whether the template leaves the message out; tracing, which sees its loop, is believed."""
+def test_a_stop_alone_is_of_no_message() -> None:
+    """Nothing shows whether the template leaves the message out."""
     source = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    assert runs(made(source), [system("")]) == [("<|im_end|>", 0, False, False)]
+    assert runs(made(source), [system("")]) == [("<|im_end|>", -1, False, False)]
 
 
 def test_a_stop_in_the_generation_prompt_is_not_written_again() -> None:
@@ -580,7 +577,7 @@ def test_the_renderings_of_a_conversation_are_freed_when_it_is_proven() -> None:
     gc.collect()
     gc.disable()
     try:
-        assert not renderer.proof(normalise(CHAT), None, False).problems
+        assert not renderer.proof(CHAT).problems
         assert not any(isinstance(value, Renderings) for value in gc.get_objects())
     finally:
         gc.enable()
@@ -606,7 +603,7 @@ def test_escaped_letters_are_followed() -> None:
 
 
 def test_a_rendering_does_not_depend_on_what_was_rendered_before() -> None:
-    """The certificate grows with use, but its verdicts depend on the kind of conversation alone."""
+    """What is remembered grows with use, but depends on the kinds of the messages alone."""
     source = STOP_IN_NEXT_TURN
     alone = made(source).render(CHAT)
     used = made(source)
@@ -616,78 +613,23 @@ def test_a_rendering_does_not_depend_on_what_was_rendered_before() -> None:
     assert pickle.loads(pickle.dumps(used)).render(CHAT) == alone
 
 
-def test_a_template_that_searches_contents_is_tried_with_what_it_searches() -> None:
-    """For this word the template quotes the user in the answer, which probes without the word do not show."""
+def test_a_word_for_which_the_template_writes_another_text() -> None:
+    """For this word the template quotes the user in the answer, which stand-ins without the word do not show."""
     source = QUOTES_THE_USER.replace("m.role == 'assistant'", "m.role == 'assistant' and 'magic' in m.content")
-    assert template_strings(source).searched == ("magic",)
     renderer = made(source)
     assert renderer.render(CHAT).attribution == "full"
     chat = [user("a question"), assistant("a magic answer")]
     assert renderer.render(chat).attribution == "partial: message 1 holds data of message 0"
 
 
-def test_chatml_is_certified() -> None:
-    verdicts = made(CHATML).certificate.full(made(CHATML))
-    assert len(verdicts) == len(probes())
-    plain = {name: verdict for name, verdict in verdicts.items() if "call" not in name and "parts" not in name}
-    assert {verdict.outcome for verdict in plain.values()} == {"agrees"}
-    assert {stop for verdict in plain.values() for stop in verdict.stops} == {"<|im_end|>"}
-
-
-def test_verdicts_are_those_of_probes_that_are_judged_alone() -> None:
-    """Probes share the renderings of their common beginnings."""
-    for source in (STOP_IN_NEXT_TURN, QUOTES_THE_USER, IN_JSON):
-        renderer = made(source)
-        for probe in probes()[::5]:
-            assert renderer.certificate.verdict(renderer, probe) == judge_probe(renderer, probe)
-
-
-def test_renderings_that_are_kept_tell_a_missing_content_from_an_empty_one() -> None:
-    renderer = made(CHATML.replace("m.content", "(m.content if 'content' in m else 'none')", 1))
-    kept: dict[bytes, str] = {}
-    for content, written in (("", ""), (None, "none")):
-        chat = normalise([{"role": "user", "content": content}, assistant("b")])
-        assert renderer.proof(chat, None, False, kept).text.startswith(f"<|im_start|>user\n{written}<|im_end|>")
-
-
 @pytest.mark.parametrize("written", ["m.role != 'tool'", "m.role != 'tool' or m.content"])
-def test_results_that_are_written_in_no_probe_need_no_proof(written: str) -> None:
-    """The proof has no text of them either. If the template writes other results, one without a text is proven."""
+def test_results_that_the_template_passes_over_have_no_pieces(written: str) -> None:
     loop, prompt = CHATML.split("{% endfor %}")
     renderer = made(loop.replace("{{", "{% if " + written + " %}{{") + "{% endif %}{% endfor %}" + prompt)
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
     chat = [user("Hi"), assistant("", tool_calls=[call]), {**TOOL, "content": ""}, assistant("Sunny.")]
     assert renderer.render(chat).attribution == "full"
     assert all(index != 2 for _, index, _, _ in runs(renderer, chat))
-    rendered: list[Any] = []
-    chunks = renderer._chunks
-    renderer._chunks = lambda *args, **more: rendered.append(args) or chunks(*args, **more)  # type: ignore[method-assign, func-returns-value]
-    renderer.render(chat)
-    assert (len(rendered) == 1) == (written == "m.role != 'tool'")
-
-
-def test_questions_outside_of_loops_have_their_own_headers() -> None:
-    """Llama 3.1 writes the system message and the first question before its loop."""
-    turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-    renderer = made(
-        "<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n<|im_start|>user\n{{ tools | tojson }}\n"
-        "{{ messages[1].content }}<|im_end|>\n{% for m in messages[2:] %}" + turn + "{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    chat = [system("Be <|im_end|> brief."), *CHAT[1:3]]
-    tools = [{"type": "function", "function": {"name": "f", "description": "<|im_end|>\n<|im_start|>user\n"}}]
-    assert renderer.certificate.trusts(renderer, normalise(chat), tools).outcome == "agrees"
-    traced = renderer.traced(normalise(chat), tools, False)
-    markup = [(piece.text, piece.msg) for piece in traced.pieces() if piece.text.startswith("<|im_")]
-    assert traced.attribution == "full"
-    assert markup[:3] == [("<|im_start|>system\n", 0), ("<|im_end|>\n", 0), ("<|im_start|>user\n", 1)]
-
-
-def test_features_are_kinds_not_texts() -> None:
-    one, other = normalise([user("a"), assistant("b")]), normalise([user("x y"), assistant("z" * 99)])
-    assert features(one, None) == features(other, None) == {"user first", "assistant after user"}
-    assert features(one, [{"type": "function"}]) == {"user first", "assistant after user", "tools"}
-    assert Certificate().trusts(made(CHATML), one, None).outcome == "agrees"
 
 
 # ---- templates with known facts
@@ -757,8 +699,9 @@ def test_no_template_has_a_silent_error_in_many_conversations(name: str) -> None
 
 
 def test_the_judge_finds_faults() -> None:
-    """With tracing alone, the judge must object."""
     renderer = made(STOP_IN_NEXT_TURN)
     assert not faults(renderer, CHAT, None)
-    renderer.emit = lambda messages, **options: renderer.traced(normalise(messages), None, False)  # type: ignore[method-assign, assignment]
+    out = renderer.emit(CHAT)
+    out.facts[:] = [fact & ~15 | Kind.TEMPLATE if fact & 15 == Kind.STOP else fact for fact in out.facts]
+    renderer.emit = lambda messages, **options: out  # type: ignore[method-assign]
     assert "the stop of message 2, '<|im_end|>', is not sampled" in faults(renderer, CHAT, None)

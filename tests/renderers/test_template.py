@@ -178,14 +178,14 @@ def test_bodies_keep_their_origin(name: str) -> None:
     assert renderer.render(chat).attribution == "full"
 
 
-def test_an_origin_that_tracing_loses_is_proven_by_other_letters() -> None:
+def test_a_content_with_spaces_around_it_is_content() -> None:
     renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content.center(9) }}<|im_end|>{% endfor %}")
     chat = [{"role": "user", "content": "hello"}]
     assert renderer.render(chat).attribution == "full"
     assert [piece.text for piece in renderer.pieces(chat) if piece.content] == ["hello"]
 
 
-def test_an_origin_that_nothing_proves_is_reported() -> None:
+def test_a_content_that_the_template_rewrites_is_reported() -> None:
     renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content | urlencode }}<|im_end|>{% endfor %}")
     found = renderer.render([{"role": "user", "content": "hello world"}]).attribution
     assert found == "partial: the template changes the contents: with other letters it writes another text"

@@ -79,9 +79,6 @@ SECRETS = (
     "tb_frame",
     "f_back",
     "mro()",
-    "runs",
-    "origin",
-    "budget",
 )
 # How an attribute is asked for.
 WAYS = (
@@ -107,7 +104,6 @@ ATTEMPTS = (
     "{{ lipsum.__globals__['os'].popen('id').read() }}",
     "{{ self.__init__.__globals__.__builtins__.__import__('os') }}",
     "{{ self._TemplateReference__context.environment }}",
-    "{{ self._TemplateReference__context.budget }}",
     "{{ raise_exception.__globals__ }}",
     "{{ strftime_now.__closure__ }}",
     "{{ range.__init__ }}",
@@ -168,13 +164,10 @@ ATTEMPTS = (
     "{{ nothing.__class__ }}",
     "{{ nothing._fail_with_undefined_error }}",
     "{{ nothing.__init__.__globals__ }}",
-    "{{ messages[0].content.runs }}{{ messages[0].index }}{{ messages.origin }}",
-    "{{ messages[0].content.cut(0, 1) }}",
     "{{ 'a'.encode('idna').__class__ }}",
     "{{ 'a'.encode().decode('zlib') }}",
     "{{ context }}{{ environment }}{{ resolve }}{{ missing }}{{ concat }}",
     "{{ __import__('os') }}{{ open('/etc/passwd') }}{{ eval('1') }}{{ exec('1') }}",
-    "{{ _niels_enter }}",
     "{% debug %}",
     "{% do messages.append(1) %}",
     "{{ messages | pprint | attr('__class__') }}",
@@ -212,7 +205,7 @@ def test_nothing_gets_out() -> None:
     encoder = open_encoder(folder_of("qwen3"))
     got = {source: outcome(encoder, source) for source in attempts()}
     assert len(got) > 400
-    assert got["{{ dict.update(messages[0], {'a': 1}) }}"] == "TemplateError"
+    assert got["{{ dict.update(messages[0], {'a': 1}) }}"] == "MessageError"  # it has no such method
     assert {source: text for source, text in got.items() if any(sign in text for sign in SIGNS)} == {}
     refused = [source for source in ATTEMPTS if got[source] in ("TemplateError", "MessageError")]
     assert len(refused) > len(ATTEMPTS) // 2
