@@ -122,7 +122,7 @@ ATTEMPTS = (
     "{{ '{0.format.__self__}'.format('x') }}",
     "{{ 'x'.format.__globals__ }}",
     "{{ 'x'.format.function }}",
-    "{{ 'x'.format.__wrapped__ }}",
+    "{{ 'x'.format.__wrapped__.__globals__ }}",
     "{{ 'x'.format_map.__func__ }}",
     "{% set f = '{0.__class__}'.format %}{{ f(1) }}",
     "{{ ['{0.__class__}'] | map('format', 1) | list }}",
