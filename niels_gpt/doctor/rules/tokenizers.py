@@ -117,10 +117,10 @@ RULES: Final = (
     Rule(
         "attribution-partial",
         "warning",
-        "some text of a rendering could not be attributed to its message",
+        "the attribution of a rendering could not be proven",
         "Masks made with this template may be wrong there.",
-        "The template rebuilds contents character by character, or replaces them.",
-        "Use a family (--renderer) if there is one.",
+        "The template writes no stop after answers, rebuilds contents, or begins answers otherwise than its prompt.",
+        "niels-gpt doctor template DIR says what is not proven, and whether a final_stop helps; or use a family.",
         ("huggingface/tokenizers#1517",),
         ("chats", "tokenizer"),
         needs=("renderer",),
