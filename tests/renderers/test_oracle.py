@@ -184,7 +184,7 @@ def test_instructions_that_the_template_puts_first() -> None:
     assert set(proof.owner[:8].tolist()) == {2}
     assert renderer.render(chat).attribution == "full"
     mixed = source.replace("m.role == 'system'", "m.role == 'user'").replace("m.role != 'system'", "m.role != 'user'")
-    assert made(mixed).render(chat).attribution.startswith("partial: the template writes message 1 after a later one")
+    assert made(mixed).render(chat).attribution.startswith("partial: the template writes a message after a later one")
 
 
 TOOL = {"role": "tool", "content": "sunny", "tool_call_id": "1"}

@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")  # renders beside us
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
 from tests.folders import shared_folder
@@ -104,19 +104,18 @@ def test_nothing_fully_attributed_is_wrong_in_twenty_thousand_pairs(part: int) -
     check(range(1000 + 200 * part, 1200 + 200 * part), 5)
 
 
-def traced(renderer: TemplateRenderer, messages: Any, tools: Any, gen: bool, reads: Any) -> Any:
-    return renderer.traced(messages, tools, gen), None  # without a proof
-
-
-def test_the_judge_finds_what_tracing_alone_gets_wrong() -> None:
+def test_the_judge_finds_a_stop_that_is_not_sampled() -> None:
     found = 0
     for number in range(12):
         form, renderer, rng = published(str(number))
-        renderer._emit_proven = partial(traced, renderer)  # type: ignore[method-assign]
-        for _ in range(3):
-            chat, tools = random_chat(rng, form)
-            found += bool(judge(form, renderer, chat, tools, False)[1])
-    assert found
+        chat, tools = random_chat(rng, form)
+        if judge(form, renderer, chat, tools, False)[0] != "full":
+            continue
+        out = renderer.emit(chat, tools=tools)
+        out.facts[:] = [fact & ~15 | Kind.TEMPLATE if fact & 15 == Kind.STOP else fact for fact in out.facts]
+        renderer.emit = lambda *args, out=out, **more: out  # type: ignore[method-assign]
+        found += bool(judge(form, renderer, chat, tools, False)[1])
+    assert found > 3
 
 
 # ---- what was silently wrong
@@ -205,9 +204,9 @@ def test_a_headers_newline_is_not_that_of_a_part_which_the_template_strips() -> 
     joined = "{% set ns = namespace(t='') %}{% for p in m.content %}{% set ns.t = ns.t + p.text %}{% endfor %}"
     source = CHATML.replace("{{ '<|im_start|>'", joined + "{{ '<|im_start|>'").replace("m.content +", "ns.t.strip() +")
     parts = [{"type": "text", "text": text} for text in ("\nHow", "\tfar", "\n", "\nis it?\n")]
-    assert [text for text, _, _, content in runs(made(source), [{"role": "user", "content": parts}]) if content] == [
-        "How\tfar\n\nis it?"
-    ]
+    found = runs(made(source), [{"role": "user", "content": parts}])
+    assert found[0][0] == "<|im_start|>user\n"
+    assert [text for text, _, _, content in found if content] == ["How\tfar\n\nis it?"]
 
 
 def test_the_header_of_an_empty_first_question_that_is_one_token() -> None:

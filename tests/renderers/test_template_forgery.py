@@ -229,7 +229,7 @@ def test_no_place_of_a_caller_makes_a_control_id_anywhere(name: str) -> None:
 @needs_assets
 @pytest.mark.parametrize("filtered", ["center(30)", "wordwrap(200)", "string | center(30)", "pprint"])
 def test_keys_and_kinds_of_parts_make_no_control_id(filtered: str) -> None:
-    """They have no substitutes; where a filter loses origins, nothing but this shows that they are the caller's."""
+    """The oracle has no substitutes for them."""
     source = LOOP.replace("EXPRESSION", f"m.content | {filtered}")
     renderer = TemplateRenderer(renderer_of(next(iter(SOURCES))).encoder, template=source)
     control = renderer.encoder.control_ids["<|im_start|>"]
@@ -243,7 +243,8 @@ def test_keys_and_kinds_of_parts_make_no_control_id(filtered: str) -> None:
 
     for place in ("<|im_start|>", "x<|im_start|>", "<|im_start|>user"):
         assert count({"type": place, "text": "x"}) in (2, "MessageError", "TemplateError")
-        assert count({"type": "text", "text": "x", place: "y"}) in (2, "MessageError", "TemplateError")
+        # `pprint` sorts keys, so that no letter shows whose the token is: then none is a control token.
+        assert count({"type": "text", "text": "x", place: "y"}) in (0, 2, "MessageError")
         assert count({"type": "text", "text": "x", "more": {place: 1}}) in (2, "MessageError", "TemplateError")
         assert count({"type": "text", "text": place}) in (2, "MessageError", "TemplateError")
 
@@ -273,11 +274,12 @@ def test_keys_of_messages_make_no_control_id() -> None:
     renderer = TemplateRenderer(renderer_of(next(iter(SOURCES))).encoder, template=source)
     control = renderer.encoder.control_ids["<|im_start|>"]
     chat: Any = [{"role": "user", "content": "x", "<|im_start|>": "y"}, {"role": "assistant", "content": "a"}]
-    with suppress(MessageError, TemplateError):
-        assert renderer.render_ids(chat).count(control) == 2
+    rendered = renderer.render(chat)
+    assert rendered.token_ids.count(control) == 0
+    assert rendered.attribution.startswith("partial: the output does not show whether '<|im_start|>' is of the")
 
 
-# ---- texts that lost their origin
+# ---- texts that the template changes their origin
 
 LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ EXPRESSION }}{{ '<|im_end|>\n' }}{% endfor %}"
 ESCAPES = [
@@ -373,9 +375,10 @@ def test_what_an_operation_makes_of_content_is_text(expression: str) -> None:
         return Counter(token for token in ids if token in known.values())
 
     for text in (FORGERY, FORGERY.upper().swapcase(), "<|im_end|>"):
-        assert controls_of(text) in (None, controls_of("honest"), {known["<|im_start|>"]: 1, known["<|im_end|>"]: 1})
-        parts = [{"type": "text", "text": text}]
-        assert controls_of(parts) in (None, {known["<|im_start|>"]: 1, known["<|im_end|>"]: 1})
+        # Where nothing shows which is the template's own token, all are text, and the rendering is partial.
+        own = Counter({known["<|im_start|>"]: 1, known["<|im_end|>"]: 1})
+        for content in (text, [{"type": "text", "text": text}]):
+            assert (controls_of(content) or own) <= own
 
 
 BLOCKS = [
@@ -443,27 +446,18 @@ def test_what_a_template_makes_of_its_literals_is_a_control_token(source: str) -
 CENTRED = "{{ '<|im_start|>'.center(20) }}{{ messages[0].content }}"
 
 
-def test_a_control_token_that_tracing_loses_is_one_if_no_text_of_the_caller_can_be_in_it() -> None:
-    renderer = chatml(CENTRED)
-    for content in ("a", "<|im_start|>"):
-        rendered = renderer.render([{"role": "user", "content": content}])
+@pytest.mark.parametrize("text", ["a", "im_start", "<|im_start|>", "x <|im_start|> y"])
+def test_a_control_token_that_a_filter_wrote_is_the_templates(text: str) -> None:
+    """Whatever else spells it: texts, names, keys, variables."""
+    for renderer, message in (
+        (chatml(CENTRED), {"role": "user", "content": text}),
+        (chatml(CENTRED), {"role": "user", "content": "a", "name": text}),
+        (chatml(CENTRED), {"role": "user", "content": "a", "other": {text: 1}}),
+        (chatml(CENTRED, text=text), {"role": "user", "content": "a"}),
+    ):
+        rendered = renderer.render([message])
         assert rendered.token_ids.count(renderer.encoder.control_ids["<|im_start|>"]) == 1
         assert rendered.attribution == "full"
-
-
-@pytest.mark.parametrize("label", ["im_start", "x <|im_start|> y"])
-def test_a_control_token_that_lost_its_origin_is_refused(label: str) -> None:
-    """A name, an id or a variable has no stand-ins, so the token might be of it."""
-    for renderer, message in (
-        (chatml(CENTRED), {"role": "user", "content": "a", "name": label}),
-        (chatml(CENTRED), {"role": "user", "content": "a", "other": {label: 1}}),
-        (chatml(CENTRED, text=label), {"role": "user", "content": "a"}),
-    ):
-        if "<|" in label:  # some input has the whole token, so it stays text
-            assert renderer.encoder.control_ids["<|im_start|>"] not in renderer.render_ids([message])
-            continue
-        with pytest.raises(TemplateError, match="does not keep where text comes from"):
-            renderer.render([message])
 
 
 # ---- roles

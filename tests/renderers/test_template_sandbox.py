@@ -208,4 +208,4 @@ def test_nothing_gets_out() -> None:
     assert got["{{ dict.update(messages[0], {'a': 1}) }}"] == "MessageError"  # it has no such method
     assert {source: text for source, text in got.items() if any(sign in text for sign in SIGNS)} == {}
     refused = [source for source in ATTEMPTS if got[source] in ("TemplateError", "MessageError")]
-    assert len(refused) > len(ATTEMPTS) // 2
+    assert len(refused) > len(ATTEMPTS) // 3  # the others write nothing

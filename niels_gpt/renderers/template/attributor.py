@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -46,11 +47,12 @@ from niels_gpt.renderers.template.letters import (
     stretches_of,
     with_edges,
 )
-from niels_gpt.renderers.template.pieces import Pieces
-from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens, strings_in
+from niels_gpt.renderers.template.pieces import Pieces, joined
+from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens
 from niels_gpt.renderers.template.proofs.proof import PLACE, Ints, Problem, Proof
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, windows_of
+from niels_gpt.renderers.template.strings import strings_in
 from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
 
 _MOST_WINDOWS: Final = 2048  # stand-in conversations that are remembered
@@ -148,11 +150,14 @@ class Attributor:
         """The rendering of normalised messages as pieces.
 
         Raises:
-            MessageError: the template refuses the messages.
+            MessageError: the template refuses the messages (`template_raised`, `template_failed`), or writes a role
+                that it does not know into a control token (`unknown_role_in_control_token`).
         """
         conversation = [given(message) for message in messages]
         text = self._checked_text(conversation, tools, gen)
         seen = self._seen(conversation, tools, gen, text)
+        if seen is not None:
+            self._check_roles(messages, text, seen.stretches)
         divided = None if seen is None else self._divided(conversation, tools, gen, text, seen)
         if seen is not None and divided is not None:
             return self._by_gaps(messages, tools, text, seen, divided)
@@ -318,7 +323,7 @@ class Attributor:
         following = zip(gaps, divisions, strict=True)
         gap, division = next(following)
         inner: list[Stretch] = []
-        at, message = 0, -1
+        at, begin, message = 0, 0, -1
         for stretch in seen.stretches:
             owner = stretch.leaf.message
             if owner < 0:
@@ -329,10 +334,13 @@ class Attributor:
                 gap, division = next(following)
                 message = owner
             else:
-                pieces.within(message, at, stretch.start, inner)
+                if text[at : stretch.start].isspace() and text[begin : stretch.stop] in joined(messages[message]):
+                    stretch = stretch._replace(start=at)
+                else:
+                    pieces.within(message, at, stretch.start, inner)
             inner = []
             pieces.content(stretch)
-            at = stretch.stop
+            begin, at = stretch.start, stretch.stop
         pieces.gap(gap, division)
         problems = [problem for division in divisions for problem in division.problems]
         out.attribution = f"partial: {problems[0]}" if problems else "full"
@@ -343,6 +351,8 @@ class Attributor:
         """The rendering as the oracle attributes it; without its proof, the template's own text and the contents."""
         conversation = [given(message) for message in messages]
         labels = seen.stretches if seen is not None else self._labels(conversation, tools, gen, text)
+        if seen is None:
+            self._check_roles(messages, text, labels or ())
         proof: Proof | None = None
         try:
             proof = self.proof(messages, tools, gen)
@@ -354,7 +364,13 @@ class Attributor:
                 is_context = leaf.message >= 0 and messages[leaf.message]["role"] != "assistant"
                 kind = Kind.CONTEXT if is_context else Kind.LABEL
                 states[stretch.start : stretch.stop] = leaf.message << 4 | kind
-        uncertain = self._keep_texts(states, text, (messages, tools), labels, has_contents=seen is not None)
+        doubted = set[str]()
+        if seen is None:
+            doubted = compared_tokens(messages, self.writer.strings.retained, self.controls)
+            doubted |= {found for text in _beside_texts(messages) if (found := self.controls.first(text))}
+            if proof is None:
+                doubted |= self._tokens_of_texts(conversation, tools, gen, text)
+        uncertain = self._keep_texts(states, text, (messages, tools), labels, doubted)
         out = Emitter(messages)
         spans = proof.sampled if proof is not None else ()
         added = {span.stop: span.message for span in spans if proof is not None and span.message in proof.added_stops}
@@ -381,20 +397,44 @@ class Attributor:
         found = self._rendered(self.writer.letter(messages, tools, self.variables, Manner(contents=False)), gen, text)
         return None if found is None else with_edges(text, found[0], self.controls)[0]
 
+    def _check_roles(self, messages: Sequence[Message], text: str, stretches: Sequence[Stretch]) -> None:
+        """Refuse a role of the caller's that would be part of a control token."""
+        others = {message["role"] for message in messages} - self.writer.roles
+        written = [stretch for stretch in stretches if stretch.leaf.text in others] if others else []
+        for start, stop in self.controls.places(text) if written else ():
+            for stretch in written:
+                if stretch.leaf.message < 0 and stretch.start < stop and start < stretch.stop:
+                    role, roles = stretch.leaf.text, ", ".join(sorted(self.writer.roles))
+                    raise MessageError(
+                        "unknown_role_in_control_token",
+                        f"the role {role[:40]!r} would be part of the control token {text[start:stop]!r}; expected one "
+                        f"of {roles}. If the format has this role, pass roles=({role[:40]!r},)",
+                    )
+
+    def _tokens_of_texts(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> set[str]:
+        """The control tokens that an output has more often than it has with a letter in the place of each content."""
+        lettered = self.writer.letter(messages, tools, self.variables, Manner(whole=True))
+        try:
+            other = self._text(lettered.messages, lettered.tools, gen, lettered.variables)
+        except MessageError:
+            other = ""
+        counts = [Counter(one[start:stop] for start, stop in self.controls.places(one)) for one in (text, other)]
+        return {*(counts[0] - counts[1])}
+
     def _keep_texts(
         self,
         states: Ints,
         text: str,
         inputs: tuple[list[Message], Any],
         stretches: list[Stretch] | None,
-        *,
-        has_contents: bool,
+        doubted: set[str],
     ) -> str:
         """Take from the states what would make control tokens of the caller's texts.
 
         Args:
             inputs: the messages and the tools.
-            stretches: of labels, and also of contents if `has_contents`; `None` if nothing shows them.
+            stretches: of labels, and of contents where they are seen; `None` if nothing shows them.
+            doubted: control tokens that may be of contents.
 
         Returns:
             Why it is not certain of which texts control tokens are; "" if it is.
@@ -402,13 +442,12 @@ class Attributor:
         messages, tools = inputs
         for stretch in stretches or ():
             _become_text(states[stretch.start : stretch.stop])
-        if has_contents:
-            return ""
-        doubted = compared_tokens(messages, self.writer.strings.retained, self.controls)
         labels = set[str]()
         if stretches is None:
             known = [{key: one for key, one in message.items() if key not in CONTENT_FIELDS} for message in messages]
             labels = {*strings_in([known, tools])} - STANDARD_WORDS - self.writer.roles - {""}
+        if not doubted and not labels:
+            return ""
         uncertain = ""
         for start, stop in self.controls.places(text):
             token, inside = text[start:stop], states[start:stop]
@@ -433,6 +472,12 @@ class Attributor:
                 text = ""
             self._has_reasoning = "reasoning 1" in text
         return self._has_reasoning
+
+
+def _beside_texts(messages: Sequence[Message]) -> list[str]:
+    """What stands in contents of parts besides the text, which the oracle does not replace."""
+    parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
+    return [text for part in parts for text in strings_in([*part, {**part, "text": None}])]
 
 
 def _become_text(states: Ints) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, reasoning_of
 from niels_gpt.renderers.template.controls import ControlTokens
-from niels_gpt.renderers.template.strings import TAG, TemplateStrings
+from niels_gpt.renderers.template.strings import TAG, TemplateStrings, strings_in
 
 # The private-use characters, of which the first 6,400 take two bytes.
 _LETTERS: Final = (*map(chr, range(0xE000, 0xF900)), *map(chr, range(0xF0000, 0xFFFFE)))
@@ -36,7 +36,7 @@ _IS_LETTER: Final = re.compile("([\ue000-\uf8ff\U000f0000-\U000ffffd])")
 _ESCAPED: Final = re.compile(r"\\u(?:[eE][0-9a-fA-F]{3}|[fF][0-8][0-9a-fA-F]{2})")  # as JSON or `repr` writes a letter
 # Characters that JSON escapes or that decide about quotes, which are not replaced; white space is not, either.
 _STAYING: Final = frozenset("\"'\\\x7f" + "".join(map(chr, range(33))))
-_NO_LABELS: Final = frozenset({"role", "type", "train", "weight"})
+_NO_LABELS: Final = frozenset({"role", "train", "weight"})
 # The words of the chat format and of JSON schemas. Templates look them up, and none of them spells a control token.
 STANDARD_WORDS: Final = frozenset(
     {"type", "function", "name", "description", "parameters", "properties", "required", "string", "integer", "object"}
@@ -100,12 +100,14 @@ class Manner:
         keeps_all: strings that the template searches for stay in every text. Without it, control tokens among them
             stay in answers only, so that in the texts of others they are proven to be content.
         forced: indices of answers in which control tokens do not stay either.
+        whole: a letter in the place of each content, and not two in it. So no control token is of a content.
     """
 
     contents: bool = True
     scalars: bool = True
     keeps_all: bool = False
     forced: frozenset[int] = frozenset()
+    whole: bool = False
 
 
 USUAL: Final = Manner()
@@ -204,6 +206,7 @@ class _Lettering:
 
     def __init__(self, writer: Writer, manner: Manner) -> None:
         self.writer, self.manner, self.out = writer, manner, Lettered()
+        self.is_usual = manner.contents and not manner.whole
         self.letters = iter(_LETTERS)
         self.labels: dict[str, str] = {}
 
@@ -218,7 +221,7 @@ class _Lettering:
             out.variables = {
                 # A variable is not part of the data. It gets letters where it spells a control token.
                 name: self._label(value, "label")
-                if isinstance(value, str) and controls.first(value) and not name.endswith("_token")
+                if not name.endswith("_token") and any(map(controls.first, strings_in(value)))
                 else value
                 for name, value in variables.items()
             }
@@ -231,7 +234,7 @@ class _Lettering:
         writer, text = self.writer, message.get("content")
         if len(message) > 2 or type(text) is not str or not text or message["role"] not in writer.roles:
             return None
-        if text[0] == "<" or not self.manner.contents or not self._is_plain(text):
+        if text[0] == "<" or not self.is_usual or not self._is_plain(text):
             return None
         return {"role": message["role"], "content": self._whole(text, index, "content")}
 
@@ -241,7 +244,7 @@ class _Lettering:
         self.stay = self.writer.sought if keeps else self.writer.sought_words
         for key, value in message.items():
             if key == "role":
-                if value not in self.writer.roles and value not in self.writer.compared:
+                if value not in self.writer.roles and not self._is_compared(value):
                     lettered[key] = self._label(value, "role")
             elif key == "content":
                 if self.manner.contents:
@@ -253,32 +256,36 @@ class _Lettering:
         if self.manner.contents and "reasoning_content" in message:  # `given` has the same text under every name
             reasoning = self._content(message["reasoning_content"], index, "reasoning")
             lettered |= {key: reasoning for key in REASONING_FIELDS if key in message}
-        return lettered
+        return self._with_keys(lettered)
+
+    def _with_keys(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields; keys that are no names, so that no template looks them up, have letters, too."""
+        if all(map(str.isidentifier, fields)):
+            return fields
+        return {key if key.isidentifier() else self._label(key, "label"): item for key, item in fields.items()}
 
     def _content(self, value: Any, index: int, name: str) -> Any:
         if isinstance(value, str):
             return self._text(value, index, name)
-        return (
-            [
-                {key: item if key == "type" else self._content(item, index, name) for key, item in part.items()}
-                if isinstance(part, Mapping)
-                else part
-                for part in value
-            ]
-            if isinstance(value, list | tuple)
-            else value
-        )
+        if isinstance(value, Mapping):
+            return self._with_keys(
+                {
+                    key: self._label(item, "label") if key == "type" else self._content(item, index, name)
+                    for key, item in value.items()
+                }
+            )
+        return [self._content(part, index, name) for part in value] if isinstance(value, list | tuple) else value
 
     def _call(self, call: Mapping[str, Any], index: int) -> dict[str, Any]:
-        lettered = {
-            key: value if key in ("type", "function") else self._label(value, "label") for key, value in call.items()
-        }
+        lettered = {key: value if key == "function" else self._label(value, "label") for key, value in call.items()}
         function = call["function"]
-        lettered["function"] = {
-            key: self._arguments(value, index) if key == "arguments" else self._label(value, "label")
-            for key, value in function.items()
-        }
-        return lettered
+        lettered["function"] = self._with_keys(
+            {
+                key: self._arguments(value, index) if key == "arguments" else self._label(value, "label")
+                for key, value in function.items()
+            }
+        )
+        return self._with_keys(lettered)
 
     def _arguments(self, value: Any, index: int) -> Any:
         """The arguments of a call: its texts at any depth, keys included, and its numbers."""
@@ -309,18 +316,19 @@ class _Lettering:
             known = self.labels.get(value)
             return self._new_label(value, name) if known is None else known
         if isinstance(value, Mapping):
-            return {
-                self._label(key, name): item if key == "type" else self._label(item, name)
-                for key, item in value.items()
-            }
+            return {self._label(key, name): self._label(item, name) for key, item in value.items()}
         return [self._label(item, name) for item in value] if isinstance(value, list | tuple) else value
 
     def _new_label(self, text: str, name: str) -> str:
         lettered = text
-        if text not in STANDARD_WORDS and text not in self.writer.compared:
+        if text not in STANDARD_WORDS and not self._is_compared(text):
             lettered = self._whole(text, -1, name) if _is_open(text) else self._part_of_label(text, name)
         self.labels[text] = lettered
         return lettered
+
+    def _is_compared(self, label: str) -> bool:
+        """Whether a label stays, because the template compares something with it."""
+        return label in self.writer.compared and not self.writer.controls.first(label)
 
     def _part_of_label(self, text: str, name: str) -> str:
         """A label with letters within the signs at its ends."""
@@ -334,6 +342,9 @@ class _Lettering:
             tag, writer = TAG.match(text), self.writer
             # The generation prompt may end in the tag that an answer begins with.
             out.fits &= tag is None or tag[0] not in writer.strings.tags or tag[0] in writer.words
+        if self.manner.whole:
+            is_read = not text.strip() or (text in self.writer.compared and not self.writer.controls.first(text))
+            return text if is_read else next(self.letters)
         if self._is_plain(text):
             out.patterns[key] = (*out.patterns[key], WORD) if key in out.patterns else PLAIN
             return self._whole(text, index, name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import SAMPLED, Kind
@@ -12,6 +13,12 @@ from niels_gpt.renderers.template.letters import Stretch
 
 _REPLY, _REASONING, _CONTEXT, _LABEL = int(Kind.REPLY), int(Kind.REASONING), int(Kind.CONTEXT), int(Kind.LABEL)
 _MARKUP, _TEMPLATE = int(Kind.MARKUP), int(Kind.TEMPLATE)
+
+
+def joined(message: Mapping[str, Any]) -> str:
+    """The parts of a content as one text; "" if it has no parts."""
+    content = message["content"]
+    return "".join(str(part.get("text", "")) for part in content) if isinstance(content, list) else ""
 
 
 class Pieces:

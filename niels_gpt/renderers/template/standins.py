@@ -141,7 +141,7 @@ def stand_in(shape: Shape) -> list[dict[str, Any]]:
     waiting: list[str] = []
     count = 0
     for index, kind in enumerate(shape):
-        message: dict[str, Any] = {"role": kind.role}
+        message: dict[str, Any] = {"role": kind.role, "content": None}
         texts = [pattern.replace(WORD, f"stand-in {index}") for pattern in kind.texts]
         if kind.content:
             message["content"] = (

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from jinja2 import nodes
 
@@ -99,3 +99,16 @@ def _is_word(node: nodes.Node) -> TypeGuard[nodes.Const]:
 def _no_date(form: str) -> str:
     """The clock of an environment that only parses."""
     raise AssertionError(form)
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """All strings in a value at any depth, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings_in(key)
+            yield from strings_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings_in(item)

@@ -16,7 +16,7 @@ from typing import Any
 
 from niels_gpt.renderers.notes import Notes, Unwritten
 from niels_gpt.renderers.template.letters import Leaf, Stretch
-from niels_gpt.renderers.template.proofs.oracle import strings_in
+from niels_gpt.renderers.template.strings import strings_in
 
 _FIELDS = {"call": "tool_calls", "reasoning": "reasoning_content", "content": "content"}
 

@@ -18,10 +18,10 @@ answers. The conversations themselves are attributed by it where that is not pos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
@@ -37,6 +37,7 @@ from niels_gpt.renderers.template.proofs.substitution import (
     substitute,
 )
 from niels_gpt.renderers.template.proofs.turn_ends import turn_ends
+from niels_gpt.renderers.template.strings import strings_in
 
 # How contents are replaced, from all that can be to letters alone: (letters only, whole texts, also what JSON escapes).
 _MANNERS: Final = (
@@ -140,16 +141,3 @@ def compared_tokens(messages: Sequence[Message], retained: re.Pattern[str], cont
     texts = [text for text in strings_in(contents) if retained.sub("", text).strip()]
     pieces = {found[0] for text in texts for found in retained.finditer(text)}
     return {piece for piece in pieces if controls.first(piece)}
-
-
-def strings_in(value: Any) -> Iterator[str]:
-    """All strings in a value at any depth, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from strings_in(key)
-            yield from strings_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from strings_in(item)
