@@ -1,0 +1,188 @@
+"""A rendering by template does not depend on what was rendered before, where, in which process or thread."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import pickle
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.renderers.template import attributor
+from niels_gpt.renderers.template.proofs.probes import probes
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from tests.assets import needs_assets
+from tests.renderers.chats import Wanted, conversation
+from tests.renderers.every_template import SOURCES, encoder, renderer_of, source_of
+from tests.renderers.small import CHATML
+from tests.renderers.test_oracle import ENDED_BY_THE_NEXT_TURN, MERGED, QUOTES_THE_USER, RESULTS, STOP_UNLESS_LAST, made
+
+Case = tuple[Any, Any, bool]  # messages, tools, whether a generation prompt is asked for
+QUIET = (  # the prompt depends on what the system text says
+    "{% set quiet = '/no_think' in messages[0].content %}{% for m in messages %}"
+    "{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' and quiet %}{{ '<think>\n\n</think>\n' }}{% endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if quiet %}{{ '<think>\n\n</think>\n' }}{% endif %}{% endif %}"
+)
+OWN = {
+    "chatml": CHATML,
+    "quotes": QUOTES_THE_USER,
+    "results": RESULTS,
+    "open at the end": STOP_UNLESS_LAST,
+    "merged": MERGED,
+    "ended by the next": ENDED_BY_THE_NEXT_TURN,
+    "quiet": QUIET,
+}
+OFFICIAL = ("qwen3-8b", "gpt-oss-20b", "glm-4.7-flash", "deepseek-v3", "llama-3.1-8b-instruct", "kimi-k2")
+
+
+def fresh(name: str) -> TemplateRenderer:
+    if name in OWN:
+        return made(OWN[name])
+    return TemplateRenderer(
+        encoder(), template=source_of(name), clock=lambda form: "2026-01-01", bos_token="<s>", eos_token="<|im_end|>"
+    )
+
+
+def cases(mixed: int = 24) -> list[Case]:
+    """All probes, and random conversations."""
+    rng = random.Random(5)
+    found: list[Case] = [
+        (list(probe.messages), probe.tools and list(probe.tools), gen) for probe in probes() for gen in (False, True)
+    ]
+    for _ in range(mixed):
+        wanted = Wanted(tools=rng.random() < 0.5, reasoning=rng.random() < 0.5)
+        found.append((*conversation(rng, wanted), rng.random() < 0.3))
+    return found
+
+
+def facts(renderer: TemplateRenderer, case: Case) -> tuple[Any, ...]:
+    """The pieces with their kinds, the attribution, the route, and what is not written."""
+    messages, tools, gen = case
+    try:
+        out = renderer.emit(messages, tools=tools, add_generation_prompt=gen)
+    except (MessageError, TemplateError) as error:
+        return (str(error),)
+    return (out.attribution, out.notes, *map(tuple, out.pieces()))
+
+
+def check_orders(name: str, orders: int, length: int) -> None:
+    all_cases, rng, known = cases(), random.Random(name), dict[int, tuple[Any, ...]]()
+    for _ in range(orders):
+        renderer = fresh(name)
+        for at in rng.sample(range(len(all_cases)), length):
+            found = facts(renderer, all_cases[at])
+            assert known.setdefault(at, found) == found, (name, all_cases[at])
+    for at in rng.sample(sorted(known), 8):  # and alone
+        assert facts(fresh(name), all_cases[at]) == known[at]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_same_facts_in_any_order(name: str) -> None:
+    check_orders(name, 20, 24)
+
+
+@needs_assets
+@pytest.mark.parametrize("name", OFFICIAL[:3])
+def test_the_same_facts_in_any_order_by_official_templates(name: str) -> None:
+    check_orders(name, 20, 8)
+
+
+@needs_assets
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_the_same_facts_in_any_order_by_every_template(name: str) -> None:
+    check_orders(name, 20, 60)
+
+
+def test_what_the_system_text_says_is_not_remembered() -> None:
+    chats = [
+        [
+            {"role": "system", "content": text},
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "hello world"},
+        ]
+        for text in ("x", "/no_think", "now /no_think")
+    ]
+    alone = [facts(made(QUIET), (chat, None, False)) for chat in chats]
+    assert len({found[2:] for found in alone}) == 3
+    for order in itertools.permutations(range(3)):
+        renderer = made(QUIET)
+        assert [facts(renderer, (chats[at], None, False)) for at in order] == [alone[at] for at in order]
+
+
+@pytest.mark.parametrize("name", ["chatml", "results", "merged"])
+def test_the_same_facts_whatever_was_forgotten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = random.Random(3).sample(cases(), 40)
+    expected = [facts(fresh(name), case) for case in some]
+    monkeypatch.setattr(attributor, "_MOST_WINDOWS", 2)
+    monkeypatch.setattr(attributor, "_MOST_KNOWN", 3)
+    renderer = fresh(name)
+    for _ in range(2):
+        assert [facts(renderer, case) for case in some] == expected
+    assert len(renderer._attributor._windows) <= 2
+    assert len(renderer._attributor._known) <= 3
+
+
+def test_the_same_facts_after_pickling() -> None:
+    some = random.Random(4).sample(cases(), 40)
+    used = made(CHATML)
+    expected = [facts(used, case) for case in some]
+    again = pickle.loads(pickle.dumps(used))
+    assert [facts(again, case) for case in reversed(some)] == expected[::-1]
+
+
+def test_the_same_facts_from_four_threads() -> None:
+    some = random.Random(6).sample(cases(), 40)
+    expected = [facts(made(STOP_UNLESS_LAST), case) for case in some]
+    renderer = made(STOP_UNLESS_LAST)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(lambda case: facts(renderer, case), some)) == expected
+        shuffled = [random.Random(seed).sample(range(len(some)), len(some)) for seed in range(4)]
+        done = pool.map(lambda order: [facts(renderer, some[at]) for at in order], shuffled)
+        for order, found in zip(shuffled, done, strict=True):
+            assert found == [expected[at] for at in order]
+
+
+def digest() -> str:
+    """Of all facts of some templates, for a process of its own."""
+    found = hashlib.sha256()
+    for name in ("chatml", "results", "open at the end"):
+        renderer = fresh(name)
+        for case in cases()[::3]:
+            found.update(repr(facts(renderer, case)).encode())
+    return found.hexdigest()
+
+
+def test_the_same_facts_in_every_process() -> None:
+    for seed in ("1", "77"):
+        done = subprocess.run(
+            [sys.executable, "-c", "from tests.renderers.test_template_orders import digest; print(digest())"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        assert done.stdout.split()[-1] == digest()
+
+
+@needs_assets
+@pytest.mark.parametrize("name", [name for name in SOURCES if "SmolLM3" in name])
+def test_smollm3_in_any_order(name: str) -> None:
+    """Its prompt depends on what the system text says."""
+    renderer = renderer_of(name)
+    chats = [[{"role": "system", "content": text}, {"role": "user", "content": "hello"}] for text in ("x", "/no_think")]
+    chats = [[*chat, {"role": "assistant", "content": "hello world"}] for chat in chats]
+    alone = [facts(fresh(name), (chat, None, False)) for chat in chats]
+    assert [facts(renderer, (chat, None, False)) for chat in chats] == alone
