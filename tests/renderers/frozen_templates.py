@@ -43,11 +43,12 @@ STOPLESS = re.compile("without its stop|no stop token follows")
 # A run's facts as one letter: whether it is sampled, whether it is content.
 LETTERS = {(False, False): "s", (False, True): "c", (True, True): "m", (True, False): "o"}
 FACTS_OF = {letter: facts for facts, letter in LETTERS.items()}
+# An edge is white space, for owners all before the first content too, for content the quotes around a text in JSON.
 # Differences that are shown and never counted: of a rendering that is partial before and after, nothing is promised.
 INFORMATION = ("partial: facts", "partial: reason")
 CLASSES = (
     *("text", "error", "full -> partial", "partial -> full", "owner", "owner at the edge", "sampled", "content"),
-    *("control", "conversation", *INFORMATION),
+    *("content at the edge", "control", "conversation", *INFORMATION),
 )
 
 
@@ -229,8 +230,11 @@ def differences(old: Rendering, new: Rendering, text: str) -> Iterator[tuple[str
     first = next((at for at, (_, sampled, content) in enumerate(after) if content or sampled), len(after))
     seen = set()
     for at, (one, other) in enumerate(zip(before, after, strict=True)):
-        edge = text[at].isspace() or at < first
-        names = ("owner at the edge" if edge else "owner", "sampled", "content")
+        names = (
+            "owner at the edge" if text[at].isspace() or at < first else "owner",
+            "sampled",
+            "content at the edge" if text[at].isspace() or text[at] in "\"'" else "content",
+        )
         for name, is_other in zip(names, (a != b for a, b in zip(one, other, strict=True)), strict=True):
             if is_other and name not in seen:
                 seen.add(name)
