@@ -43,7 +43,7 @@ FOLDERS = (
 LONE = {  # name -> template, the tokens that end its turns
     "phi-3": ("templates/trl-phi3", ("<|end|>",)),
     "gemma-4": ("templates_wild/ik--google-gemma-4-31B-it", ("<turn|>",)),
-    "command-a": ("templates/trl-cohere2", ("<|END_OF_TURN_TOKEN|>",)),
+    "command-a": ("templates_wild/ik--CohereForAI-c4ai-command-r7b-12-2024-tool_use", ("<|END_OF_TURN_TOKEN|>",)),
 }
 # How a template refuses a conversation: ours by an error of its own, plain Jinja by `raise_exception` or by an
 # operation that Python refuses (a key that is missing, a text added to a list).
