@@ -45,6 +45,7 @@ from niels_gpt.renderers.template.letters import (
     given,
     has_letters,
     stretches_of,
+    with_declarations,
     with_edges,
 )
 from niels_gpt.renderers.template.pieces import Pieces, joined
@@ -72,11 +73,13 @@ class Seen:
         lettered: the conversation with letters.
         stretches: of all contents and labels, ascending.
         unwritten: the parts of texts of which nothing is there.
+        parts: where there are such, the stretches of the parts of texts.
     """
 
     lettered: Lettered
     stretches: list[Stretch]
     unwritten: list[Leaf]
+    parts: Sequence[Stretch]
 
 
 @dataclass
@@ -240,7 +243,7 @@ class Attributor:
             rewritten = frozenset(answers) - copied
             if rewritten:
                 joined, _ = with_edges(text, stretches, self.controls, rewritten=rewritten)
-        return Seen(lettered, joined, unwritten)
+        return Seen(lettered, with_declarations(text, joined, self.controls), unwritten, stretches if unwritten else ())
 
     # ---- gaps
 
@@ -460,7 +463,7 @@ class Attributor:
     def _notes(self, route: str, messages: list[Message], tools: Any, seen: Seen) -> Notes:
         if not seen.unwritten:
             return _ALL_WRITTEN[route]
-        return notes_of(route, messages, tools, (seen.stretches, seen.unwritten), self._writes_reasoning)
+        return notes_of(route, messages, tools, (seen.parts, seen.unwritten), self._writes_reasoning)
 
     def _writes_reasoning(self) -> bool:
         """Whether the template writes the reasoning of a last answer."""

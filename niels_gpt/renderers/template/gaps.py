@@ -24,6 +24,7 @@ from niels_gpt.renderers.template.controls import ControlTokens
 from niels_gpt.renderers.template.letters import Stretch
 from niels_gpt.renderers.template.proofs.proof import END, START, Problem
 
+_NO_MASKS: Final[list[tuple[int, int]]] = []  # which nothing changes
 MASK: Final = "\ue000"
 # The end of a call's arguments as JSON: a quote, empty objects, closing brackets.
 _NUMBER: Final = re.compile(r"\d+")  # templates count calls, from the first message on
@@ -100,10 +101,16 @@ def gaps_of(
         if leaf.message < 0:
             labels.append(stretch)
             continue
-        if leaf.message != before:
-            gaps.append(_gap(text, (before, leaf.message), (at, stretch.start), labels, after_call, around))
-        labels = []
-        at, before, after_call = stretch.stop, leaf.message, leaf.field == "call"
+        message = leaf.message
+        if message != before:
+            start = stretch.start
+            if labels or after_call or (before >= 0 and _NUMBER.search(text, at, start)):
+                gaps.append(_gap(text, (before, message), (at, start), labels, after_call, around))
+            else:  # most gaps
+                gaps.append(Gap(before, message, at, start, labels, _NO_MASKS, text[at:start]))
+        if labels:
+            labels = []
+        at, before, after_call = stretch.stop, message, leaf.field == "call"
     gaps.append(_gap(text, (before, count), (at, len(text)), labels, after_call, around))
     return gaps
 
@@ -117,9 +124,6 @@ def _gap(
     around: ControlTokens | None,
 ) -> Gap:
     start, stop = bounds
-    has_numbers = sides[0] >= 0 and _NUMBER.search(text, start, stop) is not None
-    if not labels and not after_call and not has_numbers:  # most gaps
-        return Gap(*sides, start, stop, labels, [], text[start:stop])
     masks = [(label.start, label.stop) for label in labels if around is None or label.leaf.field != "tools"]
     declared = [(label.start, label.stop) for label in labels if label.leaf.field == "tools"]
     if declared and around is not None:
@@ -127,7 +131,7 @@ def _gap(
     if after_call:
         closed = _CLOSERS.match(text, start, stop)
         masks.append((start, start) if closed is None else closed.span())
-    if has_numbers:
+    if sides[0] >= 0:
         masks += (found.span() for found in _NUMBER.finditer(text, start, stop))
     masks = _merged(masks)
     parts, at = list[str](), start

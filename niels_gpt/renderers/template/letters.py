@@ -296,7 +296,7 @@ class _Lettering:
             text = self._text(value, index, "call")
             self.out.fits = fits
             return text
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):
             # Letters ascend in the order in which Jinja's `dictsort` writes the keys.
             names = {key: self._arguments(key, index) for key in sorted(value, key=str.lower)}
             return {names[key]: self._arguments(item, index) for key, item in value.items()}
@@ -315,7 +315,7 @@ class _Lettering:
         if type(value) is str:
             known = self.labels.get(value)
             return self._new_label(value, name) if known is None else known
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):  # the first is quicker
             return {self._label(key, name): self._label(item, name) for key, item in value.items()}
         return [self._label(item, name) for item in value] if isinstance(value, list | tuple) else value
 
@@ -500,15 +500,16 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretc
     while number < most:
         text = parts[number].removeprefix(quote) if quote else parts[number]
         leaf, is_last, first = marks[parts[number + 1]]
+        _, _, whole, begin, end, _, _, forms = leaf
         quote, number = "", number + 2
-        if leaf.forms and not output.startswith(text, at):
+        if forms and not output.startswith(text, at):
             quote = _quote(output, at, text, parts[number])
             text = text[: len(text) - len(quote)]
         if not output.startswith(text, at):
             raise Unseen(_OTHER_TEXT)
         at += len(text)
-        if leaf.forms or leaf.first == leaf.last:
-            form = next((form for form in leaf.forms or (first,) if output.startswith(form, at)), None)
+        if forms or begin == end:
+            form = next((form for form in forms or (first,) if output.startswith(form, at)), None)
             if form is None:
                 raise Unseen(_OTHER_TEXT)
             size = len(form)
@@ -516,11 +517,13 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretc
             # The other letter comes next, after the rest of the text.
             if is_last or number >= most or marks[parts[number + 1]][0] is not leaf:
                 raise Unseen("the template writes a part of a text")
-            inner, last = parts[number], leaf.text[leaf.last]
-            if not _is_written(inner, leaf.text[leaf.first + 1 : leaf.last]):
-                raise Unseen("the template changes a text")
-            size = len(inner) + 2
-            if output[at : at + size] != f"{first}{inner}{last}":
+            inner, text = parts[number], whole[begin : end + 1]
+            if inner != text[1:-1]:
+                if not _is_written(inner, text[1:-1]):
+                    raise Unseen("the template changes a text")
+                text = f"{first}{inner}{text[-1]}"
+            size = len(text)
+            if not output.startswith(text, at):
                 raise Unseen(_OTHER_TEXT)
             number += 2
         found.append(Stretch(at, at + size, leaf))
@@ -597,6 +600,21 @@ def with_edges(
                 stop += shared if shared and is_text(after, leaf) else 0
         joined.append(one if (start, stop) == one[:2] else Stretch(start, stop, leaf))
     return joined, holding
+
+
+def with_declarations(output: str, stretches: list[Stretch], controls: ControlTokens) -> list[Stretch]:
+    """The stretches with the declarations of tools as one label, unless the template writes control tokens in them."""
+    found = list[Stretch]()
+    for stretch in stretches:
+        if found and stretch.leaf.field == "tools" == found[-1].leaf.field:
+            last = found[-1]
+            found[-1] = Stretch(last.start, stretch.stop, last.leaf)
+        else:
+            found.append(stretch)
+    if len(found) == len(stretches):
+        return stretches
+    declared = [stretch for stretch in found if stretch.leaf.field == "tools"]
+    return stretches if any(controls.first(output[one.start : one.stop]) for one in declared) else found
 
 
 def _is_part_before(one: Leaf, other: Leaf) -> bool:
