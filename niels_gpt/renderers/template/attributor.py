@@ -390,7 +390,8 @@ class Attributor:
             out.notes = self._notes("oracle", messages, tools, seen)
         else:
             roles = [message["role"] for message in messages]
-            out.notes = proven_notes("oracle", proof.unwritten if proof is not None else (), roles)
+            unwritten = proof.unwritten if proof is not None else ()
+            out.notes = proven_notes("oracle", unwritten, roles, self._writes_reasoning)
         return out
 
     def _labels(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> list[Stretch] | None:

@@ -26,9 +26,9 @@ from niels_gpt.renderers.template.proofs.proof import END, START, Problem
 
 _NO_MASKS: Final[list[tuple[int, int]]] = []  # which nothing changes
 MASK: Final = "\ue000"
-# The end of a call's arguments as JSON: a quote, empty objects, closing brackets.
 _NUMBER: Final = re.compile(r"\d+")  # templates count calls, from the first message on
-_CLOSERS: Final = re.compile(r"[\"']?(?:[:, ]*[\[{])*(?:\s*[\]}])*")
+# The end of a call's arguments as JSON: signs up to the last quote or closing bracket, also of empty texts.
+_CLOSERS: Final = re.compile(r"(?:[\s\"'\[\]{}:,]*[\"'\]}])?")
 
 
 class Gap(NamedTuple):

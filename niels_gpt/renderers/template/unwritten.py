@@ -53,6 +53,12 @@ def notes_of(
             dropped[one] = None
         else:
             found[one] = None
+    # The name of a call is a label. It is looked at where nothing else of the call can be written.
+    names = {leaf.text for leaf in missing if leaf.message < 0}
+    for index, message in enumerate(messages if names else ()):
+        for call in message.get("tool_calls") or ():
+            if call["function"]["name"] in names and not any(strings_in(call["function"].get("arguments"))):
+                found[Unwritten(index, "tool_calls", call["function"]["name"])] = None
     # Texts of calls count as labels where a declaration has the same, so that a declaration is judged by its others.
     declared = {stretch.leaf.text for stretch in stretches if stretch.leaf.field == "tools"}
     left_out = {leaf.text for leaf in missing if leaf.field == "tools"}
@@ -63,8 +69,14 @@ def notes_of(
     return Notes(route, tuple(found), tuple(dropped))
 
 
-def proven_notes(route: str, unwritten: Iterable[tuple[int, str, str]], roles: Sequence[str]) -> Notes:
+def proven_notes(
+    route: str,
+    unwritten: Iterable[tuple[int, str, str]],
+    roles: Sequence[str],
+    writes_reasoning: Callable[[], bool],
+) -> Notes:
     """The same from what the oracle has found; see `Proof.unwritten`."""
     found = [Unwritten(message, field, text) for message, field, text in unwritten]
     dropped = [one for one in found if roles[one.message] == "assistant" and one.field not in ("content", "tool_calls")]
+    dropped = dropped if dropped and writes_reasoning() else []
     return Notes(route, tuple(one for one in found if one not in dropped), tuple(dropped))
