@@ -368,8 +368,11 @@ class Attributor:
                 kind = Kind.CONTEXT if is_context else Kind.LABEL
                 states[stretch.start : stretch.stop] = leaf.message << 4 | kind
         doubted = set[str]()
-        if seen is None:
+        if seen is None or seen.lettered.bare:
             doubted = compared_tokens(messages, self.writer.strings.retained, self.controls)
+        if seen is not None:
+            doubted = seen.lettered.bare if problem else seen.lettered.bare & doubted
+        else:
             doubted |= {found for text in _beside_texts(messages) if (found := self.controls.first(text))}
             if proof is None:
                 doubted |= self._tokens_of_texts(conversation, tools, gen, text)
@@ -449,7 +452,9 @@ class Attributor:
         labels = set[str]()
         if stretches is None:
             known = [{key: one for key, one in message.items() if key not in CONTENT_FIELDS} for message in messages]
-            labels = {*strings_in([known, tools])} - STANDARD_WORDS - self.writer.roles - {""}
+            calls = [call for message in messages for call in message.get("tool_calls") or ()]
+            called = [{**call, "function": {**call["function"], "arguments": None}} for call in calls]
+            labels = {*strings_in([known, called, tools])} - STANDARD_WORDS - self.writer.roles - {""}
         if not doubted and not labels:
             return ""
         uncertain = ""

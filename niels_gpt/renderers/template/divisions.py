@@ -31,8 +31,9 @@ def states_of(proof: Proof, messages: Sequence[Message]) -> Ints:
     read = np.where(is_answer, Kind.LABEL, Kind.CONTEXT)
     kind = np.where(is_content, np.where(sampled, said, read), np.where(sampled, int(Kind.MARKUP), int(Kind.TEMPLATE)))
     for span in proof.sampled:
-        if span.message not in proof.added_stops:
-            kind[span.stop - len(span.stop_token) : span.stop] = Kind.STOP
+        stop = slice(span.stop - len(span.stop_token), span.stop)
+        if span.message not in proof.added_stops and not is_content[stop].any():  # the answer may end in a stop's text
+            kind[stop] = Kind.STOP
     states: Ints = owner << 4 | kind
     return states
 

@@ -125,6 +125,7 @@ class Lettered:
         has_scalars: whether values that are no texts got letters.
         sought_in: the messages with a text that holds a control token which the template searches for.
         fits: false if some text has no pattern that stand-in texts can have.
+        bare: control tokens in texts of which no part has letters.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -136,6 +137,7 @@ class Lettered:
     has_scalars: bool = False
     sought_in: set[int] = field(default_factory=set)
     fits: bool = True
+    bare: set[str] = field(default_factory=set)
 
 
 def has_letters(text: str) -> bool:
@@ -385,7 +387,7 @@ class _Lettering:
         """
         writer, out = self.writer, self.out
         if text.strip() in writer.compared or not text.strip():
-            out.fits &= len(text) <= _LONGEST_PATTERN
+            out.fits &= len(text) <= _LONGEST_PATTERN and self._has_no_token(text)
             return [], text
         stays = [found.span() for found in self.stay.finditer(text)]
         if len(stays) != len(writer.sought_words.findall(text)) or self.stay is writer.sought_words:
@@ -404,7 +406,14 @@ class _Lettering:
             at = stop
         found = "".join(pattern)
         out.fits &= len(found) <= _LONGEST_PATTERN
+        out.fits &= bool(parts) or self._has_no_token(text)
         return parts, found
+
+    def _has_no_token(self, text: str) -> bool:
+        """Whether a text without letters has no control token; one is noted."""
+        token = self.writer.controls.first(text)
+        self.out.bare |= {token} if token else set()
+        return not token
 
     def _with_letters(self, text: str, index: int, name: str, parts: list[tuple[int, int]]) -> str:
         """The text with a letter at both ends of each of these parts."""
@@ -497,6 +506,8 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretc
     found, at, number, quote = list[Stretch](), 0, 0, ""
     parts = _IS_LETTER.split(other)  # text, letter, text, letter, text
     most = len(parts) - 1
+    if not {*parts[1::2]} <= marks.keys():
+        raise Unseen("a text has a letter of its own, escaped")
     while number < most:
         text = parts[number].removeprefix(quote) if quote else parts[number]
         leaf, is_last, first = marks[parts[number + 1]]

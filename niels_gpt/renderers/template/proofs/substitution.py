@@ -38,7 +38,9 @@ NONE: Final = -1  # no substitute, no leaf
 _RANGES: Final = ((0x3400, 0x4DC0), (0x4E00, 0x9FFD), (0xAC00, 0xD7A4), (0x20000, 0x2A6DE), (0x2A700, 0x2EBE1))
 # Keys in contents whose values templates compare or look up: the kind of a part or a call, and the ids of calls.
 COMPARED_KEYS: Final = frozenset({"type", "id"})
-_ESCAPED: Final = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|[0-9a-f]{4})", re.IGNORECASE)  # by JSON
+_ESCAPED: Final = re.compile(  # by JSON; `\\U000f0000` is of `repr`
+    r"\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[0-9a-fA-F]{4})"
+)
 _LETTERS: Final = re.compile(r"[^\W_]")
 _VISIBLE: Final = re.compile(r"[^\s\"'\\<>&\x00-\x1f\x7f-\x9f]")
 
