@@ -14,19 +14,23 @@ RAISED, FAILED = "template_raised", "template_failed"
 @pytest.mark.parametrize(
     ("source", "reason", "told"),
     [
-        ("{% for m in messages %}{% if loop.last %}{{ raise_exception('no') }}{% endif %}{% endfor %}", RAISED, "1: "),
-        ("{% for m in messages %}{{ m.content + 1 }}{% endfor %}", FAILED, "0: "),
-        ("{% for m in messages %}{{ m.name.x }}{% endfor %}", RAISED, "0: "),
-        ("{{ messages[7].content }}", RAISED, ""),
-        ("{{ 1 // 0 }}", FAILED, ""),
+        (
+            "{% for m in messages %}{% if loop.index == 2 %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
+            RAISED,
+            1,
+        ),
+        ("{% for m in messages %}{{ m.content + 1 }}{% endfor %}", FAILED, 0),
+        ("{% for m in messages %}{{ m.name.x }}{% endfor %}", RAISED, 0),
+        ("{{ messages[7].content }}", RAISED, 0),
+        ("{{ 1 // 0 }}", FAILED, 0),
     ],
 )
-def test_templates_that_fail_on_a_message(source: str, reason: str, told: str) -> None:
-    """The message that the template was on is named, where it was on one."""
-    error = refusal(template("{% if messages | length > 1 %}" + source + "{% endif %}"), [ASKED, ASKED])
+def test_templates_that_fail_on_a_message(source: str, reason: str, told: int) -> None:
+    """The last message of the shortest beginning with this error is named."""
+    error = refusal(template(source), [ASKED, ASKED])
     assert error.reason == reason
     said = "the chat template refuses: " if reason == RAISED else "the chat template fails on it: "
-    assert str(error).startswith((told and f"message {told}") + said)
+    assert str(error).startswith(f"message {told}: {said}")
 
 
 @pytest.mark.parametrize(
