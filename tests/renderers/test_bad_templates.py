@@ -12,25 +12,24 @@ RAISED, FAILED = "template_raised", "template_failed"
 
 
 @pytest.mark.parametrize(
-    ("source", "reason", "told"),
+    ("source", "reason"),
     [
         (
-            "{% for m in messages %}{% if loop.index == 2 %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
+            "{% for m in messages %}{% if loop.last %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
             RAISED,
-            1,
         ),
-        ("{% for m in messages %}{{ m.content + 1 }}{% endfor %}", FAILED, 0),
-        ("{% for m in messages %}{{ m.name.x }}{% endfor %}", RAISED, 0),
-        ("{{ messages[7].content }}", RAISED, 0),
-        ("{{ 1 // 0 }}", FAILED, 0),
+        ("{% for m in messages %}{{ m.content + 1 }}{% endfor %}", FAILED),
+        ("{% for m in messages %}{{ m.name.x }}{% endfor %}", RAISED),
+        ("{{ messages[7].content }}", RAISED),
+        ("{{ 1 // 0 }}", FAILED),
     ],
 )
-def test_templates_that_fail_on_a_message(source: str, reason: str, told: int) -> None:
+def test_templates_that_fail_on_a_message(source: str, reason: str) -> None:
     """The last message of the shortest beginning with this error is named."""
-    error = refusal(template(source), [ASKED, ASKED])
+    error = refusal(template("{% if messages | length > 1 %}" + source + "{% endif %}"), [ASKED, ASKED])
     assert error.reason == reason
     said = "the chat template refuses: " if reason == RAISED else "the chat template fails on it: "
-    assert str(error).startswith(f"message {told}: {said}")
+    assert str(error).startswith(f"message 1: {said}")
 
 
 @pytest.mark.parametrize(
