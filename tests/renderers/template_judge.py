@@ -335,7 +335,8 @@ class _View:
         self._ends: dict[int, int | None] = {}
         self.roles = [message["role"] for message in case.messages]
         spellings = sorted(case.renderer.encoder.control_ids, key=len, reverse=True)
-        self._stops = re.compile("|".join(map(re.escape, case.stops)) or r"(?!)")
+        self._endings = case.stops
+        self._stops = re.compile("|".join(map(re.escape, self._endings)) or r"(?!)")
         self._controls = re.compile("|".join(map(re.escape, spellings)) or r"(?!)")
 
     # ---- what must hold of every rendering
@@ -373,7 +374,7 @@ class _View:
         if without is None or not self.text.startswith(without):
             return
         added = self.text[len(without) :]
-        stop = next((token for token in self.case.stops if added.lstrip().startswith(token)), "")
+        stop = next((token for token in self._endings if added.lstrip().startswith(token)), "")
         for at in range(len(self.text) - len(added.lstrip()) + len(stop), len(self.text)):
             if self.facts[at].sampled or self.facts[at].kind not in ("", "TEMPLATE"):
                 yield f"the generation prompt at {self._shown(at)} is {self.facts[at]}"
@@ -424,7 +425,6 @@ class _View:
 
     def _answer(self, index: int) -> Iterator[str]:
         """The span that the model emits as an assistant's message."""
-        case, text = self.case, self.text
         sampled = [at for at, fact in enumerate(self.facts) if fact.sampled and fact.msg == index]
         served = self._served(index)
         if not sampled:
@@ -440,8 +440,8 @@ class _View:
             if owner == index == self.facts[at].msg and not start <= at < stop and at >= (served or 0):
                 yield f"message {index} at {self._shown(at)} is not sampled"
                 break
-        ends_in = next((token for token in case.stops if text[start:stop].endswith(token)), "")
-        follows = next((token for token in case.stops if text[stop:].lstrip().startswith(token)), "")
+        ends_in = next((token for token in self._endings if self.seen[start:stop].endswith(token)), "")
+        follows = next((token for token in self._endings if self.seen[stop:].lstrip().startswith(token)), "")
         if not ends_in and follows and index in self.owners[start:stop] and stop not in self.stops_at:
             yield f"the stop of message {index}, {follows!r}, is not sampled"
         kinds = [self.facts[at].kind for at in sampled]
