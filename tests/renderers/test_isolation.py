@@ -87,7 +87,7 @@ def test_the_clock_is_asked() -> None:
 
 def test_values_that_are_no_json_are_refused() -> None:
     apart = process()
-    with pytest.raises(UsageError, match="a variable of the chat template is a function; expected texts, numbers"):
+    with pytest.raises(UsageError, match="a variable of the template is no JSON: Object of type function"):
         apart.render({**GIVEN, "odd": day})
     assert apart.render({**GIVEN, "messages": tuple(CHAT)}) == TEXT
 
@@ -154,14 +154,13 @@ def test_a_process_that_stops_or_ends_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 def test_a_child_that_drips_or_does_not_read_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     for statement in (
-        "import time; i._send = lambda c, m, d=None: [(c.sendall(b' '), time.sleep(.1)) for _ in iter(int, 1)]",
-        "import time; i._receive = lambda c, d=None: time.sleep(60)",
+        "i._receive = lambda c: [(c.sendall(b' '), time.sleep(.1)) for _ in iter(int, 1)]",
+        "i._receive = lambda c: time.sleep(60)",
     ):
         with monkeypatch.context() as patch:
-            in_the_child(patch, "import niels_gpt.renderers.template.isolation as i; " + statement)
-            patch.setattr(isolation, "_STARTING", 0.5)
+            in_the_child(patch, "import niels_gpt.renderers.template.isolation as i, time; " + statement)
             with pytest.raises(IsolationError, match=r"more than 0\.5 seconds"):
-                process().render({**GIVEN, "long": "x" * 10_000_000})
+                process(CHATML + "{# " + "x" * 10_000_000, Isolation(seconds=0.5))
 
 
 @pytest.mark.parametrize(
@@ -172,8 +171,8 @@ def test_what_a_child_says_is_checked(reply: str, monkeypatch: pytest.MonkeyPatc
     said = reply if len(reply) < 100 else f"{reply[0]}' * {len(reply)} + '"
     in_the_child(
         monkeypatch,
-        "import niels_gpt.renderers.template.isolation as i; old = i._as_json; "
-        f"i._as_json = lambda m: old(m) if m == {{'text': ''}} else ('{said}').encode()",
+        "import niels_gpt.renderers.template.isolation as i; old = i._line; "
+        f"i._line = lambda m: old(m) if m == {{'text': ''}} else ('{said}\\n').encode()",
     )
     with pytest.raises(
         IsolationError, match=r"the process of the chat template sent|the chat template ended its process"
@@ -189,7 +188,7 @@ def test_the_child_has_nothing_to_tell(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert "HF_TOKEN" not in process().render(GIVEN)
     target = tmp_path / "file"
     in_the_child(monkeypatch, TAKEN_OVER + f"str(open({str(target)!r}, 'w').write('x' * 9999))")
-    with pytest.raises(IsolationError):
+    with pytest.raises(MessageError, match="File too large"):
         process().render(GIVEN)
     assert not target.exists() or target.stat().st_size == 0
 
@@ -203,23 +202,11 @@ def test_limits_have_a_range(limits: dict[str, Any]) -> None:
 # ---- the life of a process
 
 
-def child_of(apart: TemplateProcess) -> Any:
-    assert apart._child is not None
-    return apart._child.process
-
-
 def test_a_child_that_was_killed_is_started_again() -> None:
     apart = process()
-    os.kill(child_of(apart).pid, signal.SIGKILL)
-    child_of(apart).wait()
+    os.kill(apart._process.pid, signal.SIGKILL)
+    apart._process.wait()
     assert apart.render(GIVEN) == TEXT
-
-
-def test_a_pickle_starts_a_process_of_its_own() -> None:
-    apart = process()
-    again = pickle.loads(pickle.dumps(apart))
-    assert again.render(GIVEN) == apart.render(GIVEN) == TEXT
-    assert child_of(again).pid != child_of(apart).pid
 
 
 def test_a_fork_has_a_child_of_its_own() -> None:
@@ -234,6 +221,41 @@ def test_a_fork_has_a_child_of_its_own() -> None:
         assert file.read() == TEXT
     os.waitpid(forked, 0)
     assert apart.render(GIVEN) == TEXT
+
+
+def test_a_fork_does_not_wait_for_a_thread_that_it_has_not() -> None:
+    """Another thread renders while this one forks."""
+    apart = process("{{ strftime_now('%d') }}", clock=lambda form: (asked.set(), forked.wait(20), "26")[2])
+    asked, forked = threading.Event(), threading.Event()
+    thread = threading.Thread(target=apart.render, args=(GIVEN,))
+    thread.start()
+    asked.wait(20)
+    if not (child := os.fork()):
+        signal.alarm(20)
+        forked.set()
+        os._exit(apart.render(GIVEN) != "26")
+    assert os.waitpid(child, 0)[1] == 0
+    forked.set()
+    thread.join()
+    assert apart.render(GIVEN) == "26"
+
+
+def test_an_interrupted_rendering_leaves_no_reply_for_the_next() -> None:
+    def interrupt(form: str) -> str:
+        if form == "%d":
+            raise KeyboardInterrupt
+        return form
+
+    apart = process("{{ strftime_now(messages[0].content) }}", clock=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        apart.render({"messages": [{"content": "%d"}]})
+    assert apart.render({"messages": [{"content": "%Y"}]}) == "%Y"
+
+
+def test_a_clock_that_fails_is_an_error_of_the_template() -> None:
+    clock, given = (lambda form: f"{1 // 0}"), {**GIVEN}
+    here = compile_template(DAYS, clock)
+    assert outcome(process(DAYS, clock=clock).render, given) == outcome(partial(run_template, here), given)
 
 
 def test_threads_share_a_child() -> None:
@@ -253,7 +275,7 @@ def test_threads_share_a_child() -> None:
 
 def test_a_process_ends_with_its_owner() -> None:
     apart = process()
-    child = child_of(apart)
+    child = apart._process
     del apart
     assert child.poll() is not None
 

@@ -1,14 +1,10 @@
 """Run a chat template in a child process with limits that the operating system enforces.
 
-A template cannot reach Python (`environment.py`), but it can run without end or fill the memory. A template from a
-stranger is therefore compiled and run in a child process without the parent's environment variables, whose address
-space the system limits and which the parent kills after a time.
+A template cannot reach Python (`environment.py`), but it can run without end or fill the memory. So a stranger's
+template runs in a child process. Messages are lines of JSON; the parent takes nothing from the child but a text::
 
-Parent and child exchange JSON over a socket. The parent executes nothing that the child sends, and takes nothing from
-it but a text::
-
-    parent  {}      {"source": ...}      {"variables": ...}              {"date": "26 Jul 2024"}
-    child     {"text": ""}      {"text": ""}        {"clock": "%d %b %Y"}              {"text": "<u>Hi"}
+    parent              {"source": ..., "variables": ...}              {"text": "26 Jul 2024"}
+    child   {"text": ""}                      {"clock": "%d %b %Y"}              {"text": "<u>Hi"}
 
 What this guarantees: a limit on memory, time, size of files and of the output, and no secrets in the child's
 environment. What it does not: protection of files that the user can read, or of the network, from a template that
@@ -20,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -28,14 +23,13 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from niels_gpt.errors import MessageError, NielsError, TemplateError, UsageError
 from niels_gpt.renderers.template.environment import compile_template, run_template
 
-LONGEST_REPLY: Final = 1 << 28  # bytes; a longer reply is refused before it is read
+LONGEST_REPLY: Final = 1 << 28  # bytes; of a message
 _STARTING: Final = 60.0  # seconds in which a child must have imported Jinja
-_HEADER: Final = struct.Struct(">Q")
 _CHILD: Final = (
     "import sys; from niels_gpt.renderers.template.isolation import serve; serve(int(sys.argv[1]), float(sys.argv[2]))"
 )
@@ -65,7 +59,7 @@ class Isolation:
 
 
 class TemplateProcess:
-    """A chat template in a child process, for many threads. A process that has ended is replaced at the next call.
+    """A chat template in a child process, for many threads. A child that has ended is replaced at the next call.
 
     Raises:
         TemplateError: the template cannot be compiled. UsageError: this system has no such limits.
@@ -75,14 +69,8 @@ class TemplateProcess:
         if sys.platform == "win32":
             raise UsageError("isolating a template needs process limits, which Windows does not have; use Linux or WSL")
         self._source, self._clock, self._limits = source, clock, limits
-        self._lock = threading.Lock()
-        self._child: _Child | None = None
-        with self._lock:
-            self._running_child()  # reports at once a template that cannot be compiled
-
-    def __reduce__(self) -> tuple[type[TemplateProcess], tuple[str, Callable[[str], str], Isolation]]:
-        """A pickle starts a process of its own."""
-        return TemplateProcess, (self._source, self._clock, self._limits)
+        self._locks: dict[int, threading.Lock] = {}  # by process: a fork may copy a lock that another thread holds
+        self._start()  # reports at once a template that cannot be compiled
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The output of the template, as `environment.run_template`.
@@ -93,30 +81,22 @@ class TemplateProcess:
             MessageError, TemplateError: as `run_template`. IsolationError: too much time, memory or output.
             UsageError: a variable that JSON cannot represent.
         """
-        request = _as_json({"variables": dict(variables)})
-        with self._lock:  # one request at a time per child
-            return _text_of(self._running_child().ask(request, self._limits.seconds, self._clock))
+        try:
+            request = _line({"source": self._source, "variables": dict(variables)})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"a variable of the template is no JSON: {error}; expected texts, numbers...") from error
+        with self._locks.setdefault(os.getpid(), threading.Lock()):  # one request at a time
+            if self._owner != os.getpid() or self._process.poll() is not None:
+                self._stop()
+                self._start()
+            return self._ask(request, self._limits.seconds)
 
-    def _running_child(self) -> _Child:
-        """The child process; a new one if the last has ended, or was started by the process that this is a fork of."""
-        child = self._child
-        if child is None or child.owner != os.getpid() or child.process.poll() is not None:
-            self._child, child = None, _Child(self._limits)
-            child.ask(_as_json({}), _STARTING, self._clock)
-            _text_of(child.ask(_as_json({"source": self._source}), self._limits.seconds, self._clock))
-            self._child = child
-        return child
-
-
-class _Child:
-    """A child process and the socket to it."""
-
-    def __init__(self, limits: Isolation) -> None:
-        self.owner, self._limits = os.getpid(), limits
+    def _start(self) -> None:
+        self._owner = os.getpid()
         self._socket, other = socket.socketpair()
         with other:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, str(limits.memory), str(limits.seconds)],
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(self._limits.memory), str(self._limits.seconds)],
                 stdin=other.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -124,29 +104,36 @@ class _Child:
                 cwd="/",
             )
         # Without a reference to `self`, so that the child ends with the renderer, and at the interpreter's exit.
-        self._stop = weakref.finalize(self, _stop, self.process, self._socket, self.owner)
+        self._stop = weakref.finalize(self, _stop, self._process, self._socket, self._owner)
+        self._ask(b"", _STARTING)
+        self._ask(_line({"source": self._source}), self._limits.seconds)
 
-    def ask(self, request: bytes, seconds: float, clock: Callable[[str], str]) -> dict[str, Any]:
-        """Send a request and wait for the reply; the template may ask for the date, and only the parent has the clock.
-
-        Raises:
-            IsolationError: no valid reply arrived in time; the process is stopped.
-        """
+    def _ask(self, message: bytes, seconds: float) -> str:
+        """The text that the child replies; the template may ask for the date, and only the parent has the clock."""
         # One deadline for all messages: a template that asks for the date again and again gets no more time.
         deadline = time.monotonic() + seconds
+        problem = f"ended its process, which may have {self._limits.memory >> 20} MiB of memory"
         try:
-            _send(self._socket, request, deadline)
-            while "clock" in (reply := _receive(self._socket, deadline)):
-                _send(self._socket, _as_json(_date(clock, str(reply["clock"]))), deadline)
-            return reply
+            while True:
+                self._socket.settimeout(_left(deadline))
+                self._socket.sendall(message)
+                reply = _receive(self._socket, deadline)
+                if not isinstance(form := reply.get("clock"), str):
+                    break
+                message = _line(_reply(self._clock, form))
+            problem = ""
         except TimeoutError:
             problem = f"took more than {seconds:g} seconds and was stopped"
         except OverflowError:
             problem = f"wrote more than {LONGEST_REPLY >> 20} MiB and was stopped"
-        except (OSError, EOFError, ValueError, RecursionError):
-            problem = f"ended its process, which may have {self._limits.memory >> 20} MiB of memory"
-        self._stop()
-        raise IsolationError(f"the chat template {problem}; use another template")
+        except (OSError, ValueError, RecursionError):
+            pass
+        finally:
+            if problem:  # also at Ctrl-C: what the child would still send is no reply to the next message
+                self._stop()
+        if problem:
+            raise IsolationError(f"the chat template {problem}; use another template")
+        return _text_of(reply)
 
 
 def _stop(process: subprocess.Popen[bytes], connection: socket.socket, owner: int) -> None:
@@ -157,123 +144,69 @@ def _stop(process: subprocess.Popen[bytes], connection: socket.socket, owner: in
         process.wait()
 
 
-def _date(clock: Callable[[str], str], form: str) -> dict[str, Any]:
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 1e-3)  # 0 would be not to wait
+
+
+def _receive(connection: socket.socket, deadline: float | None = None) -> dict[str, Any]:
+    """The next message; `TimeoutError` at the deadline, `OverflowError` if it is too long, `ValueError` if no JSON."""
+    line, part = bytearray(), b" "
+    while part and not line.endswith(b"\n"):
+        connection.settimeout(_left(deadline))
+        line += (part := connection.recv(1 << 20))
+        if len(line) > LONGEST_REPLY:
+            raise OverflowError
+    message = json.loads(line)
+    return message if isinstance(message, dict) else {}
+
+
+def _reply(function: Callable[[Any], str], argument: Any) -> dict[str, Any]:
+    """What a function returns or raises, for the other process."""
     try:
-        return {"date": str(clock(form))}
-    except MessageError as error:
-        return {"error": [error.reason, str(error)]}
-
-
-def _as_json(request: dict[str, Any]) -> bytes:
-    return json.dumps(request, default=_refuse).encode()
-
-
-def _refuse(value: object) -> NoReturn:
-    raise UsageError(
-        f"a variable of the chat template is a {type(value).__name__}; expected texts, numbers, lists and mappings, "
-        "which can be sent to another process"
-    )
+        return {"text": str(function(argument))}
+    except NielsError as error:
+        return {"error": [error.reason if isinstance(error, MessageError) else "", str(error)]}
+    except Exception as error:  # of the caller's clock; as in `run_template`
+        return {"error": ["template_failed", f"the chat template fails on it: {error}"]}
 
 
 def _text_of(reply: dict[str, Any]) -> str:
-    """The text of a reply.
-
-    Raises:
-        MessageError, TemplateError: the error that the template caused in the child. IsolationError: it is no reply.
-    """
-    text, error = reply.get("text"), reply.get("error")
-    if isinstance(text, str):
-        return text
-    if isinstance(error, list) and len(error) == 2:
-        raise _error_of(error)
+    match reply:
+        case {"text": str(text)}:
+            return text
+        case {"error": [str(reason), str(text)]}:
+            raise MessageError(reason, text) if reason else TemplateError(text)
     raise IsolationError(
         "the process of the chat template sent a malformed reply, so the template has taken it over; do not use it"
     )
 
 
-def _error_of(error: list[Any]) -> NielsError:
-    reason, text = map(str, error)
-    return MessageError(reason, text) if reason else TemplateError(text)
-
-
-# ---- messages: 8 bytes of length, big-endian, then JSON
-
-
-def _send(connection: socket.socket, message: bytes, deadline: float | None = None) -> None:
-    """Write a message; `TimeoutError` at the deadline."""
-    _wait_until(connection, deadline)
-    connection.sendall(_HEADER.pack(len(message)) + message)
-
-
-def _receive(connection: socket.socket, deadline: float | None = None) -> dict[str, Any]:
-    """The next message; what is JSON and no object is an empty one.
-
-    Raises:
-        TimeoutError: at the deadline. EOFError, OSError: the other side has ended. OverflowError: it is too long.
-        ValueError, RecursionError: it is not JSON.
-    """
-    (size,) = _HEADER.unpack(_read(connection, _HEADER.size, deadline))
-    if size > LONGEST_REPLY:
-        raise OverflowError
-    message = json.loads(_read(connection, size, deadline))
-    return message if isinstance(message, dict) else {}
-
-
-def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
-    read = bytearray()
-    while len(read) < size:
-        _wait_until(connection, deadline)
-        part = connection.recv(min(1 << 20, size - len(read)))
-        if not part:
-            raise EOFError
-        read += part
-    return bytes(read)
-
-
-def _wait_until(connection: socket.socket, deadline: float | None) -> None:
-    # A time of 0 would be a socket that does not wait.
-    connection.settimeout(None if deadline is None else max(deadline - time.monotonic(), 1e-3))
-
-
-# ---- the child process
-
-
 def serve(memory: int, seconds: float) -> None:
-    """Run a template for the parent, which is at the other end of the standard input, until it closes that.
+    """The child: run templates for the parent, at the other end of standard input; `ValueError` when that is closed.
 
-    Args:
-        memory: bytes of address space.
-        seconds: of one request, from which the limit on CPU time follows.
+    The parent kills a child that takes too long; the limit on CPU time is for a child whose parent was killed itself.
     """
     import resource
 
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for limit, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(limit, (most, most))
     parent = socket.socket(fileno=sys.stdin.fileno())
 
     def clock(form: str) -> str:
-        _send(parent, _as_json({"clock": form}))
-        reply = _receive(parent)
-        if "date" not in reply:
-            raise _error_of(reply["error"])
-        return str(reply["date"])
+        parent.sendall(_line({"clock": form}))
+        return _text_of(_receive(parent))
 
-    template = None
+    def answer(request: dict[str, Any]) -> str:
+        template = compile_template(request["source"], clock)  # which remembers it
+        return run_template(template, request["variables"]) if "variables" in request else ""
+
+    reply = {"text": ""}
     while True:
-        try:
-            request = _receive(parent)
-        except EOFError:
-            return
-        # The parent kills a child that takes too long. The limit on CPU time is for a parent that no longer exists.
-        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds + _STARTING), resource.RLIM_INFINITY))
-        reply: dict[str, Any] = {"text": ""}
-        try:
-            if "source" in request:
-                template = compile_template(request["source"], clock)
-            elif template is not None:
-                reply = {"text": run_template(template, request["variables"])}
-        except NielsError as error:
-            reply = {"error": [error.reason if isinstance(error, MessageError) else "", str(error)]}
-        _send(parent, _as_json(reply))
+        parent.sendall(_line(reply))
+        request, cpu = _receive(parent), int(time.process_time() + seconds + _STARTING)
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, resource.RLIM_INFINITY))
+        reply = _reply(answer, request)
