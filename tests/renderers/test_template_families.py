@@ -66,6 +66,11 @@ PARSERS: dict[str, tuple[str, str | None]] = {
 }
 
 
+def read_by(name: str) -> tuple[str | None, str | None]:
+    options = TEMPLATE_FAMILIES[name].options
+    return options.get("tool_parser"), options.get("reasoning_parser")
+
+
 def reader(name: str) -> TemplateRenderer:
     """A renderer that reads as a family does; its template does not matter."""
     calls, reasoning = PARSERS[name]
@@ -84,11 +89,12 @@ def test_names_are_known_and_models_are_of_one_family() -> None:
     models = [model for family in TEMPLATE_FAMILIES.values() for model in family.models]
     assert len(models) == len(set(models)) == len(TEMPLATE_MODELS)
     assert not set(models) & set(MODEL_RENDERER_MAP)
-    for family in TEMPLATE_FAMILIES.values():
-        assert family.tool_parser in (None, *TOOL_PARSERS)
-        assert family.reasoning_parser in (None, *REASONING_PARSERS)
+    told = {}
+    for name, family in TEMPLATE_FAMILIES.items():
+        told[name] = read_by(name)
+        assert told[name][0] in (None, *TOOL_PARSERS)
+        assert told[name][1] in (None, *REASONING_PARSERS)
         assert family.proven.startswith("texts") == bool(family.template)
-    told = {name: (family.tool_parser, family.reasoning_parser) for name, family in TEMPLATE_FAMILIES.items()}
     assert {name: told[name] for name in PARSERS} == PARSERS
     assert not set(TEMPLATE_FAMILIES) & set(FAMILIES)
 
@@ -153,26 +159,23 @@ def test_auto_takes_the_template_with_the_parsers(tmp_path: Path) -> None:
         )
         renderer = create_renderer(named)
         assert isinstance(renderer, DefaultRenderer)
-        assert (renderer.config.tool_parser, renderer.config.reasoning_parser) == (
-            family.tool_parser,
-            family.reasoning_parser,
-        )
+        assert (renderer.config.tool_parser, renderer.config.reasoning_parser) == read_by(name)
     assert automatic_renderer("LiquidAI/LFM2-1.2B-Tuned").options == {}
 
 
 def test_a_directory_with_the_name_of_a_model(tmp_path: Path) -> None:
-    known = next(family for family in TEMPLATE_FAMILIES.values() if family.tool_parser != "hermes")
-    folder = tmp_path / known.models[0].partition("/")[2]
+    name = next(name for name in TEMPLATE_FAMILIES if read_by(name)[0] != "hermes")
+    folder = tmp_path / TEMPLATE_FAMILIES[name].models[0].partition("/")[2]
     folder.mkdir()
     tokenizer().save(str(folder / "tokenizer.json"))
     told = {"eos_token": "<|im_end|>", "chat_template": CHATML}
     (folder / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
     renderer = RendererOptions().open(folder)
     assert isinstance(renderer, DefaultRenderer)
-    assert renderer.config.tool_parser == known.tool_parser
+    assert renderer.config.tool_parser == read_by(name)[0]
     other = RendererOptions(options={"tool_parser": "hermes"}).open(folder)
     assert isinstance(other, DefaultRenderer)
-    assert (other.config.tool_parser, other.config.reasoning_parser) == ("hermes", known.reasoning_parser)
+    assert (other.config.tool_parser, other.config.reasoning_parser) == ("hermes", read_by(name)[1])
     named = RendererOptions("template").open(folder)
     assert isinstance(named, DefaultRenderer)
     assert named.config.tool_parser is None  # who names the template gets it as it is
@@ -399,5 +402,5 @@ def test_values_of_seed_oss_fill_the_space_between_their_tags() -> None:
 def test_the_page_has_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "renderers.md").read_text(encoding="utf-8")
     for name, family in TEMPLATE_FAMILIES.items():
-        parsers = [f"`{parser}`" if parser else "" for parser in (family.tool_parser, family.reasoning_parser)]
+        parsers = [f"`{parser}`" if parser else "" for parser in read_by(name)]
         assert f"| {family.title} (`{name}`) | {parsers[0]} | {parsers[1]} | {family.proven} |" in page

@@ -6,7 +6,7 @@ give; `proven` counts where. A build refuses to train a conversation that is not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 
@@ -17,7 +17,7 @@ class TemplateFamily:
     Attributes:
         title: its name in tables and help.
         models: exact hub names, for which "auto" chooses the template with these parsers.
-        tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; `None`: the format has none.
+        options: fields of a `DefaultRendererConfig`: the parsers that read what the model writes.
         template: the path of the judged template in the test assets; "": the tests have no copy of it.
         proven: of the probe conversations that the template renders, those that are proven: with calls, else with
             reasoning, else with tools declared, else texts. `tests/renderers/test_template_families.py` counts them.
@@ -27,23 +27,17 @@ class TemplateFamily:
 
     title: str
     models: tuple[str, ...] = ()
-    tool_parser: str | None = None
-    reasoning_parser: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     template: str = ""
     proven: str = "not judged: no copy of the template is at hand"
     stops: tuple[str, ...] = ()
     notes: str = ""
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The fields of a `DefaultRendererConfig`."""
-        parsers = {"tool_parser": self.tool_parser, "reasoning_parser": self.reasoning_parser}
-        return {name: parser for name, parser in parsers.items() if parser is not None}
-
 
 _ALL: Final = "texts 34 of 34, reasoning 8 of 8, tools 34 of 34, calls 56 of 56"
 _PHI_3: Final = "texts 30 of 30, reasoning 8 of 8, tools 30 of 30, calls 56 of 56"
 _PHI: Final = "The template writes no tools, no calls and no results."
+_OLMO_STOPS: Final = ("<|im_end|>", "<|endoftext|>")
 _OLMO: Final = (
     "The last answer of a conversation ends in <|endoftext|>, those before it in <|im_end|>. Arguments as JSON text "
     "make it fail; pass objects."
@@ -53,8 +47,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "gemma-4": TemplateFamily(
         "Gemma 4",
         ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it"),
-        tool_parser="gemma-4",
-        reasoning_parser="gemma-4",
+        {"tool_parser": "gemma-4", "reasoning_parser": "gemma-4"},
         template="templates_wild/gemma4fix--google-chat_template",
         proven="texts 34 of 34, reasoning 8 of 8, tools 34 of 34, calls 44 of 56",
         stops=("<turn|>", "<|tool_response>"),
@@ -64,8 +57,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "command-a": TemplateFamily(
         "Command A and Command R7B",
         ("CohereLabs/c4ai-command-a-03-2025", "CohereLabs/c4ai-command-r7b-12-2024"),
-        tool_parser="command-a",
-        reasoning_parser="command-a",
+        {"tool_parser": "command-a", "reasoning_parser": "command-a"},
         template="templates_wild/axolotl--command_a_tool_use",
         proven=_ALL,
         stops=("<|END_OF_TURN_TOKEN|>",),
@@ -75,8 +67,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "hunyuan": TemplateFamily(
         "Hunyuan A13B",
         ("tencent/Hunyuan-A13B-Instruct",),
-        tool_parser="hunyuan",
-        reasoning_parser="think",
+        {"tool_parser": "hunyuan", "reasoning_parser": "think"},
         template="templates_wild/vllm--tool_chat_template_hunyuan_a13b",
         proven="texts 28 of 28, reasoning 8 of 8, tools 27 of 30, calls 56 of 56",
         stops=("<|eos|>", ""),
@@ -85,8 +76,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "seed-oss": TemplateFamily(
         "Seed-OSS",
         ("ByteDance-Seed/Seed-OSS-36B-Instruct",),
-        tool_parser="seed-oss",
-        reasoning_parser="seed-oss",
+        {"tool_parser": "seed-oss", "reasoning_parser": "seed-oss"},
         template="templates_wild/ik--ByteDance-Seed-OSS",
         proven="texts 28 of 30, reasoning 8 of 8, tools 28 of 30, calls 48 of 48",
         stops=("<seed:eos>", ""),
@@ -95,15 +85,13 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "ernie-4.5": TemplateFamily(
         "ERNIE 4.5",
         ("baidu/ERNIE-4.5-21B-A3B-Thinking", "baidu/ERNIE-4.5-21B-A3B-PT", "baidu/ERNIE-4.5-0.3B-PT"),
-        tool_parser="hermes",
-        reasoning_parser="think",
+        {"tool_parser": "hermes", "reasoning_parser": "think"},
         notes="Run niels-gpt doctor template MODEL before you train; the parsers are for the Thinking model.",
     ),
     "apertus": TemplateFamily(
         "Apertus",
         ("swiss-ai/Apertus-8B-Instruct-2509", "swiss-ai/Apertus-70B-Instruct-2509"),
-        tool_parser="apertus",
-        reasoning_parser="apertus",
+        {"tool_parser": "apertus", "reasoning_parser": "apertus"},
         template="templates_wild/ik--Apertus-8B-Instruct",
         proven="texts 4 of 25, reasoning 0 of 8, tools 4 of 25, calls 8 of 56",
         stops=("", "<|tools_suffix|>", "<|assistant_end|>"),
@@ -120,7 +108,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
             "LiquidAI/LFM2-2.6B",
             "LiquidAI/LFM2-8B-A1B",
         ),
-        tool_parser="lfm2",
+        {"tool_parser": "lfm2"},
         template="templates/trl-lfm2",
         proven=_ALL,
         stops=("<|im_end|>",),
@@ -130,8 +118,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "exaone-4": TemplateFamily(
         "EXAONE 4",
         ("LGAI-EXAONE/EXAONE-4.0-1.2B", "LGAI-EXAONE/EXAONE-4.0-32B"),
-        tool_parser="hermes",
-        reasoning_parser="think",
+        {"tool_parser": "hermes", "reasoning_parser": "think"},
         template="templates_wild/axolotl--exaone4",
         proven=_ALL,
         stops=("[|endofturn|]",),
@@ -140,7 +127,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "llama-4": TemplateFamily(
         "Llama 4 Scout and Maverick",
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "meta-llama/Llama-4-Maverick-17B-128E-Instruct"),
-        tool_parser="llama-4",
+        {"tool_parser": "llama-4"},
         template="templates_wild/axolotl--llama4",
         proven="texts 34 of 34, reasoning 8 of 8, tools 32 of 34, calls 56 of 56",
         stops=("<|eot|>",),
@@ -155,29 +142,28 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
             "ibm-granite/granite-4.0-h-tiny",
             "ibm-granite/granite-4.0-h-small",
         ),
-        tool_parser="hermes",
+        {"tool_parser": "hermes"},
         stops=("<|end_of_text|>",),
         notes="There is always a system turn: without a text of yours it holds the tools or a default.",
     ),
     "olmo-3": TemplateFamily(
         "OLMo 3 Instruct",
         ("allenai/Olmo-3-7B-Instruct-SFT", "allenai/Olmo-3-7B-Instruct-DPO", "allenai/Olmo-3-7B-Instruct"),
-        tool_parser="olmo-3",
-        stops=("<|im_end|>", "<|endoftext|>"),
+        {"tool_parser": "olmo-3"},
+        stops=_OLMO_STOPS,
         notes=_OLMO,
     ),
     "olmo-3.1": TemplateFamily(
         "OLMo 3.1 Instruct",
         ("allenai/Olmo-3.1-32B-Instruct",),
-        tool_parser="olmo-3",
-        stops=("<|im_end|>", "<|endoftext|>"),
+        {"tool_parser": "olmo-3"},
+        stops=_OLMO_STOPS,
         notes=_OLMO,
     ),
     "smollm3": TemplateFamily(
         "SmolLM3",
         ("HuggingFaceTB/SmolLM3-3B",),
-        tool_parser="hermes",
-        reasoning_parser="think",
+        {"tool_parser": "hermes", "reasoning_parser": "think"},
         template="templates_wild/ik--HuggingFaceTB-SmolLM3-3B",
         proven=_ALL,
         stops=("<|im_end|>",),
@@ -185,19 +171,9 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         "<tool_call> blocks. Tools are its variable xml_tools, and a late system message is left out. It writes the "
         "date: give --date.",
     ),
-    "phi-3": TemplateFamily(
-        "Phi-3",
-        template="templates/trl-phi3",
-        proven=_PHI_3,
-        stops=("<|end|>",),
-        notes=_PHI,
-    ),
+    "phi-3": TemplateFamily("Phi-3", template="templates/trl-phi3", proven=_PHI_3, stops=("<|end|>",), notes=_PHI),
     "phi-3.5": TemplateFamily(
-        "Phi-3.5",
-        template="templates/trl-phi3_5",
-        proven=_PHI_3,
-        stops=("<|end|>",),
-        notes=_PHI,
+        "Phi-3.5", template="templates/trl-phi3_5", proven=_PHI_3, stops=("<|end|>",), notes=_PHI
     ),
     "phi-4": TemplateFamily("Phi-4", ("microsoft/phi-4",), stops=("<|im_end|>",), notes=_PHI),
     "phi-4-mini": TemplateFamily(
@@ -209,7 +185,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "phi-4-reasoning": TemplateFamily(
         "Phi-4-reasoning and -plus",
         ("microsoft/Phi-4-reasoning", "microsoft/Phi-4-reasoning-plus"),
-        reasoning_parser="think",
+        {"reasoning_parser": "think"},
         stops=("<|im_end|>",),
         notes="The template writes its own system text in the place of yours, and no reasoning_content: put it into "
         "the content, as a <think> block. No tools.",
