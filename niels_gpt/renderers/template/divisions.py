@@ -94,7 +94,9 @@ def _division(gap: Gap, proof: Proof, states: Ints, final_stop: str) -> Division
         if place is None:
             return None
         added = Run(*place, span.message, int(Kind.STOP), final_stop)
-        number = next((at for at, run in enumerate(runs) if run[:2] >= place), len(runs))
+        # Before a run that begins there, and after another stop.
+        after = (at for at, run in enumerate(runs) if run[:2] > place or (run[:2] == place and not run.inserted))
+        number = next(after, len(runs))
         runs.insert(number, added)
     sampled = bool(states[gap.stop] & SAMPLED) if gap.stop < len(states) else False
     return Division(tuple(runs), sampled, tuple(problem for problem in proof.problems if concerns(problem, gap)))

@@ -24,7 +24,8 @@ from niels_gpt.renderers.template.controls import ControlTokens
 from niels_gpt.renderers.template.letters import Stretch
 from niels_gpt.renderers.template.proofs.proof import END, START, Problem
 
-_NO_MASKS: Final[list[tuple[int, int]]] = []  # which nothing changes
+_NO_LABELS: Final[Sequence[Stretch]] = ()
+_NO_MASKS: Final[Sequence[tuple[int, int]]] = ()
 MASK: Final = "\ue000"
 _NUMBER: Final = re.compile(r"\d+")  # templates count calls, from the first message on
 # The end of a call's arguments as JSON: signs up to the last quote or closing bracket, also of empty texts.
@@ -45,8 +46,8 @@ class Gap(NamedTuple):
     after: int
     start: int
     stop: int
-    labels: list[Stretch]
-    masks: list[tuple[int, int]]
+    labels: Sequence[Stretch]
+    masks: Sequence[tuple[int, int]]
     text: str
 
 
@@ -107,7 +108,7 @@ def gaps_of(
             if labels or after_call or (before >= 0 and _NUMBER.search(text, at, start)):
                 gaps.append(_gap(text, (before, message), (at, start), labels, after_call, around))
             else:  # most gaps
-                gaps.append(Gap(before, message, at, start, labels, _NO_MASKS, text[at:start]))
+                gaps.append(Gap(before, message, at, start, _NO_LABELS, _NO_MASKS, text[at:start]))
         if labels:
             labels = []
         at, before, after_call = stretch.stop, message, leaf.field == "call"
@@ -160,7 +161,7 @@ def _around(
             if has_label:
                 pieces.append((begin, at + one))
             begin, has_label = at + other, False
-        has_label = end < stop
+        has_label = has_label or end < stop
     return [*pieces, (begin, stop)] if has_label else pieces
 
 

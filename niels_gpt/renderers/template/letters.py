@@ -318,6 +318,9 @@ class _Lettering:
             known = self.labels.get(value)
             return self._new_label(value, name) if known is None else known
         if type(value) is dict or isinstance(value, Mapping):  # the first is quicker
+            if not value.keys() <= self.labels.keys():  # in the order in which Jinja's `dictsort` writes new keys
+                for key in sorted(value, key=str.lower):
+                    self._label(key, name)
             return {self._label(key, name): self._label(item, name) for key, item in value.items()}
         return [self._label(item, name) for item in value] if isinstance(value, list | tuple) else value
 
@@ -557,10 +560,12 @@ def _letter(found: re.Match[str]) -> str:
 
 
 def _is_written(written: str, text: str) -> bool:
-    """Whether this is the text, as it is or as JSON writes it."""
-    if written == text:
-        return True
-    return written in (json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
+    """Whether this is the text, as it is, or as JSON or Python write it in quotes."""
+    return written == text or written in (*_quoted(text), json.dumps(text)[1:-1])
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    return json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]
 
 
 def with_edges(
@@ -633,5 +638,5 @@ def _is_part_before(one: Leaf, other: Leaf) -> bool:
 
 
 def _shared(is_there: Callable[[str], bool], text: str) -> int:
-    """How many characters beside a stretch are this text, as JSON writes it or as it is."""
-    return next((len(form) for form in (json.dumps(text, ensure_ascii=False)[1:-1], text) if is_there(form)), 0)
+    """How many characters beside a stretch are this text, in quotes or as it is."""
+    return next((len(form) for form in (*_quoted(text), text) if is_there(form)), 0)
