@@ -5,7 +5,7 @@ How a character of the output gets its facts, in the order in which it happens:
 1. `environment.py` runs the template in transformers' environment, `isolation.py` in a process of its own. The text of
    this plain rendering is what ids are made of; nothing below changes it.
 2. `letters.py` renders once more with a letter in the place of the first and last visible character of every content
-   and label. That shows where each text is. What is in no text was written by the template (`strings.py` finds which
+   and label, and `stretches.py` finds them. What is in no text was written by the template (`strings.py` finds which
    texts it looks for, so that they stay).
 3. `gaps.py` cuts out what is between the contents of two messages. How a gap divides into turns is remembered: the
    oracle is asked once, about a short conversation of fixed texts (`standins.py`), and `divisions.py` keeps its answer.

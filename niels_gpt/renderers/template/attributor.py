@@ -39,20 +39,16 @@ from niels_gpt.renderers.template.letters import (
     Leaf,
     Lettered,
     Manner,
-    Stretch,
     Unseen,
     Writer,
     given,
-    has_letters,
-    stretches_of,
-    with_declarations,
-    with_edges,
 )
 from niels_gpt.renderers.template.pieces import Pieces, joined
 from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens
 from niels_gpt.renderers.template.proofs.proof import PLACE, Ints, Problem, Proof
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, windows_of
+from niels_gpt.renderers.template.stretches import Stretch, has_letters, stretches_of, with_declarations, with_edges
 from niels_gpt.renderers.template.strings import strings_in
 from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
 

@@ -9,8 +9,8 @@ import numpy as np
 from niels_gpt.messages import Message
 from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.template.gaps import Division, Gap, Run, concerns, place_in
-from niels_gpt.renderers.template.letters import Stretch
 from niels_gpt.renderers.template.proofs.proof import Ints, Proof
+from niels_gpt.renderers.template.stretches import Stretch
 
 
 def states_of(proof: Proof, messages: Sequence[Message]) -> Ints:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from niels_gpt.renderers.template.controls import ControlTokens
-from niels_gpt.renderers.template.letters import Stretch
 from niels_gpt.renderers.template.proofs.proof import END, START, Problem
+from niels_gpt.renderers.template.stretches import Stretch
 
 _NO_LABELS: Final[Sequence[Stretch]] = ()
 _NO_MASKS: Final[Sequence[tuple[int, int]]] = ()

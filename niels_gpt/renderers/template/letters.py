@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple, cast
@@ -32,8 +32,6 @@ from niels_gpt.renderers.template.strings import TAG, TemplateStrings, strings_i
 
 # The private-use characters, of which the first 6,400 take two bytes.
 _LETTERS: Final = (*map(chr, range(0xE000, 0xF900)), *map(chr, range(0xF0000, 0xFFFFE)))
-_IS_LETTER: Final = re.compile("([\ue000-\uf8ff\U000f0000-\U000ffffd])")
-_ESCAPED: Final = re.compile(r"\\u(?:[eE][0-9a-fA-F]{3}|[fF][0-8][0-9a-fA-F]{2})")  # as JSON or `repr` writes a letter
 # Characters that JSON escapes or that decide about quotes, which are not replaced; white space is not, either.
 _STAYING: Final = frozenset("\"'\\\x7f" + "".join(map(chr, range(33))))
 _NO_LABELS: Final = frozenset({"role", "train", "weight"})
@@ -44,12 +42,8 @@ STANDARD_WORDS: Final = frozenset(
 )
 WORD: Final = "\ue000"  # in a pattern: any text
 PLAIN: Final = (WORD,)  # the patterns of a single text without anything special
-_LONGEST_QUOTE: Final = 8
 _LONGEST_SPACE: Final = 32  # white space at the end of a text that stand-in texts copy
 _LONGEST_PATTERN: Final = 160  # characters of a text's pattern
-
-
-_OTHER_TEXT: Final = "with letters in its texts the template writes another text"
 
 
 class Unseen(Exception):
@@ -80,14 +74,6 @@ class Leaf(NamedTuple):
 
 
 Mark = tuple[Leaf, bool, str]  # a letter's leaf, whether it is the leaf's last one, the character that it replaces
-
-
-class Stretch(NamedTuple):
-    """The characters `start` to `stop` of an output, which are those of a text."""
-
-    start: int
-    stop: int
-    leaf: Leaf
 
 
 @dataclass(frozen=True)
@@ -138,11 +124,6 @@ class Lettered:
     sought_in: set[int] = field(default_factory=set)
     fits: bool = True
     bare: set[str] = field(default_factory=set)
-
-
-def has_letters(text: str) -> bool:
-    """Whether a text has characters that letters are made of."""
-    return _IS_LETTER.search(text) is not None
 
 
 def given(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -451,192 +432,3 @@ def _ends(text: str, start: int, stop: int) -> tuple[int, int]:
     while stop > start and (text[stop - 1] in _STAYING or text[stop - 1].isspace()):
         stop -= 1
     return (start, stop - 1) if start < stop else (-1, -1)
-
-
-# ---- where the letters are in the output
-
-
-def stretches_of(output: str, other: str, lettered: Lettered) -> tuple[list[Stretch], list[Leaf]]:
-    """The stretches of the parts of texts in an output, ascending, and the parts that are not in it.
-
-    Args:
-        output: the output of the template on the conversation as it is.
-        other: that on the lettered conversation.
-
-    Raises:
-        Unseen: the letters do not show where the texts are.
-    """
-    in_order = _in_order(output, other, lettered)
-    if in_order is not None:
-        return in_order, []
-    found = _anywhere(output, _ESCAPED.sub(_letter, other) if "\\u" in other else other, lettered.marks)
-    seen = {id(stretch.leaf) for stretch in found}
-    unwritten = [leaf for leaf in lettered.leaves if id(leaf) not in seen] if len(seen) < len(lettered.leaves) else []
-    return found, unwritten
-
-
-def _in_order(output: str, other: str, lettered: Lettered) -> list[Stretch] | None:
-    """The stretches if each text is in the output once, in order and unchanged; `None` if not. Most outputs are so."""
-    if lettered.has_scalars or len(other) != len(output):
-        return None
-    found, parts, at = list[Stretch](), list[str](), 0
-    letters = iter(lettered.marks)
-    for leaf in lettered.leaves:
-        text, first, last = leaf.text, leaf.first, leaf.last
-        start = other.find(next(letters), at)
-        if start < 0:
-            return None
-        parts += other[at:start], text[first : last + 1]
-        at = start + 1
-        if last > first:
-            stop = other.find(next(letters), at)
-            if stop - start != last - first or not other.startswith(text[first + 1 : last], at):
-                return None
-            at = stop + 1
-        found.append(Stretch(start, at, leaf))
-    parts.append(other[at:])
-    return found if "".join(parts) == output else None
-
-
-def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretch]:
-    """The stretches wherever the texts are, as they are or as JSON writes them.
-
-    A letter in the place of a number may be written with quotes around it, where the number has none::
-
-        other    {"near": "①", "place": "②③"}
-        output   {"near": true, "place": "Weir"}
-    """
-    found, at, number, quote = list[Stretch](), 0, 0, ""
-    parts = _IS_LETTER.split(other)  # text, letter, text, letter, text
-    most = len(parts) - 1
-    if not {*parts[1::2]} <= marks.keys():
-        raise Unseen("a text has a letter of its own, escaped")
-    while number < most:
-        text = parts[number].removeprefix(quote) if quote else parts[number]
-        leaf, is_last, first = marks[parts[number + 1]]
-        _, _, whole, begin, end, _, _, forms = leaf
-        quote, number = "", number + 2
-        if forms and not output.startswith(text, at):
-            quote = _quote(output, at, text, parts[number])
-            text = text[: len(text) - len(quote)]
-        if not output.startswith(text, at):
-            raise Unseen(_OTHER_TEXT)
-        at += len(text)
-        if forms or begin == end:
-            form = next((form for form in forms or (first,) if output.startswith(form, at)), None)
-            if form is None:
-                raise Unseen(_OTHER_TEXT)
-            size = len(form)
-        else:
-            # The other letter comes next, after the rest of the text.
-            if is_last or number >= most or marks[parts[number + 1]][0] is not leaf:
-                raise Unseen("the template writes a part of a text")
-            inner, text = parts[number], whole[begin : end + 1]
-            if inner != text[1:-1]:
-                if not _is_written(inner, text[1:-1]):
-                    raise Unseen("the template changes a text")
-                text = f"{first}{inner}{text[-1]}"
-            size = len(text)
-            if not output.startswith(text, at):
-                raise Unseen(_OTHER_TEXT)
-            number += 2
-        found.append(Stretch(at, at + size, leaf))
-        at += size
-    if output[at:] != parts[-1].removeprefix(quote):
-        raise Unseen(_OTHER_TEXT)
-    return found
-
-
-def _quote(output: str, at: int, text: str, following: str) -> str:
-    """The quote around a letter, `"` or `<|"|>`, which the output has not around a number; "" for none."""
-    for size in range(1, min(_LONGEST_QUOTE, len(text), len(following)) + 1):
-        if text[-size:] == following[:size] and output.startswith(text[:-size], at):
-            return text[-size:]
-    return ""
-
-
-def _letter(found: re.Match[str]) -> str:
-    return chr(int(found[0][2:], 16))
-
-
-def _is_written(written: str, text: str) -> bool:
-    """Whether this is the text, as it is, or as JSON or Python write it in quotes."""
-    return written == text or written in (*_quoted(text), json.dumps(text)[1:-1])
-
-
-def _quoted(text: str) -> tuple[str, str]:
-    return json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]
-
-
-def with_edges(
-    output: str, found: Sequence[Stretch], controls: ControlTokens, *, rewritten: frozenset[int] = frozenset()
-) -> tuple[list[Stretch], set[int]]:
-    """The stretches with the signs around them that have no letters, and with strings that stay between two parts.
-
-    Args:
-        rewritten: the messages in whose texts the template writes the control tokens that stay, so that these are not
-            of the text.
-
-    Returns:
-        The stretches, and the messages with such control tokens that count as text.
-    """
-    joined: list[Stretch] = []
-    holding: set[int] = set()
-
-    def is_text(part: str, leaf: Leaf) -> bool:
-        """Whether these signs around a stretch are its text's."""
-        if not part.strip():
-            return False
-        if controls.first(part):
-            if leaf.message in rewritten:
-                return False
-            holding.add(leaf.message)
-        return True
-
-    for number, one in enumerate(found):
-        start, stop, leaf = one
-        if leaf.first == 0 and leaf.last + 1 == len(leaf.text):  # letters at both ends, as most texts have
-            joined.append(one)
-            continue
-        text, least = leaf.text, joined[-1].stop if joined else 0
-        if leaf.first > 0 and not leaf.forms:
-            before = text[leaf.before : leaf.first]
-            if leaf.number and joined and _is_part_before(joined[-1].leaf, leaf):
-                if _is_written(output[least:start], before) and is_text(before, leaf):
-                    start = joined.pop().start
-            elif before.strip():
-                shared = _shared(output[least:start].endswith, before.lstrip())
-                start -= shared if shared and is_text(before, leaf) else 0
-        if leaf.last + 1 < len(text) and not leaf.forms:
-            most = found[number + 1].start if number + 1 < len(found) else len(output)
-            after = text[leaf.last + 1 :]
-            is_followed = number + 1 < len(found) and _is_part_before(leaf, found[number + 1].leaf)
-            if after.strip() and not is_followed:
-                shared = _shared(output[stop:most].startswith, after.rstrip())
-                stop += shared if shared and is_text(after, leaf) else 0
-        joined.append(one if (start, stop) == one[:2] else Stretch(start, stop, leaf))
-    return joined, holding
-
-
-def with_declarations(output: str, stretches: list[Stretch], controls: ControlTokens) -> list[Stretch]:
-    """The stretches with the declarations of tools as one label, unless the template writes control tokens in them."""
-    found = list[Stretch]()
-    for stretch in stretches:
-        if found and stretch.leaf.field == "tools" == found[-1].leaf.field:
-            last = found[-1]
-            found[-1] = Stretch(last.start, stretch.stop, last.leaf)
-        else:
-            found.append(stretch)
-    if len(found) == len(stretches):
-        return stretches
-    declared = [stretch for stretch in found if stretch.leaf.field == "tools"]
-    return stretches if any(controls.first(output[one.start : one.stop]) for one in declared) else found
-
-
-def _is_part_before(one: Leaf, other: Leaf) -> bool:
-    return one.message == other.message and one.text is other.text and one.number + 1 == other.number
-
-
-def _shared(is_there: Callable[[str], bool], text: str) -> int:
-    """How many characters beside a stretch are this text, in quotes or as it is."""
-    return next((len(form) for form in (*_quoted(text), text) if is_there(form)), 0)

@@ -9,7 +9,7 @@ from typing import Any
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.template.gaps import Division, Gap, position_in
-from niels_gpt.renderers.template.letters import Stretch
+from niels_gpt.renderers.template.stretches import Stretch
 
 _REPLY, _REASONING, _CONTEXT, _LABEL = int(Kind.REPLY), int(Kind.REASONING), int(Kind.CONTEXT), int(Kind.LABEL)
 _MARKUP, _TEMPLATE = int(Kind.MARKUP), int(Kind.TEMPLATE)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from niels_gpt.renderers.notes import Notes, Unwritten
-from niels_gpt.renderers.template.letters import Leaf, Stretch
+from niels_gpt.renderers.template.letters import Leaf
+from niels_gpt.renderers.template.stretches import Stretch
 from niels_gpt.renderers.template.strings import strings_in
 
 _FIELDS = {"call": "tool_calls", "reasoning": "reasoning_content", "content": "content"}
@@ -62,7 +63,7 @@ def notes_of(
     # Texts of calls count as labels where a declaration has the same, so that a declaration is judged by its others.
     declared = {stretch.leaf.text for stretch in stretches if stretch.leaf.field == "tools"}
     left_out = {leaf.text for leaf in missing if leaf.field == "tools"}
-    for tool in tools or ():
+    for tool in tools or () if left_out else ():
         texts = {*strings_in(tool)}
         if texts & left_out and not texts & declared:
             found[Unwritten(-1, "tools", str(tool.get("function", tool).get("name")))] = None
