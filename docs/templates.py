@@ -11,7 +11,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -53,6 +53,7 @@ OPENERS: Final = {
 }
 _MORE: Final = ("<|tool_response>", "<|tool_call>", "<tool_call|>", "<tool_response|>", "<|end_of_turn|>")
 _ROUNDS: Final = 3  # of timing; the fastest counts
+_MOST_KINDS: Final = 5  # that are named
 _LONGEST: Final = 90  # characters of a reason
 INTRODUCTION: Final = """\
 # What is proven of chat templates
@@ -74,7 +75,8 @@ niels-gpt doctor template ~/models/mine
 | prompt | "prefix": every answer begins where the generation prompt ends; else on how many probes with answers |
 | stop | what ends sampled spans; "none" is an end in ordinary text, or in the opener of the next turn |
 | marks | whether `{{% generation %}}`, whose inside TRL trains, holds the stops of answers; empty without marks |
-| oracle | of the probes and of one more conversation of each kind, the share that is attributed each by itself |
+| oracle | share of the rendered probes that are attributed [each by itself](#attributed-each-by-itself) |
+| odd | the same share of other conversations, with white space around texts, markup, and control tokens spelled out |
 | time | of `emit` beside plain Jinja, of the probes: 2.0 is twice as long; measured, so it varies by some tenths |
 
 [Attribution](attribution.md) says what "full" promises and what it does not. This page is written by
@@ -85,8 +87,8 @@ ORACLE: Final = """\
 
 Most conversations take two or three renderings of the template: what was proven once of a kind of conversation is
 remembered. Where that does not fit, the proof is made of the conversation itself (`rendered.attribution_route` is
-"oracle"), which takes two renderings per message. More than one conversation in a hundred takes it of these templates,
-most of all those that no stand-in text fits:
+"oracle"), which takes two renderings per message. Of these templates more than one rendered probe in a hundred takes
+it, always those of the same kinds of conversations; most templates write a list of parts as Python prints it:
 
 {names}
 """
@@ -140,11 +142,11 @@ def renderer_of(name: str) -> TemplateRenderer:
     )
 
 
-def row(name: str, *, timed: bool = True) -> list[str]:
-    """The cells of a template's row; the last one, the time, is empty unless `timed`."""
+def row(name: str, *, timed: bool = True) -> tuple[list[str], str]:
+    """The cells of a template's row, and its `slow_kinds`; the last cell, the time, is empty unless `timed`."""
     renderer = renderer_of(name)
     report = report_on(renderer, name)
-    return [
+    cells = [
         f"`{name.rpartition('/')[2]}`",
         *(str(report.counts[status] or "") for status in STATUSES),
         str(partial_with_stop(name, report) or ""),
@@ -152,9 +154,11 @@ def row(name: str, *, timed: bool = True) -> list[str]:
         prompt(report),
         stops(report),
         marks(renderer, report),
-        oracle(renderer, report),
+        oracle([result.route for result in report.results if result.route]),
+        oracle(odd_routes(renderer)),
         time_beside_jinja(renderer, report) if timed else "",
     ]
+    return cells, slow_kinds(report)
 
 
 def partial_with_stop(name: str, report: TemplateReport) -> int:
@@ -219,14 +223,32 @@ def other_conversations() -> list[Chat]:
     return [chat for chat in other_chats() if chat.name.endswith("#1")]
 
 
-def oracle(renderer: TemplateRenderer, report: TemplateReport) -> str:
+def oracle(routes: Sequence[str]) -> str:
     """The share of conversations that are attributed each by itself, in percent; "" for none."""
-    routes = [result.route for result in report.results if result.route]
+    share = routes.count("oracle") / max(len(routes), 1)
+    return f"{share:.1%}" if share else ""
+
+
+def odd_routes(renderer: TemplateRenderer) -> list[str]:
+    """How the other conversations that the template renders are attributed."""
+    routes = []
     for chat in other_conversations():
         with suppress(MessageError, TemplateError):
             routes.append(renderer.emit(chat.messages, tools=chat.tools).notes.route)
-    share = routes.count("oracle") / max(len(routes), 1)
-    return f"{share:.1%}" if share else ""
+    return routes
+
+
+def slow_kinds(report: TemplateReport) -> str:
+    """The kinds of the probes that are attributed each by itself, if they are more than 1 %; else ""."""
+    kinds = {True: Counter[str](), False: Counter[str]()}
+    for result in report.results:
+        if result.route:
+            kind = result.probe.name.removesuffix(", tools").removesuffix(", system")
+            kinds[result.route == "oracle"][kind if not kind.startswith("contents with") else "searched strings"] += 1
+    slow, quick = kinds[True], kinds[False]
+    if slow.total() <= (slow.total() + quick.total()) / 100:
+        return ""
+    return "nearly all" if slow.total() > 9 * quick.total() else "many" if len(slow) > _MOST_KINDS else ", ".join(slow)
 
 
 def time_beside_jinja(renderer: TemplateRenderer, report: TemplateReport) -> str:
@@ -271,7 +293,7 @@ def _fastest(work: Callable[[], Any]) -> float:
 
 
 COUNTS: Final = (*STATUSES, "with stop")
-HEAD: Final = ("template", *COUNTS, "main reason", "prompt", "stop", "marks", "oracle", "time")
+HEAD: Final = ("template", *COUNTS, "main reason", "prompt", "stop", "marks", "oracle", "odd", "time")
 
 
 def groups() -> dict[str, list[str]]:
@@ -286,27 +308,30 @@ def page(*, timed: bool = True, said: Callable[[str], None] = print) -> str:
     """The page; without times, cells of that column are empty."""
     parts = [INTRODUCTION.format(total=len(SOURCES))]
     totals = [_line(("", "templates", "all proven", *COUNTS)), _line(("---", *("---:",) * 6))]
-    tables, slow = [], []
+    tables: list[str] = []
+    slow: dict[str, list[str]] = {}
     for group, names in groups().items():
         rows = []
         for name in names:
             try:
-                rows.append(row(name, timed=timed))
+                cells, kinds = row(name, timed=timed)
+                rows.append(cells)
+                if kinds:
+                    slow.setdefault(kinds, []).append(cells[0])
             except (MessageError, TemplateError) as error:
-                rows.append([f"`{name.rpartition('/')[2]}`", *[""] * 4, plain(str(error)), *[""] * 5])
+                rows.append([f"`{name.rpartition('/')[2]}`", *[""] * 4, plain(str(error)), *[""] * 6])
             said(name)
         counts = [sum(int(cells[at] or 0) for cells in rows) for at in range(1, 5)]
         full = sum(bool(cells[1]) and not cells[2] for cells in rows)
-        slow += [cells for cells in rows if float(cells[-2].rstrip("%") or 0) > 1]
         totals.append(_line((group, len(rows), full, *(f"{count:,}" for count in counts))))
         tables += ["", f"## {group}", "", f"{len(rows)} {GROUPS[group]}.", ""]
-        aligned = ["---:" if title in (*COUNTS, "oracle", "time") else "---" for title in HEAD]
+        aligned = ["---:" if title in (*COUNTS, "oracle", "odd", "time") else "---" for title in HEAD]
         tables += [_line(HEAD), _line(aligned), *map(_line, rows)]
     return (
         "\n".join(
             [
                 *(*parts, "## In total", "", "Probe conversations, apart from the first two columns.", "", *totals, ""),
-                ORACLE.format(names=", ".join(f"{cells[0]} ({cells[-2]})" for cells in _slowest_first(slow))).rstrip(),
+                ORACLE.format(names=_named(slow)).rstrip(),
                 *tables,
             ]
         )
@@ -314,8 +339,10 @@ def page(*, timed: bool = True, said: Callable[[str], None] = print) -> str:
     )
 
 
-def _slowest_first(rows: list[list[str]]) -> list[list[str]]:
-    return sorted(rows, key=lambda cells: -float(cells[-2].rstrip("%")))
+def _named(slow: dict[str, list[str]]) -> str:
+    """A line for each set of kinds, those of most templates first."""
+    most_first = sorted(slow.items(), key=lambda one: -len(one[1]))
+    return "\n".join(f"* {kinds} ({len(names)}): {', '.join(names)}" for kinds, names in most_first)
 
 
 def _line(cells: Any) -> str:

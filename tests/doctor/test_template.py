@@ -129,6 +129,15 @@ def test_a_final_stop_is_proposed_where_answers_lack_one(
         assert after["final_stop"] == ""
 
 
+def test_probes_that_are_attributed_each_by_itself_are_counted(run_cli: Run, tmp_path: Path) -> None:
+    """Letters do not show texts that the template changes; the oracle knows what became of them."""
+    folder = model(tmp_path / "model", CHATML.replace("m.content", "m.content | upper"))
+    done = run_cli("doctor", "template", folder)
+    assert (done.returncode, "oracle          132 are attributed each by itself" in done.stdout) == (0, True)
+    routes = {probe["route"] for probe in json.loads(run_cli("doctor", "template", folder, "--json").stdout)["probes"]}
+    assert routes == {"oracle"}
+
+
 def test_an_answer_that_comes_first_is_proven() -> None:
     result = next(result for result in report(CHATML).results if result.probe.name == "assistant first")
     assert result.status == "proven"
