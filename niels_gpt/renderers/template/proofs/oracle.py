@@ -21,7 +21,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
@@ -30,23 +29,9 @@ from niels_gpt.renderers.template.proofs.answers import find_answers
 from niels_gpt.renderers.template.proofs.owners import added_end, find_owners, misplaced_instructions
 from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof
 from niels_gpt.renderers.template.proofs.renderings import Render, Renderings
-from niels_gpt.renderers.template.proofs.substitution import (
-    NONE,
-    Unproven,
-    is_same_but_case,
-    substitute,
-)
+from niels_gpt.renderers.template.proofs.substitution import NONE, Unproven, substitute
 from niels_gpt.renderers.template.proofs.turn_ends import turn_ends
 from niels_gpt.renderers.template.strings import strings_in
-
-# How contents are replaced, from all that can be to letters alone: (letters only, whole texts, also what JSON escapes).
-_MANNERS: Final = (
-    (False, True, True),
-    (False, True, False),
-    (False, False, False),
-    (True, True, False),
-    (True, False, False),
-)
 
 
 @dataclass
@@ -115,16 +100,17 @@ class Oracle:
         patterns = [self.retained]
         if compared_tokens(messages, self.retained, self.controls):
             patterns.insert(0, self.controls.excluded_from(self.retained))
-        for retained, (letters_only, everywhere, escaped) in product(patterns, _MANNERS):
-            substituted = substitute(
-                messages, retained, self.source, letters_only=letters_only, everywhere=everywhere, escaped=escaped
-            )
+        for retained, letters_only in product(patterns, (False, True)):
+            substituted = substitute(messages, retained, self.source, letters_only=letters_only)
             try:
                 other = substituted.unescaped(self.render(substituted.messages, gen))
             except MessageError:  # the template tests some of the replaced characters: replace fewer of them
                 continue
+            restored = substituted.restored(other, substituted.find(other))
             # `lower` and `title` may change letters, which have no case in the substitutes.
-            if is_same_but_case(substituted.restored(other, substituted.find(other)), output):
+            if len(restored) == len(output) and all(
+                one == same or one.casefold() == same.casefold() for one, same in zip(restored, output, strict=True)
+            ):
                 return Renderings(self.render, self.controls, messages, output, substituted, other, gen=gen)
         raise Unproven("the template changes the contents: with other letters it writes another text")
 

@@ -23,7 +23,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.template.controls import ControlTokens
 from niels_gpt.renderers.template.proofs.proof import Ints
-from niels_gpt.renderers.template.proofs.substitution import NONE, Edge, Edges, Substituted, leaves_of, without_edges
+from niels_gpt.renderers.template.proofs.substitution import NONE, Edge, Edges, Substituted, leaves_of
 from niels_gpt.renderers.template.proofs.usual import Usual
 
 Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
@@ -100,8 +100,8 @@ class Renderings:
         self._located: list[tuple[int, int]] = []  # those that are found: where each begins, and its message
         for index, (message, copy) in enumerate(zip(messages, substituted.messages, strict=True)):
             for key in ("content", "reasoning_content"):
-                for number, (text, same) in enumerate(zip(_texts(message, key), _texts(copy, key), strict=True)):
-                    if text and text == same and not self._locate_text(index, key, number, text):
+                for text in {*_texts(message, key)} & {*_texts(copy, key)} - {""}:
+                    if not self._locate_text(index, key, text):
                         self.unlocated.append(index)
 
     def rendering(self, count: int, gen: bool) -> Rendering | None:
@@ -127,40 +127,34 @@ class Renderings:
 
     def _edges_in_output(self) -> Edges:
         """The ends of contents whose white space is in the output: without it, the output differs."""
-        ends = [
-            Edge(leaf.message, leaf.text, at_end)
-            for leaf in self.substituted.leaves
-            for at_end, stripped in ((False, leaf.text.lstrip()), (True, leaf.text.rstrip()))
-            if stripped not in (leaf.text, "")
-        ]
-        # All at once first: of a template that strips everything, one rendering is enough. Then end by end: a template
-        # may strip users' texts and not results of tools, or join the parts of a content and strip the result.
-        if not ends or not self._changes_output(ends):
-            return frozenset()
-        return frozenset(one for one in ends if len(ends) == 1 or self._changes_output([one]))
+        found = set[Edge]()
+        for message, text, key in self.substituted.leaves:
+            for at_end, stripped in ((False, text.lstrip()), (True, text.rstrip())):
+                # The white space of a call's arguments is in their JSON. A template may strip users' texts and not
+                # results of tools, or join the parts of a content and strip the result: so end by end.
+                if stripped not in (text, "") and (
+                    key == "tool_calls"
+                    or self.text(_with_text(self.messages, message, key, text, stripped), self.gen) != self.output
+                ):
+                    found.add(Edge(message, text, at_end))
+        return frozenset(found)
 
-    def _changes_output(self, edges: Sequence[Edge]) -> bool:
-        """Whether the output is another one without the white space at these ends, so that the template keeps it."""
-        stripped = [without_edges(one, [e for e in edges if e.message == at]) for at, one in enumerate(self.messages)]
-        if len(edges) == 1 and stripped == self.messages:  # the white space is in a call's arguments, as JSON
-            return True
-        return self.text(stripped, self.gen) != self.output
-
-    def _locate_text(self, index: int, key: str, number: int, text: str) -> bool:
+    def _locate_text(self, index: int, key: str, text: str) -> bool:
         """Find one such text, or one part of a content; false if it may be in the output and nothing shows where."""
-        spare, full = self.substituted.spare, self.full.text
-        around = self._with_text(index, key, number, spare).split(spare)
+        full, around = self.full.text, self._around(index, key, text)
         # A template writes a text as it is, or as JSON, whose escapes depend on the option of `tojson`.
         for form in (text, *(json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))):
             if len(around) > 1 and form.join(around) == full:
-                # "a", "bc", "d" around a text of two characters: the text is at 1 and at 5
-                starts = np.cumsum([len(part) for part in around[:-1]]) + np.arange(len(around) - 1) * len(form)
-                for start in starts.tolist():
+                start = 0
+                for part in around[:-1]:
+                    start += len(part)
                     self.content[start : start + len(form)] = index
-                self._located += [(start, index) for start in starts.tolist()]
+                    self._located.append((start, index))
+                    start += len(form)
                 return True
         # Or the template strips it, or does as if it were empty.
-        return "".join(around) == full or self._with_text(index, key, number, "") == full
+        empty = _with_text(self.substituted.messages, index, key, text, "")
+        return "".join(around) == full or self.text(empty, self.gen) == full
 
     def empty_content_position(self, index: int, begin: int, end: int) -> int | None:
         """Where a message without content would have it, by a letter in its place; `None` if that shows no position.
@@ -168,21 +162,16 @@ class Renderings:
         Args:
             begin, end: the message's turn.
         """
-        around = self._with_text(index, "content", 0, self.substituted.spare).split(self.substituted.spare)
+        around = self._around(index, "content", next(iter(_texts(self.messages[index], "content")), ""))
         at = len(around[0])
         # Only if the letter changes nothing else: an empty content may be tested (`{% if content %}`).
         return at if "".join(around) == self.full.text and begin <= at <= end and len(around) == 2 else None
 
-    def _with_text(self, index: int, key: str, number: int, text: str) -> str:
-        """The output with this text in the place of another, or of one part; "" if the template refuses."""
-        content: Any = cast(dict[str, Any], self.substituted.messages[index])[key]
-        if isinstance(content, str):
-            content = text
-        else:
-            content = [{**part, "text": text} if at == number else part for at, part in enumerate(content)]
-        messages = [*self.substituted.messages]
-        messages[index] = cast(Message, {**messages[index], key: content})
-        return self.text(messages, self.gen) or ""
+    def _around(self, index: int, key: str, text: str) -> list[str]:
+        """The output around a letter in the place of a text; [""] if the template refuses."""
+        spare = self.substituted.spare
+        output = self.text(_with_text(self.substituted.messages, index, key, text, spare), self.gen)
+        return (output or "").split(spare)
 
     def data_end(self, index: int) -> int:
         """The position after all content of the messages up to `index`."""
@@ -271,3 +260,13 @@ def _texts(message: Message, key: str) -> list[str]:
     """The text of a message's content or reasoning, or those of its parts; "" for a part without text."""
     value: Any = cast(dict[str, Any], message).get(key) or ""
     return [value] if isinstance(value, str) else [part.get("text") or "" for part in value]
+
+
+def _with_text(messages: Sequence[Message], index: int, key: str, old: str, new: str) -> list[Message]:
+    """The messages with another text in the place of one in a message's content or reasoning, or in a part of it."""
+    value: Any = cast(dict[str, Any], messages[index])[key]
+    if isinstance(value, str):
+        value = new
+    else:
+        value = [{**part, "text": new} if (part.get("text") or "") == old else part for part in value]
+    return [*messages[:index], cast(Message, {**messages[index], key: value}), *messages[index + 1 :]]

@@ -9,9 +9,9 @@ outputs are equal except for the substitutes, each substitute shows which charac
     output       <u>㐀㐁㐂 㐃㐄㐅<e>       with the characters put back it is <u>Hi, you<e>
     message         0 0 0 0 0 0 0        the space is between two substitutes that are neighbours in the content
 
-White space, quotes and characters that HTML and JSON escape are not replaced, because templates strip and escape them.
-Nor are strings that the template compares with (`/no_think`, `</think>`), because it would behave differently without
-them. If a template depends on punctuation (`title`, `wordcount`), only letters are replaced, in a second attempt.
+White space, quotes and characters that HTML and JSON escape are not replaced, because templates strip and escape them,
+nor are strings that the template compares with (`/no_think`, `</think>`), and in a second attempt, for templates that
+depend on punctuation (`title`, `wordcount`), only letters.
 
 What this guarantees: a character with a message came from that message, whatever the template did to it on the way.
 What it does not: that there is such a proof; `Unproven` says why there is none.
@@ -24,12 +24,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.messages import Message
 from niels_gpt.renderers.template.controls import CONTENT_FIELDS
 from niels_gpt.renderers.template.proofs.shared_texts import common_prefix
 
@@ -37,7 +37,7 @@ NONE: Final = -1  # no substitute, no leaf
 # Letters without case, of which no two become one when text is normalised: Han and Hangul.
 _RANGES: Final = ((0x3400, 0x4DC0), (0x4E00, 0x9FFD), (0xAC00, 0xD7A4), (0x20000, 0x2A6DE), (0x2A700, 0x2EBE1))
 # Keys in contents whose values templates compare or look up: the kind of a part or a call, and the ids of calls.
-COMPARED_KEYS: Final = frozenset({"type", "id"})
+_COMPARED_KEYS: Final = frozenset({"type", "id"})
 _ESCAPED: Final = re.compile(  # by JSON; `\\U000f0000` is of `repr`
     r"\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[0-9a-fA-F]{4})"
 )
@@ -49,8 +49,7 @@ class Unproven(Exception):
     """The origin of the output cannot be proven; the message says why. Callers of this package never get it."""
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One string in a content: the index of its message, the string itself, and the message's field that it is in."""
 
     message: int
@@ -79,8 +78,6 @@ class Substituted:
         codes: the code points of the substitutes, ascending, uint32.
         leaf: the index of each substitute's leaf, int32.
         position: the index of the character in the leaf's text that it replaces, int32.
-        letters_only: only letters and digits have substitutes.
-        retained: matches the strings that were not replaced.
         spare: one more such letter, which is in none of the messages.
     """
 
@@ -89,13 +86,11 @@ class Substituted:
     codes: npt.NDArray[np.uint32]
     leaf: npt.NDArray[np.int32]
     position: npt.NDArray[np.int32]
-    letters_only: bool
-    retained: re.Pattern[str]
     spare: str
 
     def find(self, output: str) -> npt.NDArray[np.int64]:
         """The substitute at each character of an output, -1 for none."""
-        codes = code_points(output)
+        codes = _code_points(output)
         if not len(self.codes):
             return np.full(len(codes), NONE, np.int64)
         # Substitutes 50 60 70 and characters 60 65 80 are at 1 2 3, of which only 60 is equal: 1 -1 -1.
@@ -124,107 +119,83 @@ class Substituted:
 
     def restored(self, output: str, substitutes: npt.NDArray[np.int64]) -> str:
         """An output in which each substitute is replaced by the character that it was substituted for."""
-        codes = code_points(output).copy()
+        codes = _code_points(output).copy()
         known = np.flatnonzero(substitutes >= 0)
         originals = [self.leaves[self.leaf[number]].text[self.position[number]] for number in substitutes[known]]
-        codes[known] = code_points("".join(originals))
+        codes[known] = _code_points("".join(originals))
         return _text_of(codes)
 
 
 def substitute(
-    messages: Sequence[Message],
-    retained: re.Pattern[str],
-    avoid: str,
-    *,
-    letters_only: bool,
-    everywhere: bool,
-    escaped: bool = True,
+    messages: Sequence[Message], retained: re.Pattern[str], avoid: str, *, letters_only: bool
 ) -> Substituted:
     """The messages with substitutes in their contents.
 
     Args:
         retained: matches the strings that are not replaced.
         avoid: the template's text, whose characters may not become substitutes.
-        letters_only: replace letters and digits only.
-        everywhere: a text in which nothing would be replaced (`<`, or a string that stays) is replaced as a whole.
-        escaped: also the quotes and backslashes of such a text, which JSON would escape.
+        letters_only: replace letters and digits only. Else a text in which nothing would be replaced (`<`, or a string
+            that stays) is replaced as a whole.
 
     Raises:
         Unproven: there are more characters than substitutes.
     """
-    stays = "" if escaped else '"\\'
-    maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only, everywhere, stays)
-    substituted: list[Any] = [
-        {key: maker.field_of(key, value, index) if key in CONTENT_FIELDS else value for key, value in message.items()}
-        for index, message in enumerate(messages)
-    ]
+    maker = _Substitution(retained, _free_letters(avoid + str(messages)), letters_only)
+    substituted: list[Any] = []
+    for index, message in enumerate(messages):
+        copied: dict[str, Any] = {**message}
+        for key in (key for key in message if key in CONTENT_FIELDS):
+            maker.message, maker.field = index, key
+            copied[key] = maker.value(copied[key])
+        substituted.append(copied)
     codes = maker.letters[: len(maker.leaf)]
     leaf, position = np.array(maker.leaf, np.int32), np.array(maker.position, np.int32)
-    return Substituted(substituted, maker.leaves, codes, leaf, position, letters_only, retained, chr(maker.letters[-1]))
+    return Substituted(substituted, maker.leaves, codes, leaf, position, chr(maker.letters[-1]))
 
 
 class _Substitution:
-    """Replaces strings and records the substitutes."""
+    """Replaces strings and records the substitutes; `message` and `field` say where the next strings are."""
 
-    def __init__(
-        self,
-        retained: re.Pattern[str],
-        letters: npt.NDArray[np.uint32],
-        letters_only: bool,
-        everywhere: bool,
-        stays: str,
-    ) -> None:
-        self.retained, self.letters = retained, letters
-        self.letters_only, self.everywhere, self.stays = letters_only, everywhere, stays
+    def __init__(self, retained: re.Pattern[str], letters: npt.NDArray[np.uint32], letters_only: bool) -> None:
+        self.retained, self.letters, self.letters_only = retained, letters, letters_only
         self.leaves: list[Leaf] = []
         self.leaf: list[int] = []
         self.position: list[int] = []
-        self.field = ""
+        self.message, self.field = 0, ""
 
-    def field_of(self, field: str, value: Any, message: int) -> Any:
-        """A copy of the value of a message's field with substitutes."""
-        self.field = field
-        return self.value(value, message)
-
-    def value(self, value: Any, message: int, *, keys: bool = False) -> Any:
+    def value(self, value: Any, *, keys: bool = False) -> Any:
         """A copy of a value with substitutes at any depth; `keys`: also in the keys, as in a call's arguments."""
         if isinstance(value, str):
-            return self._text(value, message)
+            return self._text(value)
         if isinstance(value, Mapping):
             # Substitutes ascend in the order in which Jinja's `dictsort` writes the keys.
-            names = {key: self._text(key, message) for key in sorted(value, key=str.lower)} if keys else {}
+            names = {key: self._text(key) for key in sorted(value, key=str.lower)} if keys else {}
             return {
                 names.get(key, key): item
-                if key in COMPARED_KEYS and not keys
-                else self.value(item, message, keys=keys or key == "arguments")
+                if key in _COMPARED_KEYS and not keys
+                else self.value(item, keys=keys or key == "arguments")
                 for key, item in value.items()
             }
-        if isinstance(value, list | tuple):
-            return [self.value(item, message, keys=keys) for item in value]
-        return value
+        return [self.value(item, keys=keys) for item in value] if isinstance(value, list | tuple) else value
 
-    def _text(self, text: str, message: int) -> str:
+    def _text(self, text: str) -> str:
         if not text:
             return text  # unchanged, since it may be the object `NO_CONTENT`, which is recognised by its type
         # "Hi /no_think" with the retained "/no_think": 0 and 1 are replaced, and the space and 3..12 stay.
         stays = {at for found in self.retained.finditer(text) for at in range(*found.span())}
-        positions = [at for at in replaced_places(text, self.letters_only) if at not in stays]
-        if not positions and self.everywhere:  # else nothing would show where a content such as "<" is
-            positions = [at for at, one in enumerate(text) if not one.isspace() and one not in self.stays]
-        first, leaf = len(self.leaf), len(self.leaves)
+        signs = (_LETTERS if self.letters_only else _VISIBLE).finditer(text)
+        positions = [found.start() for found in signs if found.start() not in stays]
+        if not positions and not self.letters_only:  # else nothing would show where a content such as "<" is
+            positions = [at for at, one in enumerate(text) if not one.isspace()]
+        first = len(self.leaf)
         if first + len(positions) >= len(self.letters):
             raise Unproven(f"the messages have {len(self.letters):,} characters or more")
-        codes = code_points(text).copy()
+        codes = _code_points(text).copy()
         codes[positions] = self.letters[first : first + len(positions)]
-        self.leaves.append(Leaf(message, text, self.field))
-        self.leaf += [leaf] * len(positions)
+        self.leaf += [len(self.leaves)] * len(positions)
+        self.leaves.append(Leaf(self.message, text, self.field))
         self.position += positions
         return _text_of(codes)
-
-
-def replaced_places(text: str, letters_only: bool) -> list[int]:
-    """The positions in a content that get a substitute: all but white space and characters that are escaped."""
-    return [found.start() for found in (_LETTERS if letters_only else _VISIBLE).finditer(text)]
 
 
 def leaves_of(
@@ -302,41 +273,10 @@ def _text_before(substituted: Substituted, number: int, edges: Edges) -> str:
     return text if Edge(leaf.message, leaf.text, False) in edges else text.lstrip()
 
 
-def without_edges(message: Message, edges: Sequence[Edge]) -> Message:
-    """The message without the white space at these ends of its contents; not of a call's arguments."""
-    stripped: Any = {
-        key: _without_edges(value, edges) if key == "content" or key in REASONING_FIELDS else value
-        for key, value in message.items()
-    }
-    return cast(Message, stripped)
-
-
-def _without_edges(value: Any, edges: Sequence[Edge]) -> Any:
-    if isinstance(value, str):
-        ends = {edge.at_end for edge in edges if edge.text == value}
-        value = value.lstrip() if False in ends else value
-        return value.rstrip() if True in ends else value
-    if isinstance(value, list):
-        return [
-            {**part, "text": _without_edges(part["text"], edges)} if isinstance(part.get("text"), str) else part
-            for part in value
-        ]
-    return value
-
-
-def is_same_but_case(one: str, other: str) -> bool:
-    """Whether two texts differ at most in the case of their letters, character by character."""
-    if one == other:
-        return True
-    return len(one) == len(other) and all(
-        a == b or a.casefold() == b.casefold() for a, b in zip(one, other, strict=True)
-    )
-
-
 # ---- characters that become substitutes
 
 
-def code_points(text: str) -> npt.NDArray[np.uint32]:
+def _code_points(text: str) -> npt.NDArray[np.uint32]:
     """The characters of a text as numbers."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
@@ -351,8 +291,8 @@ def _letters() -> npt.NDArray[np.uint32]:
     return np.concatenate([np.arange(*bounds, dtype=np.uint32) for bounds in _RANGES])
 
 
-def free_letters(avoid: str) -> npt.NDArray[np.uint32]:
+def _free_letters(avoid: str) -> npt.NDArray[np.uint32]:
     """The code points that can be substitutes, ascending: letters that do not occur in `avoid`."""
-    letters, codes = _letters(), code_points(avoid)
+    letters, codes = _letters(), _code_points(avoid)
     taken = codes[codes >= letters[0]]  # none in most languages, and then there is nothing to search for
     return letters[~np.isin(letters, np.unique(taken))] if len(taken) else letters
