@@ -38,17 +38,12 @@ _NO_IMAGES = (
     "which shows what the template writes"
 )
 
-# Names that cannot be template variables: those that rendering sets itself, and options that only families have.
+# Names that cannot be template variables: rendering sets them itself.
 _NO_VARIABLES = {"tokenizer", "template", "clock", "stops", "messages", "tools", "documents", "add_generation_prompt"}
-_FAMILY_OPTIONS = set(FamilyConfig.model_fields) - {"name"}
 
 
 def no_clock(form: str) -> str:
-    """The default clock, which raises: a rendering must not depend on the time at which it is made.
-
-    Raises:
-        MessageError: always.
-    """
+    """The default clock, which raises `MessageError`: a rendering must not depend on when it is made."""
     raise MessageError(
         "no_clock",
         f"the chat template asks for the date ({form!r}); pass clock=, for example lambda form: '01 Jan 2026'",
@@ -58,7 +53,7 @@ def no_clock(form: str) -> str:
 class TemplateRenderer(BaseRenderer):
     """Renders conversations through a chat template, with the text that serving renders, and attributes every token.
 
-    The package's docstring (`renderers/template/__init__.py`) describes how. Instances pickle and are thread-safe.
+    The package's docstring describes how. Instances pickle and are thread-safe.
 
     Args:
         tokenizer: anything that `open_encoder` accepts: a hub name, a directory, a tokenizer object, an encoder.
@@ -100,27 +95,17 @@ class TemplateRenderer(BaseRenderer):
         if isinstance(self.encoder, TokenizerAdapter):  # so that content can never contain a stop
             named = [text for text, token in self.encoder.added_ids.items() if token in self.encoder.stop_ids]
             self.encoder = self.encoder.with_controls([*stops, *named])  # Laguna's `</assistant>` is not special
-        if final_stop:
-            check_final_stop(final_stop, self.encoder)
-            stops = [*stops, final_stop]
-        self.final_stop = final_stop
         source = self.encoder.template if template is None else template
         if source is None:
-            name = self.encoder.name
             raise TemplateError(
-                f"{name}: no chat template; pass template=, the text of a Jinja chat template (commands: --template "
-                "FILE), or name a renderer such as chatml (--renderer NAME; `niels-gpt renderers` lists them)"
+                f"{self.encoder.name}: no chat template; pass template=, the text of a Jinja template (commands: "
+                "--template FILE), or name a renderer such as chatml (--renderer NAME; see `niels-gpt renderers`)"
             )
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
         self._roles, self._isolate = KNOWN_ROLES.union(roles), isolate
-        argument_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
-        # Completions end at the arguments `stops` and `final_stop`, at eos, and at the stops of the generation config.
-        self._stop_ids = list(dict.fromkeys([*argument_stops, *self.encoder.stop_ids]))
-        eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
-        self.stop_tokens = tuple(dict.fromkeys([*eos, *stops]))
-        self.controls = ControlTokens([*self.encoder.control_ids, *stops], self.stop_tokens, final_stop)
-        self._attributor = self._attribution()
+        self._stops = list(stops)
+        self._end_with(final_stop)
         self.calls = None if tool_parser is None else dialect_of(tool_parser)
         self.has_reasoning = reasoning_parser is not None
         if reasoning_parser is not None:
@@ -161,28 +146,27 @@ class TemplateRenderer(BaseRenderer):
         return self._attributor.attribute(normalised, _checked(tools), add_generation_prompt)
 
     def proof(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Proof:
-        """What the oracle proves of a rendering, whatever is remembered.
-
-        Raises:
-            Unproven: nothing. MessageError: the template refuses the messages.
-        """
+        """What the oracle proves of a rendering, whatever is remembered; `Unproven` if that is nothing."""
         return self._attributor.proof(normalise(messages), _checked(tools), add_generation_prompt)
 
     def with_final_stop(self, final_stop: str) -> TemplateRenderer:
-        """The same with this `final_stop`.
-
-        Raises:
-            UsageError: it is no control token of the tokenizer.
-        """
-        check_final_stop(final_stop, self.encoder)
+        """The same with this `final_stop`; `UsageError` if it is no control token of the tokenizer."""
         closed = copy.copy(self)  # shallow, so that both share the encoder
-        closed.final_stop, closed.stop_tokens = final_stop, tuple(dict.fromkeys([*self.stop_tokens, final_stop]))
-        closed._stop_ids = list(dict.fromkeys([self.encoder.control_ids[final_stop], *self._stop_ids]))
-        closed.controls = ControlTokens(
-            self.encoder.control_ids | dict.fromkeys(self.stop_tokens, 0), closed.stop_tokens, final_stop
-        )
-        closed._attributor = closed._attribution()
+        closed._end_with(final_stop)
         return closed
+
+    def _end_with(self, final_stop: str) -> None:
+        """Set what ends turns: the arguments `stops` and `final_stop`, eos, and the stops of the generation config."""
+        encoder, self.final_stop = self.encoder, final_stop
+        if final_stop:
+            check_final_stop(final_stop, encoder)
+        stops = [*self._stops, *filter(None, [final_stop])]
+        own = [encoder.added_ids[stop] for stop in stops if stop in encoder.added_ids]
+        self._stop_ids = list(dict.fromkeys([*own, *encoder.stop_ids]))
+        eos = [text for text, token in encoder.control_ids.items() if token in encoder.stop_ids]
+        self.stop_tokens = tuple(dict.fromkeys([*eos, *stops]))
+        self.controls = ControlTokens([*encoder.control_ids, *stops], self.stop_tokens, final_stop)
+        self._attributor = self._attribution()
 
     def _attribution(self) -> Attributor:
         """What runs the template, in this process or in one of its own, and remembers."""
@@ -191,15 +175,10 @@ class TemplateRenderer(BaseRenderer):
             run = TemplateProcess(self.source, self._clock, self._isolate).render
         else:
             run = partial(run_template, compile_template(self.source, self._clock))
+        writer = Writer(template_strings(self.source), self.controls, self._roles)
         bos = self._variables.get("bos_token")
-        return Attributor(
-            run,
-            self.source,
-            Writer(template_strings(self.source), self.controls, self._roles),
-            self._variables,
-            bos if isinstance(bos, str) else "",
-            self.final_stop,
-        )
+        bos = bos if isinstance(bos, str) else ""
+        return Attributor(run, self.source, writer, self._variables, bos, self.final_stop)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the compiled template, which does not pickle, and what is remembered; both are computed again.
@@ -214,26 +193,17 @@ class TemplateRenderer(BaseRenderer):
 
 
 def load_template(path: str | Path) -> str:
-    """The text of a template file.
-
-    Raises:
-        TemplateError: the file is missing or empty. InputError: it is not UTF-8 text.
-    """
+    """The text of a template file; `TemplateError` if it is missing or empty, `InputError` if it is not UTF-8 text."""
     file = Path(path)
-    if not file.is_file():
-        raise TemplateError(f"{file}: no such file; expected a Jinja chat template")
-    text = read_text(file)
+    text = read_text(file) if file.is_file() else ""
     if not text.strip():
-        raise TemplateError(f"{file}: the file is empty; expected a Jinja chat template")
+        problem = "the file is empty" if file.is_file() else "no such file"
+        raise TemplateError(f"{file}: {problem}; expected a Jinja chat template")
     return text
 
 
 def _checked(tools: Any) -> Any:
-    """The tools, if they are a list of objects or `None`.
-
-    Raises:
-        MessageError: they are not.
-    """
+    """The tools; `MessageError` if they are no list of objects, and not `None`."""
     if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
         raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
     return tools
@@ -257,10 +227,8 @@ class DefaultRendererConfig(BaseModel):
     @model_validator(mode="after")
     def _check_variables(self) -> Self:
         for name in self.model_extra or {}:
-            if name in _FAMILY_OPTIONS:
-                raise ValueError(
-                    f"{name} is an option of families; a chat template has none. Name a family, or drop it"
-                )
+            if name in FamilyConfig.model_fields:
+                raise ValueError(f"{name} is an option of families, and not of templates; name a family, or drop it")
             if name in _NO_VARIABLES:
                 raise ValueError(f"{name} cannot be a variable of the template: rendering sets it. Drop it")
         return self
@@ -299,8 +267,5 @@ class DefaultRenderer(TemplateRenderer):
             template=template,
             clock=clock,
             isolate=isolate,
-            tool_parser=self.config.tool_parser,
-            reasoning_parser=self.config.reasoning_parser,
-            final_stop=self.config.final_stop,
-            **self.config.variables,
+            **{option: value for option, value in self.config if option != "name"},
         )
