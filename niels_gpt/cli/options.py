@@ -357,7 +357,7 @@ def renderer_options(
         # Only for the message, because it imports the families.
         from niels_gpt.renderers.registry import FAMILIES, config_from_name
 
-        if name in FAMILIES:
+        if name is not None and name in FAMILIES:
             known = ", ".join(option for option in type(config_from_name(name)).model_fields if option != "name")
             expected += f", with one of {known} as NAME; `niels-gpt renderers {name}` says what they mean"
         else:

@@ -182,12 +182,14 @@ class TokenFacts:
     @property
     def body(self) -> Bools:
         """Whether it is content."""
-        return (self.kinds & CONTENT) != 0
+        body: Bools = (self.kinds & CONTENT) != 0
+        return body
 
     def bits(self) -> npt.NDArray[np.int64]:
         """The facts as one number a token, as the page reads them."""
         sampled = (self.kinds & OF_MODEL) != 0
-        return sampled * SAMPLED | self.body * BODY | self.control * CONTROL | self.half * HALF
+        bits: npt.NDArray[np.int64] = sampled * SAMPLED | self.body * BODY | self.control * CONTROL | self.half * HALF
+        return bits
 
 
 def table_of_rendering(

@@ -47,7 +47,8 @@ class TokenColumns:
     @property
     def sampled(self) -> npt.NDArray[np.bool_]:
         """Whether the model itself would emit it."""
-        return (self.kinds & kinds.SAMPLED) != 0
+        sampled: npt.NDArray[np.bool_] = (self.kinds & kinds.SAMPLED) != 0
+        return sampled
 
     def colours(self) -> npt.NDArray[np.intp]:
         """Places in `COLOURS` of `token_display`, one per token."""
