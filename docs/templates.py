@@ -88,7 +88,8 @@ ORACLE: Final = """\
 Most conversations take two or three renderings of the template: what was proven once of a kind of conversation is
 remembered. Where that does not fit, the proof is made of the conversation itself (`rendered.attribution_route` is
 "oracle"), which takes two renderings per message. Of these templates more than one rendered probe in a hundred takes
-it, always those of the same kinds of conversations; most templates write a list of parts as Python prints it:
+it, always those of the same kinds of conversations. Parts are lists of parts, which these templates write as Python
+prints them; markup is an answer with a think block in its text, which they look for:
 
 {names}
 """

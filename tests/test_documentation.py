@@ -245,7 +245,7 @@ def test_the_page_on_families_is_what_the_families_write() -> None:
 
 @pytest.mark.slow
 @needs_assets
-def test_the_page_on_templates_is_what_the_certificates_say() -> None:
+def test_the_page_on_templates_is_what_is_proven() -> None:
     """All cells but the times, which are measured."""
     from docs.templates import PAGE, page
 
@@ -255,6 +255,16 @@ def test_the_page_on_templates_is_what_the_certificates_say() -> None:
     committed = PAGE.read_text(encoding="utf-8")
     written = page(timed=False, said=lambda name: None)
     assert untimed(committed) == untimed(written), "write it again: python -m docs.templates"
+
+
+@needs_assets
+@pytest.mark.parametrize("name", ["qwen3-8b", "templates/trl-phi3", "templates_wild/hfjs--Qwen-Qwen1.5-72B-Chat"])
+def test_a_row_of_the_page_on_templates(name: str) -> None:
+    from docs.templates import PAGE, row
+
+    (*cells, _), _ = row(name, timed=False)
+    line = f"| {' | '.join(cells)} |"
+    assert any(written.startswith(line) for written in PAGE.read_text(encoding="utf-8").splitlines()), line
 
 
 def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
