@@ -14,20 +14,8 @@ CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 # Roles of the formats in use. Templates write them into control tokens (`'<|' + message.role + '|>'`), so these count
 # as the template's own text.
 KNOWN_ROLES: Final = frozenset(
-    {
-        "system",
-        "developer",
-        "user",
-        "assistant",
-        "model",
-        "chatbot",
-        "tool",
-        "function",
-        "ipython",
-        "observation",
-        "environment",
-        "context",
-    }
+    {"system", "developer", "user", "assistant", "model", "chatbot"}
+    | {"tool", "function", "ipython", "observation", "environment", "context"}
 )
 
 
@@ -85,14 +73,10 @@ class ControlTokens:
         """Start and end of each control token in a text."""
         return (found.span() for found in self._any.finditer(text))
 
-    def first_stop(self, text: str) -> int:
-        """The end of the first stop token in a text; 0 if there is none."""
-        return next((found.end() for found in self._any.finditer(text) if found.group() in self._stops), 0)
-
     def after_first_stop(self, text: str) -> int:
         """The position after the first stop token of a text and the white space after it; 0 if there is none."""
-        stop = self.first_stop(text)
-        return past_spaces(text, stop) if stop else 0
+        stops = (found.end() for found in self._any.finditer(text) if found.group() in self._stops)
+        return next((past_spaces(text, stop) for stop in stops), 0)
 
     def last_stop(self, text: str) -> int:
         """The end of the last stop token in a text; 0 if there is none."""

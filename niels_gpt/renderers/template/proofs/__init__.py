@@ -16,8 +16,10 @@ In the order in which it happens:
 3. `headers.py` finds where the first turn begins, `turn_ends.py` where each turn ends.
 4. `starts.py` finds where the model's part of an answer begins, `stops.py` where it ends, and `answers.py` puts the two
    together.
-5. `owners.py` finds from all this whose each character is.
-6. `proof.py` holds the result, and has the words in which it says what could not be proven.
+5. `owners.py` finds from all this whose each character is, and `proof.py` holds the result.
+
+The same messages may be written differently as history (reasoning is dropped after the next user message), so two
+renderings are aligned at the last character of a content that both have.
 
 `probes.py` has the conversations on which `niels-gpt doctor template` tries it.
 """

@@ -1,13 +1,4 @@
-"""Finds the sampled span of one answer: what the model emits of it, and what of that the renderings do not prove.
-
-::
-
-    text     <u>Hi<e><a>Yo<e>\n
-    turn             |        |        where turns end: `turn_ends.py`
-    start               |              after the generation prompt: `starts.py`
-    end                      |         after the stop: `stops.py`
-    span                Yo<e>
-"""
+"""Finds the sampled span of one answer: what the model emits of it, and what of that the renderings do not prove."""
 
 from __future__ import annotations
 
@@ -23,13 +14,7 @@ from niels_gpt.renderers.template.proofs.stops import answer_end
 
 @dataclass(frozen=True)
 class Answer:
-    """The sampled span of one assistant message.
-
-    Attributes:
-        span: what the model emits.
-        problems: what the renderings do not prove of it, in words.
-        lacks: what the template lacks after it, where the option `final_stop` writes its stop; "" if it writes none.
-    """
+    """The sampled span of one assistant message, what is not proven of it, and why `final_stop` writes a stop or ""."""
 
     span: SampledSpan
     problems: list[Problem]
@@ -37,11 +22,7 @@ class Answer:
 
 
 def find_answers(renderings: Renderings, ends: list[int]) -> list[Answer]:
-    """The sampled spans of all assistant messages, in order.
-
-    Args:
-        ends: where each message's turn ends.
-    """
+    """The sampled spans of all assistant messages, in order; `ends`: where each message's turn ends."""
     answers: list[Answer] = []
     for index, message in enumerate(renderings.messages):
         if message["role"] == "assistant":
@@ -68,11 +49,7 @@ def _turn(renderings: Renderings, index: int, ends: list[int]) -> Turn:
 
 
 def _answer(renderings: Renderings, turn: Turn, least: int) -> Answer:
-    """The sampled span of one turn.
-
-    Args:
-        least: where the sampled span before it ends.
-    """
+    """The sampled span of one turn; `least`: where the sampled span before it ends."""
     index, controls, content = turn.message, renderings.controls, renderings.content
     start, rule = answer_start(renderings, turn, least)
     problems = [] if rule else [Problem(index, START, "message {message} does not begin as the generation prompt")]

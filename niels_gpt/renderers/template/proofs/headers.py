@@ -22,11 +22,7 @@ from niels_gpt.renderers.template.proofs.usual import PROBE
 
 
 def first_turn_start(renderings: Renderings, end: int) -> int:
-    """Where the first message's turn starts: after any turn the template adds, such as a default system turn.
-
-    Args:
-        end: where the turn ends.
-    """
+    """Where the first message's turn, which ends at `end`, starts: after a turn that the template adds."""
     controls, nothing = renderings.controls, renderings.rendering(0, False)
     least = 0
     if nothing is not None and renderings.output[: min(end, renderings.next_data(0))].startswith(nothing.text):
@@ -89,7 +85,7 @@ def header_start(renderings: Renderings, text: str, role: str) -> int | None:
         if end and controls.first_at_start(text[start:]) == end:
             after = text.index(end, start) + len(end)
             # The block that the template adds before all messages may have the same end: <e><u> after it.
-            if end not in renderings.first_header or controls.first(text[after:]):
+            if end not in usual.first_header or controls.first(text[after:]):
                 start = after
         start = _opener_before(controls, text, start, gap)
         header = text[start:]

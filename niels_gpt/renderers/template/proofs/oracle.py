@@ -1,16 +1,5 @@
 """Finds, for each character of a rendering, its message and whether the model emits it, by rendering alone.
 
-In the order in which it happens, of user "Hi", assistant "Yo", user "More"::
-
-    all messages            <u>Hi<e> <a>Yo<e> <u>More<e>
-    with substitutes        <u>㐀㐁<e> <a>㐂㐃<e> <u>㐄㐅㐆㐇<e>     whose each content is: `substitution.py`
-    messages[:2]            <u>㐀㐁<e> <a>㐂㐃<e>              message 1 ends where this ends: `turn_ends.py`
-    messages[:1], prompt    <u>㐀㐁<e> <a>                    message 1 is sampled from here on: `starts.py`
-    messages[:2], question  <u>㐀㐁<e> <a>㐂㐃<e> <u>probe     up to its stop, which is included: `stops.py`
-
-The same messages may be written differently as history (reasoning is dropped after the next user message), so two
-renderings are aligned at the last character of a content that both have (`renderings.py`).
-
 This takes two renderings per message, so `gaps.py` asks the oracle about short stand-in conversations and remembers the
 answers. The conversations themselves are attributed by it where that is not possible.
 """

@@ -145,11 +145,7 @@ def _give_contents(renderings: Renderings, owner: Ints, is_sampled: npt.NDArray[
 
 
 def _settle_spaces(renderings: Renderings, owner: Ints, is_open: npt.NDArray[np.bool_]) -> None:
-    """Give white space after the end of a turn to that turn, as `proof.settle_spaces` does in pieces.
-
-    Args:
-        is_open: the characters that are neither content nor sampled.
-    """
+    """Give white space after the end of a turn to that turn; `is_open`: what is neither content nor sampled."""
     output = renderings.output
     # Owners 0 0 0 1 1 1 change at 3. If white space is at 3 and 4, and a control token before 3: 0 0 0 0 0 1.
     for start in np.flatnonzero(np.diff(owner, prepend=owner[:1])).tolist():

@@ -33,10 +33,8 @@ Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_p
 class Rendering:
     """The output on messages with substitutes.
 
-    Attributes:
-        text: the output.
-        substitutes: the number of the substitute at each character, -1 for none, int64 of shape (characters,).
-        known: the positions that have one, ascending.
+    `substitutes` is the number of the substitute at each character, -1 for none, int64 of shape (characters,); `known`
+    are the positions that have one, ascending.
     """
 
     text: str
@@ -118,12 +116,6 @@ class Renderings:
     def followed(self, index: int, *probes: Any) -> str | None:
         """The output on the substituted messages up to `index` and these after them; `None` if it is refused."""
         return self.text([*self.substituted.messages[: index + 1], *probes])
-
-    @property
-    def first_header(self) -> str:
-        """The text before the first content of a probe; the whole output if the template refuses the probes."""
-        header = self.usual.first_header
-        return self.output if header is None else header
 
     def _edges_in_output(self) -> Edges:
         """The ends of contents whose white space is in the output: without it, the output differs."""

@@ -11,9 +11,6 @@ def before_open_tag(text: str, end: int) -> int:
     return opened if opened > text.rfind(">", 0, end) else end
 
 
-# ---- texts that two renderings share
-
-
 def common_prefix(one: str, other: str) -> int:
     """How many characters two texts have in common from their start, by bisection (`startswith` runs in C)."""
     low, high = 0, min(len(one), len(other))
@@ -24,9 +21,6 @@ def common_prefix(one: str, other: str) -> int:
         else:
             high = middle - 1
     return low
-
-
-# ---- generation prompts
 
 
 def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str:

@@ -36,16 +36,11 @@ from niels_gpt.renderers.template.proofs.usual import PROBE, probe
 
 @dataclass(frozen=True)
 class Turn:
-    """An answer's turn and its content, as positions in the full rendering.
+    """The turn of answer `message` and its content, as positions in the full rendering.
 
-    Of `<u>Hi<e><a> Yo<e>`, whose white space is content: begin 8, first 11, letter 12, last 14, end 17.
-
-    Attributes:
-        message: the answer's index.
-        begin, end: its turn.
-        first, last: its content. Where nothing shows it, `first` is `end` and `last` is `begin`.
-        letter: the first character that has a substitute, `None` without one. White space before it is not certainly
-            the content's.
+    Of `<u>Hi<e><a> Yo<e>`, whose white space is content: begin 8, first 11, letter 12, last 14, end 17. Where nothing
+    shows the content, `first` is `end` and `last` is `begin`. `letter` is the first character that has a substitute,
+    `None` without one; white space before it is not certainly the content's.
     """
 
     message: int
@@ -64,13 +59,7 @@ class Start(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """A text that may be the generation prompt of an answer.
-
-    Attributes:
-        at: where it should begin in the full rendering.
-        text: the prompt.
-        rule: what is proven if it does.
-    """
+    """A text that may be the generation prompt of an answer: where it should begin, and what is proven if it does."""
 
     at: int
     text: str
@@ -99,11 +88,7 @@ def answer_start(renderings: Renderings, turn: Turn, least: int) -> Start:
 
 
 def _after_prompt(renderings: Renderings, turn: Turn, begin: int, prompt: Prompt) -> Start | None:
-    """Where the reply begins if this is its prompt, as the module's docstring shows; `None` if it is not.
-
-    Args:
-        begin: where the turn begins, without bos.
-    """
+    """Where the reply begins if this is its prompt; `None` if it is not. `begin`: that of the turn, without bos."""
     output, (at, text, rule) = renderings.output, prompt
     if text and output.startswith(text, at) and at + len(text) <= turn.end:
         return Start(at + len(text), rule)
@@ -115,9 +100,7 @@ def _after_prompt(renderings: Renderings, turn: Turn, begin: int, prompt: Prompt
         return Start(at + length, SPACES)
     shared = shared_length(renderings.controls, text, output[at : turn.end])
     rest = text[shared:].lstrip()
-    is_only_tag = rule == PREFIX and rest.startswith("<") and not renderings.controls.first(text)
-    begins_alike = text[:shared].strip() and at + shared > begin
-    if is_only_tag or (begins_alike and (not rest or rest.startswith("<"))):
+    if text[:shared].strip() and at + shared > begin and (not rest or rest.startswith("<")):
         return Start(at + shared, SHORTER)
     if begin < turn.first <= at + shared and (text[:shared].strip() or not text.strip()):
         return Start(turn.first, HEADER)

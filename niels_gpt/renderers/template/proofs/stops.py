@@ -29,12 +29,9 @@ _MOST_NAMED: Final = 12  # control tokens in an error
 
 @dataclass(frozen=True)
 class End:
-    """Where a sampled span ends.
+    """Where a sampled span ends: after its stop, or after the answer where the template writes none.
 
-    Attributes:
-        position: after its stop, or after the answer where the template writes none.
-        problem: why the end is not proven, as in `Problem`; "" if it is.
-        lacks: what the template lacks here, so that the option `final_stop` writes its stop; "" if it does not.
+    `problem` says why that is not proven, and `lacks` what the template lacks if `final_stop` writes its stop there.
     """
 
     position: int
@@ -60,25 +57,9 @@ def answer_end(renderings: Renderings, index: int, last: int, end: int, limit: i
     token = controls.at_end(renderings.output[last:stop])
     if plain or controls.is_stop(token) or token == renderings.usual.end():
         return End(stop)
-    return _end_after_markup(renderings, index, stop, limit)
-
-
-def _end_after_markup(renderings: Renderings, index: int, stop: int, limit: int) -> End:
-    """The end where the last control token of a turn without content may be its header's (gpt-oss: `<|message|>`).
-
-    Args:
-        stop: the position after that token.
-    """
-    controls = renderings.controls
-    following = _next_texts(renderings, index, stop)
-    token = _same_next(renderings, {role: controls.first_at_start(text) for role, text in following.items()})
-    after_spaces = stop + past_spaces(renderings.output[stop:limit])  # a content of white space alone
-    found = bool(token) and renderings.output.startswith(token, after_spaces, limit)
-    # Ordinary text follows in every case, so that the token was within the turn and not at its end.
-    goes_on = bool(following) and all(text.strip() and not controls.first_at_start(text) for text in following.values())
-    has_letters = (renderings.substitute_message == index).any()  # without them nothing shows what markup is the end
-    problem = f"{NO_STOP} {{message}}" if (goes_on or not found) and not has_letters else ""
-    return End(after_spaces + len(token) if found else stop, problem)
+    # After markup alone, that token may be the header's (gpt-oss: `<|message|>`).
+    has_letters = (renderings.substitute_message == index).any()
+    return End(stop, "" if has_letters else f"{NO_STOP} {{message}}")
 
 
 def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, limit: int) -> End:
@@ -113,11 +94,6 @@ def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, 
         return End(begin, problem)
     # Ordinary text ends an answer only in formats without a stop. Elsewhere it is something else, such as the end of a
     # question, in a template that takes every second message for one. Calls may end in their markup.
-    usual = renderings.usual.stop()
-    if usual:
-        problem = f"message {{message}} ends without its stop {usual!r}"
-        if following.get("user") and "tool_calls" not in renderings.messages[index]:
-            return End(begin + len(footer), problem)
     return _without_stop(renderings, index, begin + len(footer), problem)
 
 
@@ -134,9 +110,6 @@ def _without_stop(renderings: Renderings, index: int, end: int, problem: str) ->
     if controls.final_stop and not is_ended:
         return End(end, lacks=problem or f"{NO_STOP} {{message}}")
     return End(end, problem)
-
-
-# ---- what probes that follow the answer show
 
 
 def _next_texts(renderings: Renderings, index: int, end: int) -> dict[str, str]:
@@ -179,7 +152,7 @@ def _same_next(renderings: Renderings, tokens: dict[str, str]) -> str:
     same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
     # ChatML's <|im_start|> is the same for all roles, too: it opens the prompt and the first header.
     opens = not controls.is_stop(same) and same == (controls.first(renderings.usual.prompt) or same)
-    return "" if opens and same in renderings.first_header else same
+    return "" if opens else same
 
 
 def _next_opener(renderings: Renderings, index: int, following: dict[str, str]) -> str:
@@ -191,14 +164,10 @@ def _next_opener(renderings: Renderings, index: int, following: dict[str, str]) 
 
 
 def _is_footer(renderings: Renderings, index: int, last: int, footer: str) -> bool:
-    """Whether a text ends the answer whatever follows, and is not, or begins, the next header.
+    """Whether the text from `last` on ends the answer whatever follows, and is not, or begins, the next header.
 
     A template that writes the generation prompt though it is not requested has `### Assistant:` there if nothing
     follows, and `### User:` if a question does.
-
-    Args:
-        last: where the content ends.
-        footer: the text from there on.
     """
     beginning = renderings.rendering(index + 1, False)
     if_last = None if beginning is None else renderings.text_from(beginning, last)

@@ -66,8 +66,7 @@ def _turn_end(renderings: Renderings, index: int, least: int) -> int:
     It is where the rendering of the messages up to it ends. That rendering is compared from the last content on that
     it shares with the full one, since what it writes after its last message may be another text.
     """
-    output, is_last = renderings.output, index + 1 == len(renderings.messages)
-    beginning = renderings.rendering(index + 1, False) or (renderings.full if is_last else None)
+    output, beginning = renderings.output, renderings.rendering(index + 1, False)
     if beginning is None:
         return _end_after_content(renderings, index, least)
     aligned = renderings.aligned(beginning)
@@ -121,11 +120,9 @@ def _without_prompt(renderings: Renderings, index: int, before: str, tail: str) 
     end = before[int(letters[-1]) :] if len(letters) else before  # history may be written otherwise before it
     if end + tail in longer:  # it stays where a question follows, so that it is no prompt
         return tail
-    stop, prompt = controls.last_stop(tail), renderings.usual.unasked_prompt
+    stop = controls.last_stop(tail)
     if stop:
         return tail[: past_spaces(tail, stop)]
-    if prompt and tail.endswith(prompt):
-        return tail[: -len(prompt)]
     if renderings.messages[index]["role"] == "assistant":
         return tail[: past_spaces(tail, max((end for _, end in controls.places(tail)), default=len(tail)))]
     if not longer.startswith(before):
@@ -134,20 +131,13 @@ def _without_prompt(renderings: Renderings, index: int, before: str, tail: str) 
     # What both begin with may be the beginning of a header: <e><start>assistant and <e><start>user.
     header = header_start(renderings, following.partition(PROBE)[0], "user")
     shared = shared_length(controls, tail, following)
-    if header is None:
-        return tail[:shared]
-    end = renderings.usual.end("user")  # of this turn, and not of the header
-    if end and following.startswith(end, header):
-        header += len(end)
-    return tail[: min(shared, header)]
+    return tail[: shared if header is None else min(shared, header)]
 
 
 def _tail_length(renderings: Renderings, index: int, start: int, tail: str) -> int:
-    """How many characters the end of a turn takes in the full rendering, where it may be written otherwise.
+    """How many characters the end of a turn takes in the full rendering, from `start` on.
 
-    Args:
-        start: where it begins there.
-        tail: the end of the rendering of the messages up to this one.
+    It may be written otherwise than `tail`, the end of the rendering of the messages up to this one.
     """
     controls, output = renderings.controls, renderings.output
     text = output[start : renderings.next_data(start, after_message=index)]
@@ -166,9 +156,8 @@ def _tail_length(renderings: Renderings, index: int, start: int, tail: str) -> i
         shared += next((len(end) for end in same_ends if text.startswith(end, shared)), 0)
     # The end may be written otherwise, but with a stop: gpt-oss ends the last answer in <|return|>, others in <|end|>.
     # A message without data that follows has a stop of its own, which is after a header.
-    stops_at_once = controls.is_stop(controls.first_at_start(text[shared:]))
     next_has_data = bool((renderings.substitute_message == index + 1).any())
-    has_own_stop = (is_answer and (is_last or stops_at_once)) or next_has_data
+    has_own_stop = (is_answer and is_last) or next_has_data
     if shared < len(tail) and has_own_stop and controls.after_first_stop(tail):
         shared = max(shared, controls.after_first_stop(text))
     if is_last and renderings.gen:  # it may be written otherwise because the prompt follows
@@ -179,11 +168,7 @@ def _tail_length(renderings: Renderings, index: int, start: int, tail: str) -> i
 
 
 def _later_end(renderings: Renderings, index: int, text: str) -> int:
-    """The length of a question's stop that is only written if something follows; 0 if there is none.
-
-    Args:
-        text: what follows the end of the message.
-    """
+    """The length of a question's stop in the text after it that is only written if something follows; 0 without."""
     token = renderings.controls.first_at_start(text)
     is_answer = renderings.messages[index]["role"] == "assistant"
     if not token or is_answer or token != renderings.usual.stop("user"):

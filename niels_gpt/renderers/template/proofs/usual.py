@@ -42,23 +42,12 @@ class Usual:
         return "" if served is None or without is None else added_prompt(served, without, self._controls)
 
     @cached_property
-    def unasked_prompt(self) -> str:
-        """The prompt that the template writes after a single question though none is requested; "" for none.
-
-        It is what follows the stop of that question.
-        """
-        after = (self._render([probe("user")], False) or "").partition(PROBE)[2]
-        stop = self._controls.last_stop(after)
-        return after[stop:].strip() if stop else ""
-
-    @cached_property
-    def first_header(self) -> str | None:
-        """The text before the first content, with a system message if the template allows one; `None` if refused."""
-        for roles in (("system", "user"), ("user",)):
-            text = self._render([probe(role, role) for role in roles], False)
-            if text is not None:
-                return text.partition(PROBE)[0]
-        return None
+    def first_header(self) -> str:
+        """The text before the first content, with a system message where one is allowed; "" if refused."""
+        texts = (
+            self._render([probe(role, role) for role in roles], False) for roles in (("system", "user"), ("user",))
+        )
+        return next((text.partition(PROBE)[0] for text in texts if text is not None), "")
 
     def stop(self, role: str = "assistant") -> str:
         """The stop token directly after an answer that a question follows, or after a question; "" if there is none."""
