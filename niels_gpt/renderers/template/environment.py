@@ -60,20 +60,12 @@ class _Dict:
 
 
 class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The environment in which templates are compiled; see the module's docstring.
-
-    Args:
-        clock: the text of `strftime_now(format)`.
-    """
+    """The environment in which templates are compiled; `clock` gives the text of `strftime_now(format)`."""
 
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
         self.filters["tojson"] = _tojson
-        self.globals |= {
-            "raise_exception": _raise,
-            "strftime_now": lambda form: clock(str(form)),
-            "dict": _Dict(),
-        }
+        self.globals |= {"raise_exception": _raise, "strftime_now": lambda form: clock(str(form)), "dict": _Dict()}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """As the sandbox does it, with shortcuts for what needs no check."""
@@ -122,16 +114,11 @@ def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Templat
         raise TemplateError("the chat template is nested too deeply to be compiled; pass another one") from error
     except (SyntaxError, ValueError, OverflowError) as error:  # Python's compiler: nested loops, long integers
         reason = shown(str(error.args[0] if error.args else error), 200)
-        raise TemplateError(
-            f"the chat template cannot be compiled: {reason}; repair the template, or pass another one"
-        ) from error
+        raise TemplateError(f"the chat template cannot be compiled: {reason}; use another template") from error
 
 
 def run_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
     """The output of a template.
-
-    Args:
-        variables: the template's variables.
 
     Raises:
         MessageError: the template refused the conversation (`template_raised`), or failed on it (`template_failed`).
@@ -151,9 +138,8 @@ def run_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str
     except MemoryError as error:
         raise TemplateError("the chat template needs more memory than there is; use another template") from error
     except Exception as error:  # a template calls Python's methods and functions, which raise any kind of error
-        raise MessageError(
-            "template_failed", f"the chat template fails on it: {str(error)[:_LONGEST_ERROR]}"
-        ) from error
+        problem = f"the chat template fails on it: {str(error)[:_LONGEST_ERROR]}"
+        raise MessageError("template_failed", problem) from error
 
 
 def _tojson(
