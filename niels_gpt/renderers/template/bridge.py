@@ -31,9 +31,8 @@ from niels_gpt.tokenizer.pieces import token_id_list
 _PASTS: tuple[list[dict[str, str]], ...] = (
     [{"role": "user", "content": "probe"}],
     [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "two"},
-        {"role": "user", "content": "three, longer than before\n"},
+        {"role": role, "content": text}
+        for role, text in (("user", "one"), ("assistant", "two"), ("user", "three, longer than before\n"))
     ],
 )
 
@@ -47,10 +46,6 @@ def bridge_by_rendering(
     tools: Any,
 ) -> RenderedTokens | None:
     """The next prompt of a rollout, for a format of which only the chat template is known.
-
-    The completion is rendered as an assistant message after two unrelated conversations. The bridge is the text that
-    the template writes after the completion's stop, if that is the same in both, and if prompt and completion are
-    unchanged in the rendering.
 
     Returns:
         The previous ids and those of the bridge; `None` if there is none: prompt or new messages are empty, the

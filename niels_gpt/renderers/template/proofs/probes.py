@@ -1,7 +1,4 @@
-"""The conversations on which `niels-gpt doctor template` tests a template.
-
-Templates copy texts, so the texts do not matter, but which kinds of messages follow each other does.
-"""
+"""The conversations on which `niels-gpt doctor template` tests a template: which messages follow each other."""
 
 from __future__ import annotations
 

@@ -25,11 +25,8 @@ START, END, TURN_OF, PLACE = "start", "end", "turn", "place"  # what of a messag
 class Problem(NamedTuple):
     """What could not be proven of a message.
 
-    Attributes:
-        message: its index.
-        where: what of it: START or END of its sampled span, the whole TURN_OF it, or the PLACE of its text.
-        text: the problem in words, in which `{message}` and `{other}` stand for indices.
-        other: the index of another message that the text names.
+    `where` is START or END of its sampled span, the whole TURN_OF it, or the PLACE of its text. In `text`, `{message}`
+    and `{other}` stand for the indices of this message and another one.
     """
 
     message: int
@@ -44,11 +41,9 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class SampledSpan:
-    """The characters that the model emits of one message.
+    """The characters `start` to `stop` that the model emits of one message.
 
     Attributes:
-        message: its index.
-        start, stop: the first character, and the one after the last.
         rule: how the start was found, such as PREFIX.
         stop_token: the control token that it ends in, "" for none. The option `final_stop` writes it after `stop`
             where the message is in `Proof.added_stops`; in all other spans it is before `stop`.

@@ -63,7 +63,6 @@ class Renderings:
         is_reasoning: whether it is of a message's reasoning.
         unwritten: the texts of which nothing is in the output: message, field, text.
         unlocated: messages with a text that is in the output, and nothing shows where.
-        usual: what the template writes around probe messages.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class Renderings:
     def aligned(self, beginning: Rendering) -> tuple[int, int] | None:
         """Two positions that correspond, `(in beginning, in full)`: after the content of its last substitute.
 
-        `None` if the full rendering lacks this substitute, because the template drops that text when messages follow.
+        `None` if the full rendering lacks it, because the template drops that text when messages follow.
         """
         if not len(beginning.known):
             return 0, 0
@@ -190,12 +189,9 @@ class Renderings:
         return (at + len(rest), full_at + len(rest)) if beginning.text.startswith(rest, at) else (at, full_at)
 
     def next_data(self, position: int, *, after_message: int | None = None) -> int:
-        """The start of the next content at or after `position`, also if it begins with signs that have no substitute.
+        """The start of the next content at or after `position`; the end of the output if there is none.
 
-        The end of the output if there is none.
-
-        Args:
-            after_message: contents of messages after this one count also if they have no substitute (white space).
+        Contents of messages after `after_message` count also if they have no substitute (white space).
         """
         number = int(np.searchsorted(self.full.known, position))
         start = int(self.full.known[number]) if number < len(self.full.known) else len(self.output)

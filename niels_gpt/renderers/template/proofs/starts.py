@@ -110,12 +110,10 @@ def _after_prompt(renderings: Renderings, turn: Turn, begin: int, prompt: Prompt
 
 
 def _is_emitted_after_a_question(renderings: Renderings, turn: Turn, start: Start) -> bool:
-    """Whether the model would emit the text before the first letter of the first message after a question, too.
+    """Whether the model would emit the text before the first message's first letter after a question, too::
 
-    Served without a message, a template may write nothing, and then a block before the first one::
-
-        messages[:0], prompt    <s>
-        all messages            <s>[INST] Be kind. [/INST] Hello.</s>     the block is no part of the answer
+    messages[:0], prompt    <s>
+    all messages            <s>[INST] Be kind. [/INST] Hello.</s>     the block is no part of the answer
     """
     if turn.letter is None:  # no letter shows where that text ends
         return True

@@ -65,10 +65,8 @@ def answer_end(renderings: Renderings, index: int, last: int, end: int, limit: i
 def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, limit: int) -> End:
     """The end where the turn itself has no stop: after one that the template writes at the start of the next turn.
 
-    Args:
-        begin: where the content ends. Ordinary text from there to `end` is the stop (`</answer>`) or the end of a
-            call's markup, if no control token follows.
-        end: where the turn ends.
+    Ordinary text from `begin`, where the content ends, to `end`, where the turn does, is the stop (`</answer>`) or the
+    end of a call's markup, if no control token follows.
     """
     controls = renderings.controls
     following = _next_texts(renderings, index, end)
@@ -100,9 +98,7 @@ def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, 
 def _without_stop(renderings: Renderings, index: int, end: int, problem: str) -> End:
     """The end of an answer after which the template writes no stop: the option `final_stop` writes one there.
 
-    Args:
-        problem: what is not proven without that option; "" where a header or ordinary text ends the turn. If serving
-            stops at that header (GLM's `<|user|>`), no other stop is needed.
+    `problem` is what is not proven without it. If serving stops at a header (GLM's `<|user|>`), no stop is needed.
     """
     controls = renderings.controls
     following = renderings.output[end : renderings.next_data(end)]
@@ -128,11 +124,7 @@ def _next_texts(renderings: Renderings, index: int, end: int) -> dict[str, str]:
 
 
 def _next_stop(renderings: Renderings, following: dict[str, str]) -> str:
-    """The stop that the next turn writes; "" if what it begins with is none.
-
-    A token there is a stop if it is the same whatever role comes next, or if a header follows it. A token that depends
-    on the next role is an opener (GLM's `<|user|>`): it ends the turn before but is not part of it.
-    """
+    """The stop that the next turn writes; "" if what it begins with is none, but an opener that depends on the role."""
     controls = renderings.controls
     if not following:  # whatever follows, the template writes this turn otherwise: nothing shows its stop
         return renderings.usual.stop()

@@ -101,10 +101,7 @@ class Substituted:
         return np.where(self.codes[at] == codes, at, NONE)
 
     def unescaped(self, output: str) -> str:
-        """An output in which substitutes that JSON wrote as escapes (`\\ue000`) are letters again.
-
-        A template may escape all but ASCII (`tojson(ensure_ascii=True)`), which leaves most letters as they are.
-        """
+        """An output in which substitutes that JSON wrote as escapes (`\\ue000`) are letters again."""
 
         def letter(found: re.Match[str]) -> str:
             character: str = json.loads(f'"{found[0]}"')

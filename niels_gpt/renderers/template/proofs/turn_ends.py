@@ -63,8 +63,7 @@ def shared_length(controls: ControlTokens, prompt: str, text: str) -> int:
 def _turn_end(renderings: Renderings, index: int, least: int) -> int:
     """The position after the turn of message `index`, which begins at `least` or later.
 
-    It is where the rendering of the messages up to it ends. That rendering is compared from the last content on that
-    it shares with the full one, since what it writes after its last message may be another text.
+    It is where the rendering of the messages up to it ends, compared from the last content on that both have.
     """
     output, beginning = renderings.output, renderings.rendering(index + 1, False)
     if beginning is None:
