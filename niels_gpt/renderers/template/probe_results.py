@@ -25,6 +25,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import SAMPLED, Kind, pack
 from niels_gpt.renderers.template.divisions import states_of
+from niels_gpt.renderers.template.isolation import IsolationError
 from niels_gpt.renderers.template.proofs.probes import Probe, literal_probe, probes
 from niels_gpt.renderers.template.proofs.proof import Proof, SampledSpan
 from niels_gpt.renderers.template.proofs.substitution import Unproven
@@ -170,6 +171,8 @@ def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:
     messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
     try:
         out = renderer.emit(messages, tools=tools)
+    except IsolationError:  # the process ended: that concerns the template as a whole, and not this probe
+        raise
     except (MessageError, TemplateError) as error:
         return ProbeResult(probe, "refused", str(error))
     reason = "" if out.attribution == "full" else out.attribution.removeprefix("partial: ")
