@@ -241,7 +241,7 @@ def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
         (("--renderer", "kimi-k2"), "expected a tokenizer of that family"),
         (("--renderer", "qwen3", "--date", "2026-01-01"), "its own grammar"),
         (("--renderer", "qwen3", "--loss-on", "last"), "loss preset"),
-        ((), "--renderer NAME; `niels-gpt renderers` lists them"),
+        ((), "--renderer NAME; see `niels-gpt renderers`"),
     ):
         refused = run_cli("render", chats, "--tokenizer", model, *arguments)
         assert refused.returncode in (2, 3), arguments

@@ -86,8 +86,6 @@ def test_episodes_of_a_chat_template(model: Path, chats: Path, tmp_path: Path) -
         (("{% for i in range(1) %}" * 25 + "{% endfor %}" * 25).encode(), 3, "too many statically nested blocks"),
         (b"{{ " + b"(" * 3000 + b"1" + b")" * 3000 + b" }}", 3, "nested too deeply"),
         (b"{{ " + b"9" * 10_000 + b" }}", 3, "cannot be compiled"),
-        (b"{{ 'a'.encode('nosuch') }}", 3, "codec 'nosuch'"),
-        (b"{{ 'x' * 2000000000 }}", 3, "larger than"),
         (b"{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}", 3, "without end"),
     ],
 )

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from niels_gpt.renderers.template.letters import PLAIN, WORD, Lettered
 
-_FEW: Final = 3  # messages after a place that are taken as they are
+_FEW: Final = 1  # messages after a place that are taken as they are
 _MOST: Final = 12  # messages of a conversation that is its own window
 _LONGEST: Final = 24  # messages of a window without instructions
 _READ: Final = frozenset(
@@ -188,10 +188,34 @@ def windows_of(shape: Shape, before: int, after: int) -> list[tuple[Shape, dict[
     return windows
 
 
+def _simple(kind: MessageKind) -> MessageKind:
+    """The kind without what matters only beside its own text: white space around texts, the values of arguments.
+
+    There are many of these, and each would be a window of its own.
+    """
+    texts = tuple(WORD if text.strip() == WORD else text for text in kind.texts)
+    if kind.calls and texts == PLAIN:
+        texts = ("",)
+    return _beside(kind._replace(texts=PLAIN if texts == PLAIN else texts), is_before=False)
+
+
+def _beside(kind: MessageKind, is_before: bool) -> MessageKind:
+    """The kind of a message beside a place: of its arguments the last ones matter, where it comes before."""
+    if not kind.calls:
+        return kind
+    calls = tuple((keys, "str str" if " " in values else values) for keys, values in kind.calls)
+    return kind._replace(calls=(*calls[:-1], kind.calls[-1]) if is_before else calls)
+
+
 def _first_call(shape: Shape) -> Shape:
-    """The first call and its results."""
+    """The first call and its first result."""
     start = next((index for index, kind in enumerate(shape) if kind.calls), len(shape))
-    return (*shape[start : start + 1], *takewhile(lambda kind: kind.role == "tool", shape[start + 1 :]))
+    found = (
+        shape[start : start + 2]
+        if start + 1 < len(shape) and shape[start + 1].role == "tool"
+        else shape[start : start + 1]
+    )
+    return tuple(kind._replace(calls=kind.calls[:1]) if kind.calls else kind for kind in found)
 
 
 def _ending(shape: Shape, stop: int) -> list[MessageKind]:
@@ -224,7 +248,11 @@ def _window(shape: Shape, before: int, after: int) -> tuple[Shape, dict[int, int
         return tuple(shape), {index: index for index in range(-1, n + 1)}
     question = next((index for index in range(first, lead - 1, -1) if shape[index].role == "user"), lead)
     answer = next((index for index in range(first - 1, question, -1) if shape[index].role == "assistant"), None)
-    taken = [question, *range(first if answer is None else answer, last + 1)]
+    # Of a call before, and of its results, one is enough, unless the place is between the results.
+    cycle = range(answer, first) if answer is not None else range(0)
+    if shape[first].role != "tool":
+        cycle = cycle[:2]
+    taken = [question, *cycle, *range(first, last + 1)]
     # Up to the next message that is no result, and, if few follow, all of them.
     following = last + 1
     while following < n and shape[following].role == "tool":
@@ -232,11 +260,15 @@ def _window(shape: Shape, before: int, after: int) -> tuple[Shape, dict[int, int
     stop = n if n - following <= _FEW else following + 1
     taken += range(last + 1, stop)
     kinds, where = [*shape[:lead]], {index: index for index in range(lead)}
+    if before >= lead:  # instructions before the first message are beside no other place
+        kinds = [*map(_simple, kinds)]
     if question > lead:  # the first turn of a conversation may differ from the others, and so may its first call
-        kinds += [_USER, *_first_call(shape[lead:question]), _ANSWER]
+        kinds += [_USER, *map(_simple, _first_call(shape[lead:question])), _ANSWER]
     for index in dict.fromkeys(taken):
         where[index] = len(kinds)
-        kinds.append(shape[index])
+        kind = _beside(shape[index], index == before) if first <= index <= last else _simple(shape[index])
+        is_short = index in cycle and shape[first].role != "tool"
+        kinds.append(kind._replace(calls=kind.calls[:1]) if is_short and kind.calls else kind)
     if stop < n:
         kinds += _ending(shape, stop)
     where |= {-1: -1, n: len(kinds)}

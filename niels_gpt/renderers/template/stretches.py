@@ -168,6 +168,11 @@ def with_edges(
 
     for number, one in enumerate(found):
         start, stop, leaf = one
+        if leaf.field == "content" and (leaf.first > 0 or output[start - 1 : start] == '"'):
+            quoted = _in_quotes(output, one)
+            if quoted is not None:
+                joined.append(quoted)
+                continue
         if leaf.first == 0 and leaf.last + 1 == len(leaf.text):  # letters at both ends, as most texts have
             joined.append(one)
             continue
@@ -189,6 +194,18 @@ def with_edges(
                 stop += shared if shared and is_text(after, leaf) else 0
         joined.append(one if (start, stop) == one[:2] else Stretch(start, stop, leaf))
     return joined, holding
+
+
+def _in_quotes(output: str, stretch: Stretch) -> Stretch | None:
+    """A text with the quotes around it, if the output has it as JSON writes a whole text; else `None`."""
+    start, _, leaf = stretch
+    if leaf.number:
+        return None
+    # The first letter of ` a` is at 2 in `" a"`.
+    begin = start - len(json.dumps(leaf.text[: leaf.first], ensure_ascii=False)) + 1
+    whole = json.dumps(leaf.text, ensure_ascii=False)
+    is_there = begin >= 0 and output.startswith(whole, begin)
+    return Stretch(begin, begin + len(whole), leaf) if is_there else None
 
 
 def with_declarations(output: str, stretches: list[Stretch], controls: ControlTokens) -> list[Stretch]:

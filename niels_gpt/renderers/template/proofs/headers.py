@@ -42,7 +42,14 @@ def first_turn_start(renderings: Renderings, end: int) -> int:
     #     lead    <s>Be kind.\n\nUSER:
     #     later   ...four</s>\nUSER:                      the header is \nUSER:
     role = renderings.messages[0]["role"]
-    if role in ("system", "developer") or not controls.words(lead):
+    if role in ("system", "developer"):
+        # Its own turn begins as that block does: <start>system<message>...<start>developer<message>
+        for start, stop in controls.places(lead):
+            again = lead.rfind(lead[start:stop])
+            if controls.words(lead[start:again]):
+                return again
+        return 0
+    if not controls.words(lead):
         return 0
     header = header_start(renderings, lead, role)
     return header if header is not None and controls.words(lead[:header]) else 0
