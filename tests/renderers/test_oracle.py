@@ -105,7 +105,7 @@ def test_data_in_a_structure_that_the_template_builds_is_content() -> None:
     renderer = made(IN_JSON)
     assert renderer.render(CHAT).attribution == "full"
     found = [(text, index) for text, index, _, content in runs(renderer, CHAT[:2]) if content]
-    assert found == [("be brief, please", 0), ('who \\"is\\" it?', 1)]
+    assert found == [('"be brief, please"', 0), ('"who \\"is\\" it?"', 1)]
 
 
 def test_arguments_that_a_template_sorts_are_followed() -> None:
@@ -407,7 +407,7 @@ def test_a_result_that_ends_in_a_sign_ends_with_the_markup_around_it() -> None:
     renderer = made(source, final_stop="<|im_end|>")
     chat = [user("Hi"), assistant("Wait."), {**TOOL, "content": "one, <"}, assistant("Sunny.")]
     assert renderer.render(chat).attribution == "full"
-    assert runs(renderer, chat)[-2:] == [('"}]', 2, False, False), ("Sunny.<|im_end|>", 3, True, True)]
+    assert runs(renderer, chat)[-2:] == [("}]", 2, False, False), ("Sunny.<|im_end|>", 3, True, True)]
 
 
 def test_a_blank_answer_without_its_reasoning_ends_before_the_next_header() -> None:
@@ -598,7 +598,7 @@ def test_escaped_letters_are_followed() -> None:
     source = CHATML.replace("m.content", "({'c': m.content} | tojson(ensure_ascii=True))")
     renderer, chat = made(source), [user('a "b"'), assistant("Hello.")]
     assert renderer.render(chat).attribution == "full"
-    assert [(text, index) for text, index, _, content in runs(renderer, chat[:1]) if content] == [('a \\"b\\"', 0)]
+    assert [(text, index) for text, index, _, content in runs(renderer, chat[:1]) if content] == [('"a \\"b\\""', 0)]
     assert renderer.render([user("caf\u00e9"), assistant("Hello.")]).attribution.startswith("partial: ")
 
 

@@ -74,4 +74,4 @@ def test_an_answer_written_as_a_question_is_partial() -> None:
     assert sampled(renderer, [user("who?"), assistant("a man")]) == [" a man<|im_end|>"]
     shifted = [user("who?"), user("well?"), assistant("a man")]
     for either in (renderer, made(PAIRS, final_stop="<|im_end|>")):
-        assert either.render(shifted).attribution == "partial: no stop token follows message 2"
+        assert either.render(shifted).attribution == "partial: message 2 ends without its stop '<|im_end|>'"

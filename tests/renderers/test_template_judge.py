@@ -130,7 +130,7 @@ def test_of_a_partial_rendering_control_tokens_are_judged_and_spans_are_not() ->
 # Templates with a fault that is known -> what it is.
 KNOWN = {
     "templates_synthetic/torture--c_escape_join": "signs that HTML escapes within an answer count as markup",
-    "templates_wild/ik--meetkai-functionary-medium-v3.1": "where nothing shows whose a token is (partial), it stays text",
+    "templates_wild/ik--meetkai-functionary-medium-v3.1": "partial: where nothing shows whose a token is, it is text",
 }
 
 

@@ -92,6 +92,11 @@ def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, 
         return End(begin, problem)
     # Ordinary text ends an answer only in formats without a stop. Elsewhere it is something else, such as the end of a
     # question, in a template that takes every second message for one. Calls may end in their markup.
+    usual = renderings.usual.stop()
+    if usual:
+        problem = f"message {{message}} ends without its stop {usual!r}"
+        if following.get("user") and "tool_calls" not in renderings.messages[index]:
+            return End(begin + len(footer), problem)
     return _without_stop(renderings, index, begin + len(footer), problem)
 
 
