@@ -169,9 +169,9 @@ RULES: tuple[tuple[str, tuple[str, ...], Callable[[str, bool, Path], Report], tu
     ("tokenizer-changes-text", FAMILIES, _normalised, ("template-refuses",)),  # our format has no tools
     ("bos-added-twice", ("llama-3", "gemma", "mistral"), _bos, ()),
     ("no-generation-markers", FAMILIES, partial(_template, CHATML, MARKED), ()),
-    ("prefix-not-preserved", FAMILIES, partial(_template, STRIPS, CHATML), ()),
+    ("prefix-not-preserved", FAMILIES, partial(_template, STRIPS, CHATML), ("attribution-partial",)),
     ("template-refuses", FAMILIES, partial(_template, REFUSES, CHATML), ()),
-    ("attribution-partial", FAMILIES, partial(_template, UNTRACED, CHATML), ()),
+    ("attribution-partial", FAMILIES, partial(_template, UNTRACED, CHATML), ("eot-missing",)),
     ("eot-missing", FAMILIES, _silent, ("attribution-partial",)),
     ("template-drift", FAMILIES, partial(_drift, LOOSE), ("generation-prompt-drift",)),
     ("generation-prompt-drift", FAMILIES, partial(_drift, PREFILLED), ()),
