@@ -71,7 +71,11 @@ def test_formats_shows_formats_and_follows_an_edit(address: str, visit: Visit) -
     page.get_by_label("content of message 1").fill("How tall is a giraffe?")
     for name in ("chatml@", "mistral@", "raw@tokenizer"):
         page.locator(f'[data-renderer="{name}"]', has_text="giraffe").wait_for()
-    assert "per message" in text_of(page, ".overhead")
+    page.get_by_role("button", name="minimax-m2").click()
+    page.wait_for_selector('[data-renderer="minimax-m2@"] .t')
+    figures = text_of(page, ".overhead")
+    assert "per message" in figures
+    assert "minimax-m2" in figures
     assert "NaN" not in text_of(page, "body")
 
 

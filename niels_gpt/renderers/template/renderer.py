@@ -103,7 +103,8 @@ class TemplateRenderer(BaseRenderer):
             )
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
-        self._roles, self._isolate = KNOWN_ROLES.union(roles), isolate
+        # Sorted, so that a pickle, and with it the fingerprint of `datasets`, is the same in every process.
+        self._roles, self._isolate = sorted(KNOWN_ROLES.union(roles)), isolate
         self._stops = list(stops)
         self._end_with(final_stop)
         self.calls = None if tool_parser is None else dialect_of(tool_parser)
@@ -175,7 +176,7 @@ class TemplateRenderer(BaseRenderer):
             run = TemplateProcess(self.source, self._clock, self._isolate).render
         else:
             run = partial(run_template, compile_template(self.source, self._clock))
-        writer = Writer(template_strings(self.source), self.controls, self._roles)
+        writer = Writer(template_strings(self.source), self.controls, frozenset(self._roles))
         bos = self._variables.get("bos_token")
         bos = bos if isinstance(bos, str) else ""
         return Attributor(run, self.source, writer, self._variables, bos, self.final_stop)
