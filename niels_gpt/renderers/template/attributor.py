@@ -444,7 +444,10 @@ class Attributor:
         """
         messages, tools = inputs
         for stretch in stretches or ():
-            _become_text(states[stretch.start : stretch.stop])
+            inside, owner = states[stretch.start : stretch.stop], stretch.leaf.message
+            _become_text(inside)
+            if owner >= 0 and messages[owner]["role"] != "assistant":  # signs that have no substitute, such as quotes
+                inside[inside == (owner << 4 | Kind.LABEL)] = owner << 4 | Kind.CONTEXT
         labels = set[str]()
         if stretches is None:
             known = [{key: one for key, one in message.items() if key not in CONTENT_FIELDS} for message in messages]
