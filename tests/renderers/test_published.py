@@ -260,7 +260,8 @@ def test_a_quote_in_a_call_hides_no_contents_from_the_proof() -> None:
     for word in ("tool", "<", "🤖"):
         chat = [user("Hi"), assistant("", tool_calls=[asked]), result(text=word)]
         found = runs(made(CHATML.replace("m.content +", f"{text} {calls} +")), chat)
-        assert [(text, index) for text, index, _, content in found if content and index == 2] == [(word, 2)]
+        # The quotes around it may be of the result or of the template.
+        assert [text.strip('"') for text, index, _, content in found if content and index == 2] == [word]
 
 
 def test_the_stop_of_an_empty_answer_whose_turn_is_written_otherwise_before_a_prompt() -> None:

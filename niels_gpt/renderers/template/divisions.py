@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.kinds import SAMPLED, Kind
+from niels_gpt.renderers.kinds import CONTENT, CONTROL, SAMPLED, Kind
 from niels_gpt.renderers.template.gaps import Division, Gap, Run, concerns, place_in
 from niels_gpt.renderers.template.proofs.proof import Ints, Proof
 from niels_gpt.renderers.template.stretches import Stretch
@@ -82,6 +82,8 @@ def _division(gap: Gap, proof: Proof, states: Ints, final_stop: str) -> Division
             own = inside[~labels[start - gap.start : stop - gap.start]]
             first = int(own[0] if len(own) else inside[0])
             if ((inside >> 4) != first >> 4).any() or ((inside & SAMPLED) != first & SAMPLED).any():
+                return None
+            if ((own & (CONTENT | CONTROL)) == CONTENT).any():  # a text without letters, which a mask would hide
                 return None
             if not runs or (runs[-1].owner, runs[-1].kind & SAMPLED) != (first >> 4, first & SAMPLED):
                 runs.append(_run(gap, start, first & ~15 | _scaffold(first)))
