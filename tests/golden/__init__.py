@@ -1,0 +1,118 @@
+"""Golden texts: what every family writes, piece by piece, in files that a person can read.
+
+`FAMILY/CASE.txt` holds the rendering of one conversation of `conversations.py`; the margin says what each piece is and
+which message it belongs to::
+
+    TEMPLATE   0 | <|im_start|>user\\n
+    CONTEXT    0 | How deep is it?
+    TEMPLATE   0 | <|im_end|>\\n
+    TEMPLATE   1 | <|im_start|>assistant\\n
+    REPLY      1 | Twelve feet.
+    STOP       1 | <|im_end|>
+    TEMPLATE   1 | \\n
+
+A piece with several lines goes on below an empty margin. `\\n` ends a line, `\\x20` is a blank at its end, `\\\\` a
+backslash. Adjacent pieces of one kind and message are one. Of a conversation that a family refuses the reason is shown.
+
+`python -m tests.golden update FAMILY` writes the files of a family, `python -m tests.golden update` those of all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.kinds import Piece
+from tests.golden.conversations import TOOLS, Chat, chats_of
+from tests.renderers.tiny_families import renderer_of
+
+FOLDER = Path(__file__).parent
+
+
+def texts_of(family: str) -> dict[str, str]:
+    """File name -> golden text, of each conversation of a family."""
+    renderer = renderer_of(family)
+    return {file_name(name): golden_text(family, chat) for name, chat in chats_of(type(renderer)).items()}
+
+
+def file_name(case: str) -> str:
+    """The file of a case: letters, digits and what file systems take; `a\\n` becomes `a_n`."""
+    return re.sub(r"[^\w.=+-]+", "_", case) + ".txt"
+
+
+def golden_text(family: str, chat: Chat) -> str:
+    """The rendering as lines, below one that says what was rendered."""
+    found, usual = _rendered(family, chat), replace(chat, options={}, produced=False)
+    if chat != usual and found == _rendered(family, usual):
+        found = ["the same as by default"]
+    return "\n".join([_title(chat), "", *found, ""])
+
+
+def _rendered(family: str, chat: Chat) -> list[str]:
+    renderer, tools = renderer_of(family, *chat.options.items()), TOOLS if chat.tools else None
+    if chat.produced:
+        renderer = renderer.as_produced()
+    try:
+        return [*lines(renderer.pieces(chat.messages, tools=tools, add_generation_prompt=chat.prompt))]
+    except MessageError as error:
+        return [f"refused: {error.reason}"]
+
+
+def _title(chat: Chat) -> str:
+    roles = ", ".join(
+        f"{index} {message['role']}{' calls' if message.get('tool_calls') else ''}"
+        for index, message in enumerate(chat.messages)
+    )
+    options = "".join(f"; {name}={value!r}" for name, value in chat.options.items())
+    extras = "; tools" * chat.tools + "; generation prompt" * chat.prompt + "; as produced" * chat.produced
+    return f"# {roles}{extras}{options}"
+
+
+def lines(pieces: Iterable[Piece]) -> Iterator[str]:
+    """The lines of a rendering."""
+    for text, message, kind in _joined(pieces):
+        margin = f"{kind.name:9} {message if message >= 0 else '-':>2} |"
+        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+            yield f"{margin} {_escaped(line)}"
+            margin = " " * 12 + " |"
+
+
+def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and joined[-1][1:] == piece[1:]:
+            joined[-1] = joined[-1]._replace(text=joined[-1].text + piece.text)
+        elif piece.text:
+            joined.append(piece)
+    return joined
+
+
+def _escaped(line: str) -> str:
+    escaped = line.replace("\\", "\\\\").replace("\n", "\\n")
+    return re.sub(r" $", r"\\x20", escaped)
+
+
+def update(family: str) -> None:
+    """Write the files of a family, and remove those of conversations that are no more."""
+    folder, texts = FOLDER / family, texts_of(family)
+    folder.mkdir(exist_ok=True)
+    for file in folder.glob("*.txt"):
+        if file.name not in texts:
+            file.unlink()
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def difference(family: str) -> str:
+    """What is rendered otherwise than the files say, as a diff; "" for nothing."""
+    folder, new = FOLDER / family, texts_of(family)
+    old = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.txt")}
+    found: list[str] = []
+    for name in sorted({*old, *new}):
+        before, after = (texts.get(name, "").splitlines() for texts in (old, new))
+        found += difflib.unified_diff(before, after, f"{family}/{name}", "rendered", n=2, lineterm="")
+    return "\n".join(found)

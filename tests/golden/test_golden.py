@@ -1,0 +1,26 @@
+"""Every family writes what its golden texts say; see `tests/golden/__init__.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
+from tests.golden import FOLDER, difference
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_writes_its_golden_texts(family: str) -> None:
+    found = difference(family)
+    if found:
+        pytest.fail(f"{found}\n\nIf this is meant: python -m tests.golden update {family}", pytrace=False)
+
+
+@pytest.mark.parametrize("family", TEMPLATE_FAMILIES)
+def test_a_family_by_template_has_none(family: str) -> None:
+    pytest.skip("its template is not in the repository; test_template_families.py judges it where the assets are")
+
+
+def test_no_golden_texts_are_of_a_family_that_is_no_more() -> None:
+    assert {file.parent.name for file in FOLDER.glob("*/*.txt")} == {*FAMILIES}
