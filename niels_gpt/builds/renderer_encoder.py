@@ -271,7 +271,7 @@ def changes_of(
     fields = dict.fromkeys(f"{name}{NOT_WRITTEN}" for name, _ in unsupported)
     is_partial = any(attribution != "full" for attribution, _ in attributed)
     by_oracle = any(route == "oracle" for _, route in attributed)
-    return [*chat.changed, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
+    return [*chat.changes, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
 
 
 def attributed_of(rendered: RenderedBatch) -> list[tuple[str, str]]:

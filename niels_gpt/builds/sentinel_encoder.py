@@ -86,7 +86,7 @@ class SentinelEncoder:
             )
             check_ids(ids, self.vocab_size)
             for chat in batch:
-                rejections.changed.update(chat.changed)
+                rejections.changed.update([*chat.changes])
             yield EncodedBatch(batch, ids, lengths, self._weights(ids, batch))
 
     def _weights(self, ids: npt.NDArray[Any], chats: Sequence[Conversation]) -> npt.NDArray[np.float32]:

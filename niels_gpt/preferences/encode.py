@@ -96,7 +96,7 @@ class PreferenceTask:
             for completion in row.completions:
                 where, metadata = f"{row.where}, {completion.name}", {"row": number, "completion": completion.rank}
                 messages = [*prompt, *completion.messages]
-                chats.append(Conversation(messages, where, tools=row.tools, metadata=metadata, changed=row.changed))
+                chats.append(Conversation(messages, where, tools=row.tools, metadata=metadata, changes=row.changes))
         collected = _Collected()
         found: list[list[EncodedCompletion]] = [[] for _ in rows]
         for batch in self.encoder.encode(chats, collected):

@@ -15,7 +15,6 @@
     mapping.py           rows of unknown formats: which columns hold what, or a function of the user
     arrow_nulls.py       drops the nulls that Arrow adds to rows
     rejections.py        unusable rows: counted, written to rejected.jsonl, and at some point too many
-    unique_keys.py       a decoder of JSON that refuses objects with a repeated key
 
     curation/            rows that are left out on purpose: filters, duplicates, decontamination
     files/               which files a user names, their bytes, their records

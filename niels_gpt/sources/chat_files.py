@@ -182,13 +182,13 @@ def record_to_conversation(
     if not isinstance(row, dict):
         detail = f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect][0][0]!r}"
         return Rejected(where, "row_not_an_object", detail)
-    changed: tuple[str, ...] = ()
+    changes: dict[str, int] = {}
     try:
         if mapping:
             row = mapping.renamed(row)
         if record.arrow:  # after the columns have the names by which calls and tools are found
             row, nulls = without_arrow_nulls(row)
-            changed = (ARROW_NULLS,) if nulls else ()
+            changes = {ARROW_NULLS: nulls} if nulls else {}
         messages, tools = normalise(to_messages(row, dialect, dict(mapping.roles))), tools_of(row, dialect)
         messages = mapping.with_system(messages)
         refuse_media_columns(row, messages)
@@ -197,7 +197,7 @@ def record_to_conversation(
     # What is read as something of the conversation is not in its metadata, too.
     used = {"messages", "tools", "system", "systemInstruction", "system_instruction", *DIALECTS[dialect][0]}
     metadata = {key: value for key, value in row.items() if key not in used}
-    return Conversation(messages, where=where, tools=tools, metadata=metadata, changed=changed)
+    return Conversation(messages, where=where, tools=tools, metadata=metadata, changes=changes)
 
 
 def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) -> Iterator[Conversation | Rejected]:

@@ -141,12 +141,12 @@ def record_to_preference(record: Record, form: str) -> Preference | Rejected:
     row, where = record.value, record.where
     if not isinstance(row, Mapping):
         return Rejected(where, "row_not_an_object", f"{where}: the row is a {type(row).__name__}; expected an object")
-    changed: tuple[str, ...] = ()
+    changes: dict[str, int] = {}
     if record.arrow:
         row, nulls = without_arrow_nulls(row)
-        changed = (ARROW_NULLS,) if nulls else ()
+        changes = {ARROW_NULLS: nulls} if nulls else {}
     try:
-        return to_preference(row, form, where, changed)
+        return to_preference(row, form, where, changes)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
 

@@ -65,7 +65,7 @@ def test_parquet_rows_are_as_they_were_written(tmp_path: Path) -> None:
     for row, chat in zip(ROWS, read, strict=True):
         assert chat.messages == row["messages"]
         assert chat.tools == row.get("tools")
-    assert [chat.changed for chat in read] == [("arrow_nulls_dropped",)] * 3 + [()]
+    assert [[*chat.changes] for chat in read] == [["arrow_nulls_dropped"]] * 3 + [[]]
 
 
 def test_rows_of_datasets_too() -> None:
@@ -224,7 +224,7 @@ def test_rows_of_other_shapes_and_columns_too(tmp_path: Path, shape: Any, mappin
     read = as_read(tmp_path, rows, mapping, "parquet")
     assert [chat.tools for chat in read] == [chat.tools for chat in wanted]
     assert [chat.messages for chat in read] == [chat.messages for chat in wanted]
-    assert [chat.changed for chat in read] == [("arrow_nulls_dropped",)] * 3
+    assert [[*chat.changes] for chat in read] == [["arrow_nulls_dropped"]] * 3
 
     allowed = shape("note", {"note": None, "city": None}, open_schema)
     (kept,) = as_read(tmp_path, [allowed], mapping, "parquet")
@@ -244,7 +244,7 @@ def test_what_json_lines_spell_out_stays(tmp_path: Path) -> None:
     file.write_text(json.dumps(row) + "\n")
     (chat,) = ChatFile(file).iterate()
     assert isinstance(chat, Conversation)
-    assert (arguments_of(chat), chat.tools, chat.changed) == ({"a": None}, row["tools"], ())
+    assert (arguments_of(chat), chat.tools, [*chat.changes]) == ({"a": None}, row["tools"], [])
 
 
 def test_odd_shapes_are_left_to_those_who_read_them() -> None:

@@ -21,8 +21,8 @@ from typing import IO, Any, Final, cast, overload
 
 from niels_gpt.errors import InputError, MessageError, StorageError, storage_errors
 from niels_gpt.extras import check_library
-from niels_gpt.sources.unique_keys import UNIQUE_KEYS
 from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
+from niels_gpt.unique_keys import UNIQUE_KEYS
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
 from niels_gpt.sources.rows.provider_shapes import SHAPES, TOOLS, list_at, looks_like
-from niels_gpt.sources.unique_keys import UNIQUE_KEYS
+from niels_gpt.unique_keys import UNIQUE_KEYS
 
 Row = Mapping[str, Any]
 

@@ -70,7 +70,7 @@ class Preference:
         prompt: the messages that all completions follow, after `normalise`; at least one.
         completions: the best first; two for "preference", one for "unpaired" and "scored", two or more for "ranked".
         margin: by how much the chosen completion is better, where the row says so.
-        where, group, tools, metadata, changed: as in `Conversation`.
+        where, group, tools, metadata, changes: as in `Conversation`.
     """
 
     form: str
@@ -81,10 +81,10 @@ class Preference:
     group: str | None = None
     tools: list[ToolSpec] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    changed: tuple[str, ...] = ()
+    changes: Mapping[str, int] = field(default_factory=dict)
 
 
-def to_preference(row: Row, form: str, where: str = "", changed: tuple[str, ...] = ()) -> Preference:
+def to_preference(row: Row, form: str, where: str = "", changes: Mapping[str, int] | None = None) -> Preference:
     """A row as a `Preference`.
 
     Raises:
@@ -108,7 +108,7 @@ def to_preference(row: Row, form: str, where: str = "", changed: tuple[str, ...]
         used |= {"input", "history"}
     metadata = {key: value for key, value in row.items() if key not in used}
     tools: Any = tools_of(row)
-    return Preference(form, prompt, tuple(completions), margin, where, None, tools, metadata, changed)
+    return Preference(form, prompt, tuple(completions), margin, where, None, tools, metadata, changes or {})
 
 
 def detect_form(row: Row) -> str | None:

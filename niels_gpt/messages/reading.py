@@ -1,6 +1,6 @@
-"""Conversations: the types of messages, and `normalise`, which validates and unifies them.
+"""`normalise` validates the messages of a conversation and gives them one form.
 
-A message is a plain dict in the OpenAI chat format. `normalise` is called once, where data enters the package. All code
+`normalise` is called once, where data enters the package. All code
 after it relies on its result: `content` is always present, and there is no `None` outside of tool arguments::
 
     {"role": "assistant", "content": None, "name": None, "tool_calls": [...]}
@@ -10,157 +10,12 @@ after it relies on its result: `content` is always present, and there is no `Non
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Final, Literal, NotRequired, Required, cast
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
+from typing import Any, Final, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.media import kind_of_file, refuse_media
+from niels_gpt.messages.types import NO_CONTENT, Message, Normalised, ToolSpec
 
-# Unknown keys are retained: a chat template may read any key of a message.
-# Strict: otherwise pydantic would take 1 and "yes" for true.
-_KEEP_UNKNOWN = ConfigDict(extra="allow", strict=True)
-
-
-class ChatMsg(TypedDict):
-    """One message of an SFT example (`format/sft.py`): a role and its text."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-class ChatExample(TypedDict):
-    """One SFT example (`format/sft.py`)."""
-
-    messages: list[ChatMsg]
-
-
-class TextPart(TypedDict):
-    """A text, in a content that is a list of parts."""
-
-    type: Literal["text"]
-    text: str
-
-
-class ThinkingPart(TypedDict):
-    """Reasoning of an assistant, in a content that is a list of parts; families read it as the message's reasoning."""
-
-    type: Literal["thinking"]
-    thinking: str
-
-
-class ImagePart(TypedDict, total=False):
-    """An image, in a content that is a list of parts; one of the fields besides `type` is the image."""
-
-    type: Literal["image", "image_url"]
-    image: Any
-    url: str
-    path: str
-    image_url: dict[str, Any]
-
-
-class VideoPart(TypedDict, total=False):
-    """A video, in a content that is a list of parts; `normalise` refuses it, as it refuses audio."""
-
-    type: Literal["video", "video_url"]
-    video: Any
-    url: str
-    path: str
-    video_url: dict[str, Any]
-
-
-ContentPart = TextPart | ThinkingPart | ImagePart | VideoPart
-Content = str | list[ContentPart]
-
-
-@with_config(_KEEP_UNKNOWN)
-class ToolCallFunction(TypedDict):
-    """The function of a tool call; `arguments` are JSON text or an object, whichever the caller passed."""
-
-    name: str
-    arguments: str | dict[str, Any]
-
-
-@with_config(_KEEP_UNKNOWN)
-class ToolCall(TypedDict):
-    """A tool call of an assistant message."""
-
-    function: ToolCallFunction
-    id: NotRequired[str]
-    type: NotRequired[str]
-
-
-@with_config(_KEEP_UNKNOWN)
-class ToolSpec(TypedDict):
-    """A tool that a conversation offers; `function` has its name, description and JSON schema."""
-
-    function: dict[str, Any]
-    type: NotRequired[str]
-
-
-@with_config(_KEEP_UNKNOWN)
-class Message(TypedDict, total=False):
-    """One message after `normalise`.
-
-    `train` and `weight` determine whether, and how much, an assistant message counts in the loss.
-    """
-
-    role: Required[str]
-    content: Required[str | list[dict[str, Any]]]
-    reasoning_content: str
-    tool_calls: list[ToolCall]
-    tool_call_id: str
-    name: str
-    train: bool
-    weight: float
-
-
-# A conversation as an argument: `Message`s, or plain dictionaries, which `normalise` checks.
-Messages = Sequence[Mapping[str, object]]
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """A normalised conversation with its source.
-
-    Attributes:
-        messages: after `normalise`.
-        where: the place that errors name, such as `chats.jsonl:17`.
-        group: successive conversations with the same group are put into the same split.
-        tools: the tools that the conversation offers.
-        metadata: other fields of the row.
-        changed: codes of what reading changed (`arrow_nulls_dropped`), by which builds count such rows.
-    """
-
-    messages: list[Message]
-    where: str = ""
-    group: str | None = None
-    tools: list[ToolSpec] | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    changed: tuple[str, ...] = ()
-
-
-@cache
-def _adapter() -> TypeAdapter[Message]:
-    """Built at the first use, since building takes longer than importing this module."""
-    return TypeAdapter(Message)
-
-
-class NoContent(str):
-    """The content of a message without content (`None`, or no key). It equals `""`.
-
-    Only chat templates see the difference: transformers does not pass them such a key, and some templates treat a
-    missing content differently from an empty text.
-    """
-
-    __slots__ = ()
-
-
-NO_CONTENT: Final = NoContent()
-NOTHING_TRAINED: Final = "nothing_trained"  # the rejection reason of rows without any trained token
 MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _BESIDE: Final = ("image", "images", "audio", "audios", "video", "videos")  # fields of a message with media
@@ -258,6 +113,15 @@ def is_untrained(messages: Sequence[Message]) -> bool:
     return bool(weights) and not any(weights)
 
 
+def read_conversation(messages: object, tools: list[ToolSpec] | None = None) -> Normalised:
+    """Messages in the form of `normalise`, their tools, and what became of what the caller wrote.
+
+    Raises:
+        MessageError: as `normalise`.
+    """
+    return Normalised(normalise(messages), tools)
+
+
 def normalise(messages: object) -> list[Message]:
     """Validate the messages of a conversation and return them in the one form that the package uses.
 
@@ -348,7 +212,7 @@ def _repaired(message: Any, index: int) -> Message:
         raise MessageError(
             "message_not_an_object", f"message {index} is {found}; expected an object with role, content"
         )
-    # pydantic does not look into tool arguments and unknown keys, which a template may render.
+    # Tool arguments and unknown keys, too, which a template may render.
     for key, value in message.items():
         if isinstance(value, str) and value.isascii():  # most values
             continue
@@ -367,11 +231,7 @@ def _repaired(message: Any, index: int) -> Message:
         copy["tool_calls"] = [_without_call_nulls(call) for call in calls]
     if "content" not in copy and ("content" in message or calls):  # without calls, a missing content is an error
         copy["content"] = NO_CONTENT
-    try:
-        _adapter().validate_python(copy)
-    except ValidationError as error:
-        raise _message_error(error, index) from error
-    # Not pydantic's copy, which has its own order of keys: `tojson` shows the caller's order.
+    _check_types(copy, f"message {index}: ")
     return cast("Message", copy)
 
 
@@ -435,21 +295,47 @@ def check_text(text: str) -> None:
         ) from error
 
 
-def _message_error(error: ValidationError, index: int) -> MessageError:
-    """The first of pydantic's findings as a `MessageError` with message index, field, found and expected value."""
-    first = error.errors()[0]  # of a value that may be of several types, pydantic lists one error for each type
-    # pydantic's path names the branch of a union, too: message 3, content, str. That is no field of the message.
-    branches = {"str", "list[dict[str,any]]", "dict[str,any]"}
-    path = [part for part in first["loc"] if part not in branches]
-    where = f"message {index}: " + (".".join(str(part) for part in path) or "the message")
-    if first["type"] == "missing":
-        return MessageError("missing_field", f"{where} is missing; add it or drop the row")
-    if path and path[-1] == "arguments":
-        detail = f"{where} is {_shown(first['input'])}; expected JSON text or an object"
-        return MessageError("wrong_type", detail)
-    expected = {"string_type": "a string", "list_type": "a list", "bool_type": "true or false"}
-    wanted = expected.get(first["type"], first["msg"].removeprefix("Input should be "))
-    return MessageError("wrong_type", f"{where} is {_shown(first['input'])}; expected {wanted}")
+def _check_types(message: Mapping[str, Any], where: str) -> None:
+    """Raise `MessageError` (`missing_field`, `wrong_type`) for the first field of a message that has a wrong type."""
+    for name in ("role", "content"):
+        if name not in message:
+            raise _missing(where + name)
+    for name in ("role", "reasoning_content", "tool_call_id", "name"):
+        _check(message, name, where, str, "a string")
+    _check(message, "content", where, (str, list), "a string")
+    for number, part in enumerate(message["content"] if isinstance(message["content"], list) else ()):
+        if not isinstance(part, dict):
+            raise MessageError("wrong_type", f"{where}content.{number} is {_shown(part)}; expected an object")
+    _check(message, "train", where, bool, "true or false")
+    if isinstance(message.get("weight"), bool):
+        raise MessageError("wrong_type", f"{where}weight is {_shown(message['weight'])}; expected a valid number")
+    _check(message, "weight", where, (int, float), "a valid number")
+    _check(message, "tool_calls", where, list, "a list")
+    for number, call in enumerate(message.get("tool_calls", ())):
+        at = f"{where}tool_calls.{number}"
+        if not isinstance(call, dict):
+            raise MessageError("wrong_type", f"{at} is {_shown(call)}; expected an object")
+        for name in ("id", "type"):
+            _check(call, name, f"{at}.", str, "a string")
+        function = call.get("function")
+        if function is None:
+            raise _missing(f"{at}.function")
+        if not isinstance(function, dict):
+            raise MessageError("wrong_type", f"{at}.function is {_shown(function)}; expected an object")
+        for name in ("name", "arguments"):
+            if name not in function:
+                raise _missing(f"{at}.function.{name}")
+        _check(function, "name", f"{at}.function.", str, "a string")
+        _check(function, "arguments", f"{at}.function.", (str, dict), "JSON text or an object")
+
+
+def _check(fields: Mapping[str, Any], name: str, where: str, kinds: type | tuple[type, ...], expected: str) -> None:
+    if name in fields and not isinstance(fields[name], kinds):
+        raise MessageError("wrong_type", f"{where}{name} is {_shown(fields[name])}; expected {expected}")
+
+
+def _missing(where: str) -> MessageError:
+    return MessageError("missing_field", f"{where} is missing; add it or drop the row")
 
 
 def _shown(value: object) -> str:
