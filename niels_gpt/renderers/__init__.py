@@ -40,7 +40,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.renderers.families.all_families import CLASS_NAMES, class_named
+from niels_gpt.renderers.families.all_families import PLACES, class_named
 
 if TYPE_CHECKING:
     # What these modules define, for type checkers.
@@ -82,8 +82,8 @@ _PUBLIC_MODULES = ("base", "registry", "client", "configs")
 
 def __getattr__(name: str) -> Any:
     """A family's class or config, or a public name of one of the modules above (PEP 562)."""
-    if name in CLASS_NAMES:
-        return class_named(name)
+    if (found := class_named(name)) is not None:
+        return found
     # `from niels_gpt.renderers import base` asks for an attribute first; after an AttributeError Python imports it.
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
         for module in _PUBLIC_MODULES:
@@ -96,4 +96,5 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """The public names, for completion."""
     public = (import_module(f"{__name__}.{module}").__all__ for module in _PUBLIC_MODULES)
-    return sorted({*globals(), *CLASS_NAMES, *(name for names in public for name in names)})
+    families = (kind for _, kind in PLACES.values())
+    return sorted({*globals(), *families, *(name for names in public for name in names)})

@@ -32,7 +32,7 @@ from niels_gpt.renderers.conversation import Call, ConversationView, Tools, shou
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one
-from niels_gpt.renderers.options import FamilyConfig, with_options
+from niels_gpt.renderers.options import FamilyConfig, PlainConfig, with_options
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.renderers.unsupported import refuse_calls, refuse_control_tokens, refuse_late_system, refuse_tools
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
@@ -40,7 +40,7 @@ from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
 
 # What a grammar is written with: the files in `families/` import it from here.
-__all__ = ["Call", "ConversationView", "Emitter", "Family", "FamilyConfig", "Tools", "to_json"]
+__all__ = ["Call", "ConversationView", "Emitter", "Family", "FamilyConfig", "PlainConfig", "Tools", "to_json"]
 
 
 class Family(BaseRenderer):
@@ -64,6 +64,10 @@ class Family(BaseRenderer):
             stop is "" (GLM), a turn has none of its own: the opener of the next turn is its stop.
         stops: the texts of the tokens that end an assistant's turn; the stop of `end_turn` is the first.
         truncation_stop: the token that closes a truncated turn in a bridge; "": the first stop.
+        results_section, between_results: what is before the first of adjacent tool results and after the last one, and
+            between two of them; for `tool`.
+        thinking_prompt: what the generation prompt puts after the header (`prefill`) where the model is to think, and
+            where it is not; thinking_option: the option that says so.
         names_results: a tool result is headed by the name of its function. In a bridge, results without a name get
             those of the sampled calls, in order.
         version: increases whenever a grammar's ids or facts change; part of the fingerprint of built datasets.
@@ -74,12 +78,16 @@ class Family(BaseRenderer):
     """
 
     name: ClassVar[str]
-    config_class: ClassVar[type[FamilyConfig]]
+    config_class: ClassVar[type[FamilyConfig]] = PlainConfig
     roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool")
     system_turn: ClassVar[tuple[str, str] | None] = None
     user_turn: ClassVar[tuple[str, str]]
     tool_turn: ClassVar[tuple[str, str]]
+    results_section: ClassVar[tuple[str, str]] = ("", "")
+    between_results: ClassVar[str] = ""
     assistant_header: ClassVar[str] = ""
+    thinking_prompt: ClassVar[tuple[str, str]] = ("", "")
+    thinking_option: ClassVar[str] = ""
     calls_section: ClassVar[tuple[str, str]] = ("", "")
     between_calls: ClassVar[str] = "\n"
     calls: CallDialect | None = None
@@ -93,11 +101,10 @@ class Family(BaseRenderer):
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
         self.encoder: PieceEncoder = open_encoder(tokenizer)
-        # Not `self.config_class()`: each subclass has a default for `name`, which type checkers do not see.
-        base = self.config_class.model_validate({}) if config is None else config
-        if not isinstance(base, self.config_class):
+        base = self.config_class.model_validate({"name": self.name}) if config is None else config
+        if not isinstance(base, self.config_class) or base.name != self.name:
             raise UsageError(
-                f"{type(self).__name__} was given a {type(base).__name__}; expected {self.config_class.__name__}"
+                f"{type(self).__name__} was given a config of {base.name!r}; expected one of {self.name!r}"
             )
         self.config: Any = with_options(base, options) if options else base
         # Some tokenizers do not mark all of their turn tokens as special; the format says which are control tokens.
@@ -106,6 +113,7 @@ class Family(BaseRenderer):
         # Here, so that the fingerprint of datasets holds what is rendered.
         if found := self.found_options():
             self.config = with_options(self.config, found)
+        self.thinks = not self.thinking_option or bool(getattr(self.config, self.thinking_option))
         self._is_producing = False
         # Now, because a tokenizer of another family would encode the missing control tokens as ordinary text. Stops
         # after the first may be missing: tokenizers of one family differ in them.
@@ -150,8 +158,15 @@ class Family(BaseRenderer):
         """Write an assistant message."""
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result."""
-        self.content_turn(self.tool_turn, view, index, out)
+        """Write a tool result, in the section of the results that are adjacent to it."""
+        opening, closing = self.results_section
+        header, footer = self.tool_turn
+        header = (opening if view.is_first_of_run(index) else self.between_results) + header
+        self.content_turn((header, footer + closing if view.is_last_of_run(index) else footer), view, index, out)
+
+    def prefill(self) -> str:
+        """The part of `thinking_prompt` that holds."""
+        return self.thinking_prompt[not self.thinks]
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the generation prompt."""

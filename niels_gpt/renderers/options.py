@@ -36,6 +36,15 @@ class FamilyConfig(BaseModel):
     special_tokens_in_content: Literal["text", "error", "parse"] = "text"
 
 
+class PlainConfig(FamilyConfig):
+    """The config of families without options of their own: here a new one is named."""
+
+    name: Literal[
+        "chatml", "deepseek-r1", "deepseek-r1-0528", "deepseek-r1-distill", "gemma", "kimi-k2-thinking", "llama-3.0",
+        "mistral", "mistral-v7", "mistral-v11", "mistral-v13", "qwen2.5",
+    ]  # fmt: skip
+
+
 def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     """A config with some of its options changed.
 

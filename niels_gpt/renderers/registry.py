@@ -100,7 +100,7 @@ def config_of(fields: Mapping[str, Any]) -> FamilyConfig | DefaultRendererConfig
         raise UsageError(f"no renderer {name!r}; expected one of {', '.join(known)}{near}")
     # Through `with_options`, so that a wrong field is an error in words and not pydantic's.
     if name in FAMILIES:
-        return with_options(FAMILIES[name].config_class.model_validate({}), fields)
+        return with_options(FAMILIES[name].config_class.model_validate({"name": name}), fields)
     if name == "auto":
         return with_options(AutoRendererConfig(), fields)
     if name not in TEMPLATE_FAMILIES:

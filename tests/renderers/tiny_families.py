@@ -349,7 +349,7 @@ def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> F
     """
     kind = FAMILIES[family]
     source: Any = renderer_of(family, split=split).encoder if options else folder_of(family, split=split)
-    return kind(source, kind.config_class.model_validate(dict(options)))
+    return kind(source, **dict(options))
 
 
 def variants(family: str) -> Iterator[tuple[tuple[str, Any], ...]]:

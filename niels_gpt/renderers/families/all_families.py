@@ -86,11 +86,11 @@ _FOLDER = "niels_gpt.renderers.families"
 FAMILIES: ClassesByName[type[Family]] = ClassesByName(
     {name: (f"{_FOLDER}.{module}", kind) for name, (module, kind) in PLACES.items()}
 )
-# The public names of families: the class and the config of each.
-CLASS_NAMES: Final = tuple(name for _, kind in PLACES.values() for name in (kind, f"{kind}Config"))
 
 
 def class_named(name: str) -> Any:
-    """The class or the config that has one of `CLASS_NAMES`: `Qwen3Renderer`, `Qwen3RendererConfig`."""
-    module = next(module for module, kind in PLACES.values() if name in (kind, f"{kind}Config"))
-    return getattr(import_module(f"{_FOLDER}.{module}"), name)
+    """The class of a family or its config, as `Qwen3Renderer` and `Qwen3RendererConfig`; `None` if there is none."""
+    for module, kind in PLACES.values():
+        if name in (kind, f"{kind}Config"):
+            return getattr(import_module(f"{_FOLDER}.{module}"), name, None)
+    return None

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
-
-
-class ChatMLRendererConfig(FamilyConfig):
-    """Plain ChatML has no options of its own."""
-
-    name: Literal["chatml"] = "chatml"
+from niels_gpt.renderers.family import ConversationView, Emitter, Family
 
 
 class ChatMLTurns(Family):
@@ -38,11 +32,9 @@ class ChatMLRenderer(ChatMLTurns):
     """Plain ChatML, as TRL's and axolotl's `chatml` write it: no default system message, no tools, no reasoning."""
 
     name = "chatml"
-    config_class: ClassVar[type[FamilyConfig]] = ChatMLRendererConfig
     roles = ("system", "user", "assistant")
     # Those templates write the field `content` and nothing else, so `reasoning_content` is left out here, too.
     has_reasoning = False
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write an assistant message."""
         out.assistant_turn(self.assistant_header, view.text(index), *self.end_turn, index)

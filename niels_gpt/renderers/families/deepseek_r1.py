@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
 from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, USER, DeepSeekV3Renderer
-from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, PlainConfig
 from niels_gpt.renderers.unsupported import refuse_late_system
-
-
-class DeepSeekR1RendererConfig(FamilyConfig):
-    """DeepSeek R1 has no options of its own."""
-
-    name: Literal["deepseek-r1"] = "deepseek-r1"
-
-
-class DeepSeekR10528RendererConfig(FamilyConfig):
-    """DeepSeek R1-0528 has no options of its own."""
-
-    name: Literal["deepseek-r1-0528"] = "deepseek-r1-0528"
-
-
-class DeepSeekR1DistillRendererConfig(FamilyConfig):
-    """The distilled models have no options of their own."""
-
-    name: Literal["deepseek-r1-distill"] = "deepseek-r1-distill"
 
 
 class DeepSeekR1Renderer(DeepSeekV3Renderer):
     """DeepSeek R1.
-
-    ::
-
-        <｜begin▁of▁sentence｜>Be brief.<｜User｜>hello<｜Assistant｜><think>
-        I greet.
-        </think>
-
-        hi<｜end▁of▁sentence｜>
 
     The generation prompt opens the think block, except after tool results. The template never writes reasoning, since
     it only renders history; here the last message has it, as the model produces it.
     """
 
     name = "deepseek-r1"
-    config_class: ClassVar[type[FamilyConfig]] = DeepSeekR1RendererConfig
+    config_class: ClassVar[type[FamilyConfig]] = PlainConfig
     between_results = ""
+    thinking_prompt = ("<think>\n", "")
     has_reasoning = True
     content_trim = NEWLINES_BEFORE
     # The prompt ends in `<think>\n`, but answers in history have no block, and a model that was trained on them may
@@ -70,28 +45,19 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
             content = content.lstrip("\n")
         self.finish_turn(content, view, index, out)
 
-    def prefill(self) -> str:
-        """An opened think block."""
-        return "<think>\n"
-
 
 class DeepSeekR10528Renderer(DeepSeekR1Renderer):
     """DeepSeek R1-0528: the model opens the think block itself, and results are separated by newlines."""
 
     name = "deepseek-r1-0528"
-    config_class = DeepSeekR10528RendererConfig
     between_results = "\n"
-
-    def prefill(self) -> str:
-        """Nothing: the prompt ends in `<｜Assistant｜>`, and the model writes `<think>` itself."""
-        return ""
+    thinking_prompt = ("", "")  # the prompt ends in `<｜Assistant｜>`
 
 
 class DeepSeekR1DistillRenderer(DeepSeekR1Renderer):
     """The models distilled from R1, on Qwen's and Llama's vocabularies, which have no tokens for tools."""
 
     name = "deepseek-r1-distill"
-    config_class = DeepSeekR1DistillRendererConfig
     roles = ("system", "user", "assistant")
     controls = (START, USER, ASSISTANT)
     calls = None

@@ -35,9 +35,6 @@ class DeepSeekV3Renderer(Family):
 
     System text has no markup of its own. Tools and reasoning have no place in the format and are not written, as in its
     template.
-
-    Class attributes:
-        between_results: the text between two results of one section.
     """
 
     name = "deepseek-v3"
@@ -46,7 +43,9 @@ class DeepSeekV3Renderer(Family):
     # from the second turn with calls on it leaves out `<｜tool▁calls▁begin｜>` and `<｜tool▁outputs▁begin｜>`, and it
     # closes the section after every call but the first. docs/deviations.md lists what is written instead.
     calls_section = (DEEPSEEK.opening, DEEPSEEK.closing)
-    between_results: ClassVar[str] = "\n"
+    tool_turn = (OUTPUT, END_OUTPUT)
+    results_section = (OUTPUTS, END_OUTPUTS)
+    between_results = "\n"
     end_turn = (STOP, "")
     stops = (STOP,)
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
@@ -90,13 +89,6 @@ class DeepSeekV3Renderer(Family):
             out.prefill = ""  # the generation prompt is empty there
         else:
             out.scaffold(ASSISTANT, index)
-
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result; adjacent results share one section."""
-        out.scaffold(OUTPUTS if view.is_first_of_run(index) else self.between_results, index)
-        out.turn(OUTPUT, view.text(index), END_OUTPUT, index)
-        if view.is_last_of_run(index):
-            out.scaffold(END_OUTPUTS, index)
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header; after tool results there is none."""

@@ -55,6 +55,10 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
     )
     calls = SeparatedJSON()
     between_calls = ""
+    results_section = ("", "")
+    between_results = ""
+    thinking_prompt = ("<think>", "</think>")
+    thinking_option = "thinking"
     has_reasoning = True
     block_may_be_missing = True
 
@@ -84,14 +88,6 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
         elif has_header:  # a turn without a header goes on after results, where its block is closed already
             out.model_markup("</think>", index)
         self.finish_turn(content, view, index, out)
-
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result."""
-        self.content_turn((OUTPUT, END_OUTPUT), view, index, out)
-
-    def prefill(self) -> str:
-        """An opened think block, or a closing tag."""
-        return "<think>" if self.config.thinking else "</think>"
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header, which only follows a user."""

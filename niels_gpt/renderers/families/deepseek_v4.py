@@ -122,6 +122,8 @@ class DeepSeekV4Renderer(Family):
     tools_text: ClassVar[str] = _tools_text(DSML())
     requests: ClassVar[tuple[str, ...]] = ("user", "tool")
     assistant_header = ASSISTANT
+    thinking_prompt = ("<think>", "</think>")
+    thinking_option = "thinking"
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the effort, the first system message, the tools."""
@@ -135,7 +137,7 @@ class DeepSeekV4Renderer(Family):
 
     def opening(self, has_system: bool) -> str:
         """The text before the first system message and the tools, or before the first turn if there is neither."""
-        return self.efforts[self.config.reasoning_effort] if self.config.thinking else ""
+        return self.efforts[self.config.reasoning_effort] if self.thinks else ""
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write another system message at the front; one after others has no place.
@@ -193,16 +195,12 @@ class DeepSeekV4Renderer(Family):
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """Whether the turn has a think block: no later user or tool message, or tools are declared, or an option."""
-        if not self.config.thinking:
+        if not self.thinks:
             return False
         # DeepSeek's encoder drops no reasoning from a conversation with declared tools; without them, a result counts
         # as a user's message and ends the reasoning before it.
         is_current = bool(view.tools) or not any(role in self.requests for role in view.roles[index + 1 :])
         return is_current or self.preserves_thinking(view, index)
-
-    def prefill(self) -> str:
-        """An opened think block, or a closing tag."""
-        return "<think>" if self.config.thinking else "</think>"
 
 
 class DeepSeekV4PreviewRenderer(DeepSeekV4Renderer):
@@ -234,7 +232,7 @@ class DeepSeekV41Renderer(DeepSeekV4Renderer):
 
     def opening(self, has_system: bool) -> str:
         """The system's token and the effort, or nothing."""
-        if not self.config.thinking:
+        if not self.thinks:
             return _SYSTEM if has_system else ""
         effort = self.config.reasoning_effort
         budget = self.efforts.get(effort, effort)

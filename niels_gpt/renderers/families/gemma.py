@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from niels_gpt.renderers.completions.builder import ALL_SPACE
-from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
+from niels_gpt.renderers.family import ConversationView, Emitter, Family
 from niels_gpt.renderers.unsupported import check_alternates, refuse_only_system
-
-
-class GemmaRendererConfig(FamilyConfig):
-    """Gemma has no options of its own."""
-
-    name: Literal["gemma"] = "gemma"
-
 
 _END = "<end_of_turn>"
 
@@ -21,20 +12,10 @@ _END = "<end_of_turn>"
 class GemmaRenderer(Family):
     """Gemma 2 and 3, text only.
 
-    ::
-
-        <bos><start_of_turn>user
-        Be brief.
-
-        hello<end_of_turn>
-        <start_of_turn>model
-        hi<end_of_turn>
-
     Roles must alternate, and contents are stripped.
     """
 
     name = "gemma"
-    config_class = GemmaRendererConfig
     content_trim = ALL_SPACE
     roles = ("system", "user", "assistant")
     end_turn = (_END, "\n")

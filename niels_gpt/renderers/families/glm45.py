@@ -40,6 +40,7 @@ class GLM45Renderer(GLM5Renderer):
     calls = Pairs(separators=("\n", "\n", "\n"))
     before_first_call = "\n"
     separator = "\n"
+    thinking_prompt = ("", "\n<think></think>")
     call_instructions = _CALL_INSTRUCTIONS
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -47,7 +48,7 @@ class GLM45Renderer(GLM5Renderer):
         super().user(view, index, out)
         # Where `enable_thinking` is false, the template writes the token after every user's content that does not end
         # in its spelling: a content that ends in this spelling, ordinary text here, gets no control token.
-        if not self.config.enable_thinking and not view.text(index).endswith(_NO_THINKING):
+        if not self.thinks and not view.text(index).endswith(_NO_THINKING):
             out.scaffold(_NO_THINKING, index)
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
@@ -60,8 +61,3 @@ class GLM45Renderer(GLM5Renderer):
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """See `GLM5Renderer`; there is no option `clear_thinking`."""
         return index > view.last_user or self.preserves_thinking(view, index)
-
-    def prefill(self) -> str:
-        """An empty block where thinking is off."""
-        # Nothing otherwise: GLM-4.5 opens its block itself, and GLM-5's prompt opens it.
-        return "" if self.config.enable_thinking else "\n<think></think>"

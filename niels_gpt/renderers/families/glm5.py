@@ -83,6 +83,8 @@ class GLM5Renderer(Family):
     controls = ("<|assistant|>", "<|user|>")
     calls = Pairs()
     assistant_header = "<|assistant|>"
+    thinking_prompt = ("<think>", "</think>")
+    thinking_option: ClassVar[str] = "enable_thinking"
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the prefix, then the tools in a system turn that belongs to no message."""
@@ -98,15 +100,12 @@ class GLM5Renderer(Family):
 
     @staticmethod
     def declare(tools: Tools) -> str:
-        """The tools as JSON, one per line."""
         return "".join(text + "\n" for text in tools.json_texts)
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message."""
         self._message("<|system|>", view, index, out)
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
         self._message("<|user|>", view, index, out)
 
     def _message(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
@@ -163,7 +162,6 @@ class GLM5Renderer(Family):
         self.result(view, index, out)
 
     def result(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result within its turn."""
         separator = self.separator
         around = f"{separator}<tool_response>{separator}", f"{separator}</tool_response>"
         self.content_turn(around, view, index, out)
@@ -173,10 +171,6 @@ class GLM5Renderer(Family):
         last = len(view.roles) - 1
         if self.config.final_stop and view.roles[last:] == ["assistant"]:
             out.stop("<|observation|>" if view.calls(last) else "<|user|>", last)
-
-    def prefill(self) -> str:
-        """An opened think block, or a closing tag."""
-        return "<think>" if self.config.enable_thinking else "</think>"
 
 
 class GLM51Renderer(GLM5Renderer):
@@ -200,7 +194,7 @@ class GLM51Renderer(GLM5Renderer):
         reasoning, content = self.unstripped(view, index)
         if reasoning is None and index > view.last_user:
             # After the last user message the template writes an empty block, unless `enable_thinking` is set to false.
-            reasoning = "" if self.config.enable_thinking else None
+            reasoning = "" if self.thinks else None
         elif reasoning is None:
             # The template notes whether some assistant's turn between the same two users has a field with reasoning. In
             # U A T A U with reasoning in one A, both get a block if `clear_thinking` is off.

@@ -43,14 +43,11 @@ class GLM52Renderer(GLM51Renderer):
 
     name = "glm-5.2"
     config_class: ClassVar[type[FamilyConfig]] = GLM52RendererConfig
-
-    def thinks(self) -> bool:
-        """Whether thinking is on."""
-        return bool(self.config.enable_thinking)
+    thinking_prompt = ("<think>", "<think></think>")
 
     def effort(self) -> str:
         """A system turn that belongs to no message."""
-        return f"<|system|>Reasoning Effort: {self.config.reasoning_effort.capitalize()}" if self.thinks() else ""
+        return f"<|system|>Reasoning Effort: {self.config.reasoning_effort.capitalize()}" if self.thinks else ""
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
         """See `GLM5Renderer`; there is always a block."""
@@ -58,20 +55,13 @@ class GLM52Renderer(GLM51Renderer):
         reasoning, content = self.unstripped(view, index)
         return (reasoning if reasoning and self.writes_reasoning(view, index) else ""), content
 
-    def prefill(self) -> str:
-        """An opened think block, or an empty one."""
-        return "<think>" if self.thinks() else "<think></think>"
-
 
 class GLM53Renderer(GLM52Renderer):
     """GLM-5.3 and GLM-5.3-Flash, text only. Reasoning stays in history, results come in the order of their calls."""
 
     name = "glm-5.3"
     config_class = GLM53RendererConfig
-
-    def thinks(self) -> bool:
-        """Whether thinking is on: always."""
-        return True
+    thinking_option = ""
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write all results of a run at its first one, in the order of their calls if ids determine it."""

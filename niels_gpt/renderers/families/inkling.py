@@ -71,12 +71,10 @@ class InklingRenderer(Family):
         return first
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message."""
         for text in _texts(view, index):
             out.turn(_SYSTEM + TEXT, text, END, index)
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
         for text in _texts(view, index):
             out.turn(_USER + TEXT, text, END, index)
 

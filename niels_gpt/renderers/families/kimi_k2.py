@@ -6,19 +6,13 @@ from typing import ClassVar, Literal
 
 from niels_gpt.renderers.conversation import sorted_json
 from niels_gpt.renderers.dialects.sections import KIMI_CLOSING, KIMI_OPENING, KimiSection
-from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, PlainConfig, Tools
 
 
 class KimiK2RendererConfig(FamilyConfig):
     """Kimi K2 has no options of its own."""
 
     name: Literal["kimi-k2"] = "kimi-k2"
-
-
-class KimiK2ThinkingRendererConfig(FamilyConfig):
-    """Kimi K2 Thinking has no options of its own."""
-
-    name: Literal["kimi-k2-thinking"] = "kimi-k2-thinking"
 
 
 _DEFAULT_SYSTEM = "<|im_system|>system<|im_middle|>You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>"
@@ -60,7 +54,6 @@ class KimiK2Renderer(Family):
 
     @staticmethod
     def declare(tools: Tools) -> str:
-        """The tools as JSON."""
         # The template applies `tojson` and writes no blanks after commas and colons; the official tokenizer sorts the
         # keys before its template sees them.
         return sorted_json(tools)
@@ -70,7 +63,6 @@ class KimiK2Renderer(Family):
         self._message("<|im_system|>", view, index, out)
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a user message."""
         self._message("<|im_user|>", view, index, out)
 
     def _message(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
@@ -79,7 +71,6 @@ class KimiK2Renderer(Family):
         out.scaffold("<|im_end|>", index)
 
     def write_content(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a content that the model reads."""
         out.content(view.text(index), index)
 
     def _header(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
@@ -88,7 +79,6 @@ class KimiK2Renderer(Family):
         out.labelled(opener, view.messages[index].get("name") or view.roles[index], "<|im_middle|>", index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the content, then the section of calls."""
         self._header("<|im_assistant|>", view, index, out)
         self.think_block(view, index, out)
         out.model_text(view.text(index), index)
@@ -127,7 +117,7 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
     """
 
     name = "kimi-k2-thinking"
-    config_class: ClassVar[type[FamilyConfig]] = KimiK2ThinkingRendererConfig
+    config_class: ClassVar[type[FamilyConfig]] = PlainConfig
     default_system = _DEFAULT_SYSTEM
 
     def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:

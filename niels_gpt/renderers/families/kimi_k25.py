@@ -39,6 +39,8 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
     image_tokens = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
     placeholders: ClassVar[dict[str, int]] = {"<|media_pad|>": 1}
     optional_controls = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>")
+    thinking_prompt = ("<think>", "<think></think>")
+    thinking_option = "thinking"
     # Unlike K2's, this template has no default system message.
     default_system = ""
 
@@ -59,8 +61,4 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
 
     def writes_reasoning(self, view: ConversationView, index: int) -> bool:
         """See `KimiK2ThinkingRenderer`; where thinking is off all blocks are empty."""
-        return bool(self.config.thinking) and super().writes_reasoning(view, index)
-
-    def prefill(self) -> str:
-        """An opened block, or an empty one."""
-        return "<think>" if self.config.thinking else "<think></think>"
+        return self.thinks and super().writes_reasoning(view, index)

@@ -32,14 +32,13 @@ _TOOLS = (
     "\n\n### Tools\n\nYou may call functions to assist with the user query.\n"
     "All available function signatures are listed below:\n<available_tools>\n"
 )
-_CALL_INSTRUCTIONS_THINKING = (
-    "Wrap your thinking in '<think>', '</think>' tags, followed by a function call. For each function call, return an "
-    "unescaped XML-like object with function name and arguments within '<tool_call>' and '</tool_call>' tags, like "
-    "here:\n<think> your thoughts here </think>\n"
-)
 _CALL_INSTRUCTIONS = (
     "For each function call, return an unescaped XML-like object with function name and arguments within '<tool_call>' "
     "and '</tool_call>' tags, like here:\n"
+)
+_CALL_INSTRUCTIONS_THINKING = (
+    "Wrap your thinking in '<think>', '</think>' tags, followed by a function call. "
+    f"{_CALL_INSTRUCTIONS}<think> your thoughts here </think>\n"
 )
 _EXAMPLE = (
     "<tool_call>function-name\n<arg_key>argument-key</arg_key>\n<arg_value>value-of-argument-key</arg_value>\n"
@@ -50,16 +49,6 @@ _STOP = "</assistant>"
 
 class LagunaXS2Renderer(Family):
     """Laguna XS.2.
-
-    ::
-
-        <user>
-        hello
-        </user>
-        <assistant>
-        </think>
-        hi
-        </assistant>
 
     Only `<assistant>` and `</assistant>` are control tokens; the other tags are ordinary text. Reasoning stays in
     history.
@@ -78,6 +67,8 @@ class LagunaXS2Renderer(Family):
     user_turn = ("<user>\n", "\n</user>\n")
     tool_turn = ("<tool_response>\n", "\n</tool_response>\n")
     assistant_header = "<assistant>\n"
+    thinking_prompt = ("<think>", "</think>")
+    thinking_option = "enable_thinking"
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block, which belongs to no message, around the caller's text or the default one.
@@ -98,7 +89,7 @@ class LagunaXS2Renderer(Family):
         elif text:
             out.scaffold(text)
         if view.tools:
-            instructions = _CALL_INSTRUCTIONS_THINKING if self.config.enable_thinking else _CALL_INSTRUCTIONS
+            instructions = _CALL_INSTRUCTIONS_THINKING if self.thinks else _CALL_INSTRUCTIONS
             declared = "".join(text + "\n" for text in view.tools.json_texts)
             out.labelled(_TOOLS, declared, f"</available_tools>\n\n{instructions}{_EXAMPLE}", -1)
         out.scaffold("\n</system>\n")
@@ -133,7 +124,3 @@ class LagunaXS2Renderer(Family):
         # content's own, so `before_first_call` is used for reading only.
         content = content.strip()
         self.finish_turn(content and content + "\n", view, index, out, has_content=False)
-
-    def prefill(self) -> str:
-        """An opened think block, or a closing tag."""
-        return "<think>" if self.config.enable_thinking else "</think>"

@@ -10,7 +10,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.completions.builder import ALL_SPACE
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import LlamaJSON
-from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, PlainConfig, Tools, to_json
 from niels_gpt.renderers.unsupported import refuse_many_calls, refuse_text_beside_calls
 
 
@@ -27,12 +27,6 @@ class Llama3RendererConfig(FamilyConfig):
     name: Literal["llama-3"] = "llama-3"
     date_string: str = "26 Jul 2024"
     tools_in_user_message: bool = True
-
-
-class Llama30RendererConfig(FamilyConfig):
-    """Llama 3.0 has no options of its own."""
-
-    name: Literal["llama-3.0"] = "llama-3.0"
 
 
 _BEGIN, _END = "<|begin_of_text|>", "<|eot_id|>"
@@ -82,7 +76,6 @@ class Llama3Renderer(Family):
     assistant_header = _header("assistant")
 
     def content(self, view: ConversationView, index: int) -> str:
-        """See `Family`; contents are stripped."""
         return view.text(index).strip()
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
@@ -133,7 +126,7 @@ class Llama30Renderer(Llama3Renderer):
     """Llama 3.0: no tools, no system block of its own."""
 
     name = "llama-3.0"
-    config_class = Llama30RendererConfig
+    config_class = PlainConfig
     roles = ("system", "user", "assistant")
     calls = None
 

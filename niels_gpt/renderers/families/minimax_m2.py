@@ -45,13 +45,6 @@ _CALL_INSTRUCTIONS = (
 class MiniMaxM2Renderer(Family):
     """MiniMax M2, M2.1, M2.5 and M2.7.
 
-    ::
-
-        ]~b]user
-        hello[e~[
-        ]~b]ai
-        hi[e~[
-
     The generation prompt opens a think block, but a turn without reasoning has none in history.
     """
 
@@ -67,10 +60,12 @@ class MiniMaxM2Renderer(Family):
     calls_section = (f"\n{MINIMAX.opening}\n", MINIMAX.closing)  # the first newline is written without a content, too
     between_calls = ""  # the dialect ends each call in a newline, as the template does
     user_turn = (f"{_TURN}user\n", f"{_END}\n")
+    tool_turn = ("\n<response>", "</response>")
+    results_section = (f"{_TURN}tool", f"{_END}\n")
     assistant_header = f"{_TURN}ai\n"
+    thinking_prompt = ("<think>\n", "")
 
     def found_options(self) -> Mapping[str, Any]:
-        """See `Family`."""
         if self.config.model_identity is not None:
             return {}
         named = _VERSION.fullmatch(self.encoder.name)
@@ -108,18 +103,6 @@ class MiniMaxM2Renderer(Family):
         if reasoning and (index > view.last_user or self.preserves_thinking(view, index)):
             out.reasoning_block("<think>\n", reasoning, "\n</think>\n\n", index)
         self.finish_turn(content, view, index, out)
-
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result; adjacent results share one turn."""
-        if view.is_first_of_run(index):
-            out.scaffold(f"{_TURN}tool", index)
-        self.content_turn(("\n<response>", "</response>"), view, index, out)
-        if view.is_last_of_run(index):
-            out.scaffold(f"{_END}\n", index)
-
-    def prefill(self) -> str:
-        """An opened think block."""
-        return "<think>\n"
 
 
 def _declare(tools: Tools) -> str:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import MistralList
-from niels_gpt.renderers.family import Call, ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
+from niels_gpt.renderers.family import Call, ConversationView, Emitter, Family, Tools, to_json
 from niels_gpt.renderers.unsupported import check_alternates, refuse_only_system, refuse_text_beside_calls
-
-
-class MistralRendererConfig(FamilyConfig):
-    """Mistral has no options of its own."""
-
-    name: Literal["mistral"] = "mistral"
-
 
 _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -36,7 +28,6 @@ class MistralRenderer(Family):
     """
 
     name = "mistral"
-    config_class = MistralRendererConfig
     has_reasoning = False
     end_turn = ("</s>", "")
     stops = (end_turn[0],)
@@ -81,7 +72,6 @@ class MistralRenderer(Family):
         out.stop(self.end_turn[0], index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result with the id of its call."""
         call_id = view.messages[index].get("tool_call_id", "")
         check_call_id(call_id, f"message {index}: tool_call_id")
         # The template puts the text of the result into the JSON without quotes.

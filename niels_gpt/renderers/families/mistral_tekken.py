@@ -6,33 +6,15 @@ The format is that of Mistral's own library, `mistral-common`, which serves thes
 from __future__ import annotations
 
 import json
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import MistralList
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
 from niels_gpt.renderers.families.mistral import check_call_id, write_call_list
-from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
+from niels_gpt.renderers.family import ConversationView, Emitter, Family, Tools, to_json
 from niels_gpt.renderers.unsupported import check_alternates, refuse_late_system
-
-
-class MistralV7RendererConfig(FamilyConfig):
-    """Tekken v7 has no options of its own."""
-
-    name: Literal["mistral-v7"] = "mistral-v7"
-
-
-class MistralV11RendererConfig(FamilyConfig):
-    """Tekken v11 has no options of its own."""
-
-    name: Literal["mistral-v11"] = "mistral-v11"
-
-
-class MistralV13RendererConfig(FamilyConfig):
-    """Tekken v13 has no options of its own."""
-
-    name: Literal["mistral-v13"] = "mistral-v13"
 
 
 class MistralV7Renderer(Family):
@@ -50,7 +32,6 @@ class MistralV7Renderer(Family):
     """
 
     name = "mistral-v7"
-    config_class: ClassVar[type[FamilyConfig]] = MistralV7RendererConfig
     has_reasoning = False
     end_turn = ("</s>", "")
     stops = (end_turn[0],)
@@ -63,7 +44,6 @@ class MistralV7Renderer(Family):
     user_turn = ("[INST]", "[/INST]")
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
-        """Write the beginning of the text."""
         out.scaffold("<s>")
         return 0
 
@@ -109,7 +89,6 @@ class MistralV7Renderer(Family):
         write_call_list(view.calls(index), self.calls, index, out)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result with the id of its call."""
         call_id = view.messages[index].get("tool_call_id", "")
         check_call_id(call_id, f"message {index}: tool_call_id")
         out.labelled("[TOOL_RESULTS]", call_id, "[TOOL_CONTENT]", index)
@@ -128,7 +107,6 @@ class MistralV11Renderer(MistralV7Renderer):
     """
 
     name = "mistral-v11"
-    config_class: ClassVar[type[FamilyConfig]] = MistralV11RendererConfig
     controls: ClassVar[tuple[str, ...]] = (*MistralV7Renderer.controls, "[CALL_ID]", "[ARGS]")
     calls = NamedCalls()
 
@@ -151,7 +129,6 @@ class MistralV13Renderer(MistralV11Renderer):
     """
 
     name = "mistral-v13"
-    config_class = MistralV13RendererConfig
     has_reasoning = True
     reasoning_tags = ("[THINK]", "[/THINK]")
     controls = tuple(text for text in MistralV11Renderer.controls if text not in ("[CALL_ID]", "[TOOL_CONTENT]"))

@@ -62,18 +62,6 @@ _ULTRA_NAME = re.compile(r"(.*/)?NVIDIA-Nemotron-3-Ultra-", re.DOTALL)
 class Nemotron3Renderer(ChatMLTurns):
     """Nemotron 3: Nano and Super, or with `ultra=True` Ultra, which has no newlines between a block and its content.
 
-    ::
-
-        <|im_start|>system
-        <|im_end|>
-        <|im_start|>user
-        hello<|im_end|>
-        <|im_start|>assistant
-        <think>
-        A greeting.
-        </think>
-        hi<|im_end|>
-
     In history a think block is empty: `<think></think>hi`.
     """
 
@@ -84,9 +72,12 @@ class Nemotron3Renderer(ChatMLTurns):
     calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n"
     calls_section = ("\n", "\n")  # with and without a content
+    tool_turn = ("<tool_response>\n", "\n</tool_response>\n")
+    results_section = ChatMLTurns.user_turn
+    thinking_prompt = ("<think>\n", _EMPTY_BLOCK)
+    thinking_option = "enable_thinking"
 
     def found_options(self) -> Mapping[str, Any]:
-        """See `Family`."""
         return {"ultra": _ULTRA_NAME.match(self.encoder.name) is not None} if self.ultra is None else {}
 
     @property
@@ -168,18 +159,6 @@ class Nemotron3Renderer(ChatMLTurns):
         out.model_markup(_EMPTY_BLOCK, index)
         return rest if calls else rest.rstrip()
 
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result; adjacent results share one user turn."""
-        if view.is_first_of_run(index):
-            out.scaffold("<|im_start|>user\n", index)
-        self.content_turn(("<tool_response>\n", "\n</tool_response>\n"), view, index, out)
-        if view.is_last_of_run(index):
-            out.scaffold("<|im_end|>\n", index)
-
-    def prefill(self) -> str:
-        """An opened think block, or an empty one."""
-        return "<think>\n" if self.config.enable_thinking else _EMPTY_BLOCK
-
 
 class Nemotron3UltraRenderer(Nemotron3Renderer):
     """Nemotron 3 Ultra, by its own renderer name."""
@@ -189,12 +168,10 @@ class Nemotron3UltraRenderer(Nemotron3Renderer):
 
     @property
     def ultra(self) -> bool:
-        """See `Nemotron3Renderer`."""
         return True
 
     @property
     def _effort(self) -> str:
-        """See `Nemotron3Renderer`."""
         return "\n\n{reasoning effort: efficient}" if self.config.medium_effort else ""
 
 

@@ -57,5 +57,4 @@ class NgptRenderer(Family):
         return 0
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write an assistant message."""
         out.assistant_turn(_ASSISTANT, view.text(index), *self.end_turn, index)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from niels_gpt.renderers.completions.builder import NOTHING
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
-
-
-class Qwen25RendererConfig(FamilyConfig):
-    """Qwen2.5 has no options of its own."""
-
-    name: Literal["qwen2.5"] = "qwen2.5"
+from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, PlainConfig
 
 
 class Qwen25Renderer(Qwen3Renderer):
@@ -29,19 +23,15 @@ class Qwen25Renderer(Qwen3Renderer):
     """
 
     name = "qwen2.5"
-    config_class: ClassVar[type[FamilyConfig]] = Qwen25RendererConfig
+    config_class: ClassVar[type[FamilyConfig]] = PlainConfig
     content_trim = NOTHING
     has_reasoning = False
+    thinking_option = ""
     default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the content as it is, then the calls, each on a line of its own."""
         # Beside calls the template writes the header without its newline. It begins the content, if there is one, and
         # every call with a newline. The header's newline is also that before the content, so without a content the
         # first call has no newline of its own.
         out.scaffold(self.assistant_header, index)
         self.finish_turn(view.text(index), view, index, out)
-
-    def prefill(self) -> str:
-        """Nothing: the model does not think."""
-        return ""

@@ -33,24 +33,6 @@ _CALL_INSTRUCTIONS = (
 class Qwen3Renderer(ChatMLTurns):
     """Qwen3, all sizes.
 
-    ::
-
-        <|im_start|>user
-        Look at it.<|im_end|>
-        <|im_start|>assistant
-        <think>
-        I need the tool.
-        </think>
-
-        One moment.
-        <tool_call>
-        {"name": "look", "arguments": {"at": "it"}}
-        </tool_call><|im_end|>
-        <|im_start|>user
-        <tool_response>
-        fine
-        </tool_response><|im_end|>
-
     Class attributes:
         default_system: the system message where the caller gives none; "": no system turn.
     """
@@ -61,6 +43,11 @@ class Qwen3Renderer(ChatMLTurns):
     stops = (*ChatMLTurns.stops, "<|endoftext|>")
     calls: CallDialect = HermesJSON()
     before_first_call = "\n"
+    tool_turn = ("<tool_response>\n", "\n</tool_response>")
+    results_section = ChatMLTurns.user_turn
+    between_results = "\n"
+    thinking_prompt = ("", "<think>\n\n</think>\n\n")
+    thinking_option: ClassVar[str] = "enable_thinking"
     default_system: ClassVar[str] = ""
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
@@ -103,14 +90,3 @@ class Qwen3Renderer(ChatMLTurns):
         """Write the block, and return the content as it is written after one."""
         out.reasoning_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
         return content.lstrip("\n")
-
-    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result; adjacent results share one user turn."""
-        # The template heads a run of results with `<|im_start|>user`; the newline after it comes with every result.
-        header = "<|im_start|>user\n<tool_response>\n" if view.is_first_of_run(index) else "\n<tool_response>\n"
-        footer = "\n</tool_response><|im_end|>\n" if view.is_last_of_run(index) else "\n</tool_response>"
-        self.content_turn((header, footer), view, index, out)
-
-    def prefill(self) -> str:
-        """An empty block where thinking is off."""
-        return "" if self.config.enable_thinking else "<think>\n\n</think>\n\n"

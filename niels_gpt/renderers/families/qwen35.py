@@ -40,23 +40,6 @@ _SIZES_WITHOUT_THINKING = re.compile(r"(.*/)?Qwen3\.5-(0\.8B|2B)\b", re.DOTALL)
 class Qwen35Renderer(QwenImages):
     """Qwen3.5, all sizes.
 
-    ::
-
-        <|im_start|>assistant
-        <think>
-        I need the tool.
-        </think>
-
-        One moment.
-
-        <tool_call>
-        <function=look>
-        <parameter=at>
-        it
-        </parameter>
-        </function>
-        </tool_call><|im_end|>
-
     Contents are stripped. Every turn after the last query has a think block, even an empty one.
     """
 
@@ -65,9 +48,9 @@ class Qwen35Renderer(QwenImages):
     content_trim = ALL_SPACE
     calls: CallDialect = FunctionTags(python=True)
     before_first_call = "\n\n"
+    thinking_prompt = ("<think>\n", "<think>\n\n</think>\n\n")
 
     def found_options(self) -> Mapping[str, Any]:
-        """See `Family`."""
         return {"enable_thinking": thinks_by_default(self.encoder)} if self.config.enable_thinking is None else {}
 
     def content(self, view: ConversationView, index: int) -> str:
@@ -125,10 +108,6 @@ class Qwen35Renderer(QwenImages):
         content, reasoning = self.content(view, index), view.reasoning(index)
         # Without a field for reasoning, think tags in the content are read as reasoning, as the template does.
         return split_thinking(content) if reasoning is None else (reasoning, content)
-
-    def prefill(self) -> str:
-        """An opened think block, or an empty one."""
-        return "<think>\n" if self.config.enable_thinking else "<think>\n\n</think>\n\n"
 
 
 def thinks_by_default(encoder: PieceEncoder) -> bool:

@@ -40,7 +40,6 @@ class QwenImages(TakesImages, Qwen3Renderer):
         return "".join(part if isinstance(part, str) else "".join(self.image_tokens) for part in parts)
 
     def content_turn(self, around: tuple[str, str], view: ConversationView, index: int, out: Emitter) -> None:
-        """See `Family`."""
         if isinstance(view.messages[index]["content"], str) or view.roles[index] == "system":
             super().content_turn(around, view, index, out)
             return
@@ -54,7 +53,6 @@ class QwenImages(TakesImages, Qwen3Renderer):
         return parts
 
     def image_label(self, number: int) -> str:
-        """`Picture 1: ` with `add_vision_id`."""
         return f"Picture {number}: " if self.config.add_vision_id else ""
 
 
@@ -65,6 +63,7 @@ class Qwen3VLRenderer(QwenImages):
     config_class: ClassVar[type[FamilyConfig]] = Qwen3VLRendererConfig
     content_trim = NOTHING
     has_reasoning = False
+    thinking_option = ""
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a system message; only the first message may be one."""
@@ -73,12 +72,7 @@ class Qwen3VLRenderer(QwenImages):
         super().system(view, index, out)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the content as it is, then the calls, each on a line of its own."""
         out.scaffold(self.assistant_header, index)
         # The template writes a newline before the first call if there is a content, and before every later call. A list
         # of parts counts as content even if its texts are empty.
         self.finish_turn(view.text(index), view, index, out, has_content=bool(view.messages[index]["content"]))
-
-    def prefill(self) -> str:
-        """Nothing: the model does not think."""
-        return ""

@@ -58,15 +58,12 @@ class RawRenderer(Family):
         self.content_trim = Trim(prefix=self._blanks)
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text."""
         out.content(self._separate(out, index) + view.text(index), index)
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text."""
         out.content(self._separate(out, index) + view.text(index), index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text and the eos."""
         out.model_reply(self._separate(out, index) + view.text(index), *self.end_turn, index)
 
     def _separate(self, out: Emitter, index: int) -> str:
@@ -77,5 +74,4 @@ class RawRenderer(Family):
         return self._blanks
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
-        """Write the separator's newlines."""
         out.scaffold(self._newlines)
