@@ -1,13 +1,15 @@
-"""GRPO in plain torch: prompts, sampling, rollouts on the disk, and a clipped policy gradient; resumes exactly.
+"""GRPO in plain torch: prompts, sampling, batches aligned with the targets, a clipped policy gradient; resumes exactly.
 
 python examples/grpo_loop.py math.jsonl --tokenizer ~/models/Qwen3-0.6B --model ~/models/Qwen3-0.6B --out rollouts
 
-Without --model a tiny random Llama is trained. A row of math.jsonl has a prompt (or messages) and an answer.
+Without --model a tiny random Llama is trained. A row of math.jsonl has a prompt and an answer.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from niels_gpt.renderers.base import create_renderer, load_tokenizer
-from niels_gpt.rollouts import PromptSet, RolloutBatch, RolloutLoader, RolloutWriter
-from niels_gpt.rollouts.prompts import RenderedPrompt
+from niels_gpt.rollouts import RolloutBatch, group_advantages, rollout_batch, trajectory
 
 
 def model_of(name: str | None, vocab_size: int) -> Any:
@@ -30,15 +31,15 @@ def model_of(name: str | None, vocab_size: int) -> Any:
 
 
 @torch.no_grad()
-def sample(model: Any, prompt: RenderedPrompt, stops: set[int], most: int) -> dict[str, Any]:
+def sample(model: Any, prompt_ids: list[int], stops: set[int], most: int) -> dict[str, Any]:
     """One completion token by token, as an inference engine returns it: the ids, and the log-probability of each."""
-    ids, logprobs = prompt.ids.tolist(), []
+    ids, logprobs = list(prompt_ids), []
     while len(logprobs) < most and (not logprobs or ids[-1] not in stops):
         of_next = model(input_ids=torch.tensor([ids])).logits[0, -1].float().log_softmax(-1)
         ids.append(int(torch.multinomial(of_next.exp(), 1)))
         logprobs.append(float(of_next[ids[-1]]))
-    n = len(prompt.ids)
-    return {"prompt_ids": prompt.ids, "completion_ids": ids[n:], "completion_logprobs": logprobs}
+    n = len(prompt_ids)
+    return {"prompt_ids": prompt_ids, "completion_ids": ids[n:], "completion_logprobs": logprobs}
 
 
 def reward_of(text: str, answer: Any) -> float:
@@ -52,13 +53,13 @@ def policy_loss(model: Any, batch: RolloutBatch, clip: float) -> torch.Tensor:
     new = logits.log_softmax(-1).gather(2, batch.labels.clamp(min=0)[:, :, None])[:, :, 0]
     ratio = (new - batch.logprobs).exp()  # everything in the batch is aligned with the labels
     gain = torch.minimum(ratio * batch.advantages, ratio.clamp(1 - clip, 1 + clip) * batch.advantages)
-    return -(gain * batch.mask).sum() / batch.num_trained_tokens
+    return -gain[batch.mask].mean()
 
 
 def main() -> None:
-    """Sample, write, train; then the next step, with a checkpoint after each."""
+    """Sample, train; then the next step, with a checkpoint after each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prompts", nargs="+")
+    parser.add_argument("prompts", type=Path)
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--renderer", default="auto")
     parser.add_argument("--model", help="A model to train.  [default: a tiny random Llama]")
@@ -71,38 +72,38 @@ def main() -> None:
     given = parser.parse_args()
 
     renderer = create_renderer(load_tokenizer(given.tokenizer), given.renderer)
-    prompts = PromptSet.open(given.prompts, renderer).loader(batch_size=given.prompts_per_step)
+    rows = [json.loads(line) for line in given.prompts.read_text(encoding="utf-8").splitlines()]
     stops = set(renderer.get_stop_token_ids())
     model = model_of(given.model, renderer.vocab_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    given.out.mkdir(parents=True, exist_ok=True)
     checkpoint, first = given.out / "checkpoint.pt", 0
     if checkpoint.exists():
         saved = torch.load(checkpoint)
         first = saved["step"]
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        prompts.load_state_dict(saved["prompts"])
     for step in range(first, given.steps):
         torch.manual_seed(step)
-        folder = given.out / f"step_{step}"
-        # A run that was killed in the middle of a step left no directory, or a whole one that is sampled again.
-        with RolloutWriter(folder, renderer, overwrite=True) as writer:
-            for prompt in prompts.next_batch():
-                for _ in range(given.samples):
-                    turn = sample(model, prompt, stops, given.max_new_tokens)
-                    said = renderer.parse_response(turn["completion_ids"])
-                    writer.add(prompt.number, turn, reward_of(said.content, prompt.answer), version=step)
-        rows = given.prompts_per_step * given.samples
-        shape = {"batch_size": rows, "sequence_length": given.sequence_length, "pad_token_id": 0}
-        loader = RolloutLoader(folder, **shape, whole_groups=True)
-        for batch in loader.batches():
-            loss = policy_loss(model, batch, clip=0.2)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            print(f"step {step} reward {batch.rewards.mean():.4f} loss {loss.item():.6f} {batch!r}")
+        sampled, rewards, groups = [], [], []
+        for group, row in enumerate(random.Random(step).sample(rows, given.prompts_per_step)):
+            prompt = [{"role": "user", "content": row["prompt"]}]
+            ids = renderer.render_ids(prompt, add_generation_prompt=True)
+            for _ in range(given.samples):
+                turn = sample(model, ids, stops, given.max_new_tokens)
+                said = renderer.parse_response(turn["completion_ids"])
+                sampled.append(trajectory([{**turn, "version": step}]))
+                rewards.append(reward_of(said.content, row["answer"]))
+                groups.append(group)
+        advantages = group_advantages(rewards, groups)
+        batch = rollout_batch(sampled, advantages, sequence_length=given.sequence_length, pad_token_id=0)
+        loss = policy_loss(model, batch, clip=0.2)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"step {step} reward {sum(rewards) / len(rewards):.4f} loss {loss.item():.6f}")
         saved = {"step": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(saved | {"prompts": prompts.state_dict()}, checkpoint)
+        torch.save(saved, checkpoint)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def main() -> None:
         row = asyncio.run(rollout(given.url, given.model, renderer, given.turns))
     except NielsError as error:  # no server, no such tokenizer: its message says what to do
         sys.exit(f"error: {error}")
-    print(f"{len(row.ids)} tokens, {sum(row.mask)} sampled")
+    print(f"{len(row.ids)} tokens, {row.mask.sum()} sampled")
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def loader(
     cache_bytes: int | None = None,
     **options: Any,
 ) -> EpisodeWorkers[Any]:
-    """Batches of fixed shape from episodes, preferences, rollouts or pretraining caches; iterate over it once per pass.
+    """Batches of fixed shape from episodes, preferences or pretraining caches; iterate over it once per pass.
 
     Args:
         path: an episodes dataset, several, or a mapping from directories to their share of the mixture. A URL
@@ -172,17 +172,17 @@ def loader(
         cache_dir: for a URL: a local directory that keeps its shards, shared by all processes of the node.
         cache_bytes: all shards in `cache_dir` together take at most so much; default 100 GiB.
         options: of `GPTEpisodeDataLoader`; for preferences of `PreferenceLoader`, where `batch_size` counts groups; for
-            rollouts of `RolloutLoader`; for pretraining caches of `WindowLoader`.
+            pretraining caches of `WindowLoader`.
 
     Returns:
-        An iterable of `EpisodeBatch`, `PreferenceBatch` or `RolloutBatch`, with `state_dict` and `load_state_dict`.
+        An iterable of `EpisodeBatch` or `PreferenceBatch`, with `state_dict` and `load_state_dict`.
 
     Raises:
         CacheError: no such dataset. UsageError: a number out of range, no pad id, a batch larger than an epoch,
             `sampling` beside `seed` or `shuffle`, or a URL without `cache_dir`. StorageError: a store or disk refused.
 
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.episodes.WindowLoader`,
-    `niels_gpt.preferences.PreferenceLoader`, `niels_gpt.rollouts.RolloutLoader`.
+    `niels_gpt.preferences.PreferenceLoader`.
     """
     from niels_gpt.loaders import LoaderRequest, loader_of
 

@@ -3,7 +3,7 @@
 ::
 
     episodes, a recipe's build   GPTEpisodeDataLoader     pretraining caches   WindowLoader
-    preferences                  PreferenceLoader         rollouts             RolloutLoader
+    preferences                  PreferenceLoader
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.episodes.windows import WindowLoader, are_token_caches
 from niels_gpt.errors import UsageError
 from niels_gpt.preferences.loader import PreferenceLoader
-from niels_gpt.rollouts.loader import RolloutLoader
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
 
@@ -55,8 +54,8 @@ class LoaderRequest:
     options: Mapping[str, Any]
 
     @property
-    def of_completions(self) -> dict[str, Any]:
-        """The keywords that the loaders of preferences and of rollouts share."""
+    def of_preferences(self) -> dict[str, Any]:
+        """The keywords of the loader of preferences."""
         return {
             "batch_size": self.batch_size,
             "sequence_length": self.sequence_length,
@@ -96,14 +95,7 @@ def loader_of(asked: LoaderRequest) -> SplitLoader[Any]:
     if kind == "preferences":
         asked.refuse("preferences", "packing", "sampling", "cache_dir", "cache_bytes")
         paths: Any = asked.path
-        return PreferenceLoader(paths, **asked.of_completions, **asked.options)
-    if kind == "rollouts":
-        asked.refuse("rollouts", "sampling", "cache_dir", "cache_bytes")
-        if isinstance(asked.path, Mapping):
-            first = next(iter(asked.path))
-            raise UsageError(f"{first}: rollouts are not mixed in proportions; pass a list of directories")
-        packing = False if asked.packing is None else asked.packing
-        return RolloutLoader(asked.path, packing=packing, **asked.of_completions, **asked.options)
+        return PreferenceLoader(paths, **asked.of_preferences, **asked.options)
     if are_token_caches(asked.path, _shard_cache(asked)):
         asked.refuse("windows", "packing")
         return WindowLoader(_sizes(asked, asked.sequence_length), dataset_dir=asked.path, **_settings(asked, None))

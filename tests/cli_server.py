@@ -50,7 +50,7 @@ LIBRARIES = (
 OURS = (
     *("cli.main", "cli.catalogue", "cli.corpora", "cli.exchange", "cli.options", "cli.show", "cache.build_all"),
     *("cache.build_cache", "doctor.run", "episodes.build", "episodes.verify", "export.registry", "imports.run"),
-    *("preferences.build", "recipes.run", "renderers.registry", "renderers.template.renderer", "rollouts.verify"),
+    *("preferences.build", "recipes.run", "renderers.registry", "renderers.template.renderer"),
     *("tokenizer.encoder", "tokenizer.training"),
 )
 # What Python, the loader of shared libraries, and the libraries above read when they start.

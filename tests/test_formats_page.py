@@ -17,7 +17,6 @@ from niels_gpt.episodes import GPTEpisodeDataLoader, build_episodes
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.preferences import build_preferences
-from niels_gpt.rollouts import RolloutWriter
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.preference_files import preference_files
@@ -27,20 +26,6 @@ from tests.conftest import REPOSITORY
 from tests.test_documentation import blocks
 
 PAGE = REPOSITORY / "docs" / "formats.md"
-ROLLOUTS: list[dict[str, Any]] = [
-    {
-        "group_id": f"task {number % 2}",
-        "turns": {
-            "prompt_ids": [1, 2],
-            "completion_ids": [3, 4 + number],
-            "completion_logprobs": [-0.5, -1.0 - number],
-        },
-        "reward": number / 4,
-        "version": 7,
-        "metadata": {"number": number},
-    }
-    for number in range(4)
-]
 
 
 @pytest.fixture
@@ -73,14 +58,11 @@ def names(tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in preferences), encoding="utf-8")
     build_preferences(preference_files(["pairs.jsonl"]), "preferences/pairs", encoder=renderer, val_frac=0)
     Path("pairs.jsonl").unlink()
-    with RolloutWriter("rollouts/step_7", renderer) as writer:
-        for row in ROLLOUTS:
-            writer.add(**row)
     config = TrainingConfig(batch_size=2, block_size=2048, device="cpu")
     GPTEpisodeDataLoader(config, tokenizer, "episodes/chats", packing=True)  # leaves its packing plan
 
     found = blocks(PAGE)
-    assert len(found) == 7
+    assert len(found) == 6
     assert "niels_gpt" not in "".join(found), "the page reads the files by their own rules"
     names: dict[str, Any] = {}
     for number, block in enumerate(found):
@@ -124,20 +106,6 @@ def test_the_page_reads_what_was_written(names: dict[str, Any]) -> None:
     known = {tuple(one.token_ids): one.sampled_mask for one in rendered}
     for ids, mask in zip(names["rendered_examples"], names["rendered_masks"], strict=True):
         assert mask.astype(bool).tolist() == known[tuple(ids.tolist())]
-
-
-def test_the_page_reads_rollouts(names: dict[str, Any]) -> None:
-    """Ids, log-probabilities and records that the page's code reads are what was given to the writer."""
-    assert len(names["rollouts"]) == len(ROLLOUTS)
-    for (tokens, mask, logprobs, facts, line), row in zip(names["rollouts"], ROLLOUTS, strict=True):
-        assert tokens.tolist() == row["turns"]["prompt_ids"] + row["turns"]["completion_ids"]
-        assert mask.tolist() == [0, 0, 1, 1]
-        assert np.isnan(logprobs).tolist() == [True, True, False, False]
-        assert logprobs[2:].tolist() == row["turns"]["completion_logprobs"]
-        assert (int(facts["group"]), int(facts["prompt_length"])) == (row["metadata"]["number"] % 2, 2)
-        assert (float(facts["reward"]), int(facts["version"])) == (row["reward"], 7)
-        assert np.isnan(facts["advantage"])
-        assert line == {"group_id": row["group_id"], "metadata": row["metadata"]}
 
 
 def test_every_file_is_on_the_page(names: dict[str, Any]) -> None:

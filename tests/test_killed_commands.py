@@ -24,7 +24,6 @@ pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 from niels_gpt.samples import notes_dir
 from tests.killing import Ordered, chosen_points
 from tests.preferences.made import pairs, write_rows
-from tests.rollouts.made import rows
 from tests.scale.builds import write_chats
 
 SCRIPT = """
@@ -32,7 +31,7 @@ import contextlib, json, os, resource, signal, sys
 from pathlib import Path
 import pandas, pyarrow.parquet, fsspec.implementations.local
 import niels_gpt.doctor.run, niels_gpt.export.registry, niels_gpt.imports.run, niels_gpt.tokenizer.training
-import niels_gpt.recipes.run, niels_gpt.export.preferences, niels_gpt.rollouts.verify
+import niels_gpt.recipes.run, niels_gpt.export.preferences
 import niels_gpt.preferences.build, niels_gpt.sources.curation.duplicates
 import niels_gpt.builds.units, niels_gpt.cli.catalogue, niels_gpt.cli.corpora, niels_gpt.cli.exchange
 import niels_gpt.cli.recipes, niels_gpt.cli.show, niels_gpt.doctor.sarif, niels_gpt.doctor.show
@@ -126,9 +125,6 @@ COMMANDS = {
     ),
     "fetch": Command("fetch file://{given}/published --out {out}/fetched"),
     "doctor": Command("doctor {given}/chats.jsonl --json --out {out}/report.json --workers 1"),
-    "rollouts import": Command(
-        "rollouts import {given}/rollouts.jsonl --out {out}/rollouts --token-versions --overwrite"
-    ),
     "preferences build": Command(
         "preferences build {given}/pairs.jsonl --out {out}/pairs --tokenizer {given}/tokenizer"
     ),
@@ -158,7 +154,7 @@ SLOW = [
     *(f"export to {to}" for to in (*EXPORTS["episodes"], "trl-kto", "trl-reward")),
 ]
 INTERRUPTED = [
-    *("build-all", "publish", "fetch", "rollouts import", "build of a recipe", "export to trl-dpo"),
+    *("build-all", "publish", "fetch", "build of a recipe", "export to trl-dpo"),
     "doctor that repairs and reports",
 ]
 
@@ -208,11 +204,6 @@ to = "megatron"
 """
 
 
-def as_line(rollout: dict[str, Any]) -> dict[str, Any]:
-    """A rollout as other programs write it."""
-    return {**rollout["turns"], **{name: value for name, value in rollout.items() if name != "turns"}}
-
-
 class Runner(Ordered):
     """Runs command lines on order, and kills them on order."""
 
@@ -255,7 +246,6 @@ def runner(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     (given / "words.txt").write_text("\n".join(words))  # a tokenizer of so little is trained at once
     write_rows(given / "pairs.jsonl", pairs(20))
     write_rows(given / "rows.jsonl", [{"input_ids": [n, n, 5, 6], "labels": [-100, -100, 5, 6]} for n in range(40)])
-    write_rows(given / "rollouts.jsonl", map(as_line, rows(5)))
     answers = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in pairs(20)]
     write_rows(given / "answers.jsonl", [*answers, *answers[:5]])
     (given / "recipe.toml").write_text(RECIPE.format(given=given))

@@ -23,12 +23,9 @@ from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.run import export
 from niels_gpt.preferences import PreferenceLoader
-from niels_gpt.rollouts import RolloutLoader
-from niels_gpt.rollouts.prompts import PromptLoader
 from tests.episodes.rows import write_dataset
 from tests.export.sources import episodes, random_rows
 from tests.preferences.made import built, pairs
-from tests.rollouts.made import rows, write
 
 
 def test_directories_from_a_generator(tmp_path: Path) -> None:
@@ -49,7 +46,6 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("datasets")
     return {
         "preferences": built(folder / "pairs", pairs(20)),
-        "rollouts": write(folder / "rollouts", rows(8)),
         "episodes": write_dataset(folder / "episodes"),
     }
 
@@ -59,7 +55,7 @@ def test_the_default_seed_is_42_at_every_door(datasets: dict[str, Path], tmp_pat
     for kind, path in datasets.items():
         shape = {"batch_size": 2, "sequence_length": 128, "pad_token_id": 0}
         assert ng.loader(path, **shape).state_dict()["seed"] == 42, kind
-    classes = (PreferenceLoader, RolloutLoader, PromptLoader, Sampling, DiagnoseOptions, diagnose)
+    classes = (PreferenceLoader, Sampling, DiagnoseOptions, diagnose)
     assert {signature(one).parameters["seed"].default for one in classes} == {42}
     assert TrainingConfig().epoch_seed == 42
     file = tmp_path / "training.xml"
@@ -74,13 +70,10 @@ def test_what_pads_is_the_manifests_eos(datasets: dict[str, Path], tmp_path: Pat
     for path in datasets.values():
         with pytest.raises(UsageError, match="no eos in the dataset's manifest; pass pad_token_id="):
             ng.loader(path, **shape)
-    for kind in ("preferences", "rollouts"):
-        copied = shutil.copytree(datasets[kind], tmp_path / kind)
-        with_eos(copied, {"eot": 5})
-        loader = (PreferenceLoader if kind == "preferences" else RolloutLoader)(copied, **shape)
-        assert loader.pad_token_id == 5
-        loader = type(loader)(copied, **shape, pad_token_id=0)
-        assert loader.pad_token_id == 0
+    copied = shutil.copytree(datasets["preferences"], tmp_path / "preferences")
+    with_eos(copied, {"eot": 5})
+    assert PreferenceLoader(copied, **shape).pad_token_id == 5
+    assert PreferenceLoader(copied, **shape, pad_token_id=0).pad_token_id == 0
     rows = [episodes(tmp_path / name, random_rows(8, seed=seed)) for seed, name in enumerate("ab")]
     with_eos(rows[0], {"eos": 7, "eot": 5})
     with_eos(rows[1], {"eos": 7})
@@ -100,7 +93,7 @@ def with_eos(dataset: Path, special: dict[str, int]) -> None:
     (dataset / "episodes.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("kind", ["preferences", "rollouts", "episodes"])
+@pytest.mark.parametrize("kind", ["preferences", "episodes"])
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
@@ -118,35 +111,24 @@ def test_an_option_of_another_kind_or_out_of_range(
         ng.loader(datasets[kind], **options)
 
 
-@pytest.mark.parametrize("kind", ["preferences", "rollouts"])
-def test_a_lost_manifest_does_not_make_plain_episodes(datasets: dict[str, Path], kind: str, tmp_path: Path) -> None:
-    """Answers that must not be imitated would be trained."""
-    copied = shutil.copytree(datasets[kind], tmp_path / "copied")
+def test_preferences_without_a_manifest_are_refused_at_every_door(datasets: dict[str, Path], tmp_path: Path) -> None:
+    """As plain episodes, answers that must not be imitated would be trained."""
+    copied = shutil.copytree(datasets["preferences"], tmp_path / "copied")
     (copied / "episodes.json").unlink()
-    expected = f"no such file, beside .*; expected the manifest of a dataset of {kind}"
-    with pytest.raises(CacheError, match=expected):
-        ng.loader(copied, batch_size=2, sequence_length=128)
-    with pytest.raises(CacheError, match=expected):
-        export(copied, "trl", tmp_path / "exported")
+    doors = (
+        lambda: ng.loader(copied, batch_size=2, sequence_length=128),
+        lambda: PreferenceLoader(copied, batch_size=2, sequence_length=128),
+        lambda: export(copied, "trl", tmp_path / "exported"),
+        lambda: list(verify_dataset(copied)),
+    )
+    for door in doors:
+        with pytest.raises(CacheError, match=r"no such file, beside .*; expected the manifest of a dataset of pref"):
+            door()
 
 
-def test_what_lost_its_manifest_is_not_whole(datasets: dict[str, Path], tmp_path: Path) -> None:
-    """Neither for `verify` nor for the loaders of such data."""
-    readers = {"preferences": PreferenceLoader, "rollouts": RolloutLoader}
-    for kind, reader in readers.items():
-        copied = shutil.copytree(datasets[kind], tmp_path / kind)
-        (copied / "episodes.json").unlink()
-        expected = f"no such file, beside .*; expected the manifest of a dataset of {kind}"
-        with pytest.raises(CacheError, match=expected):
-            list(verify_dataset(copied))
-        with pytest.raises(CacheError, match="episodes without a manifest" if kind == "rollouts" else expected):
-            reader(copied, batch_size=2, sequence_length=128)
-
-
-@pytest.mark.parametrize("kind", ["preferences", "rollouts"])
 @pytest.mark.parametrize("field", ["dataset_name", "tokenizer_sha256"])
-def test_an_edited_manifest_is_refused(datasets: dict[str, Path], kind: str, field: str, tmp_path: Path) -> None:
-    path = shutil.copytree(datasets[kind], tmp_path / "copied") / "episodes.json"
+def test_an_edited_manifest_is_refused(datasets: dict[str, Path], field: str, tmp_path: Path) -> None:
+    path = shutil.copytree(datasets["preferences"], tmp_path / "copied") / "episodes.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, field: "other"}))
     with pytest.raises(CacheError, match="manifest_sha256 is"):

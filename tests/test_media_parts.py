@@ -16,7 +16,6 @@ from niels_gpt.renderers.registry import FAMILIES, RendererOptions
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.sources.chat_files import ChatFile, from_dataset, nth_conversation
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.prompt_files import PromptColumns, read_prompts
 from niels_gpt.sources.rejections import Rejected
 from tests.renderers.tiny_families import folder_of, renderer_of
 
@@ -209,7 +208,7 @@ def test_columns_of_datasets(case: str) -> None:
 
 @columns
 def test_columns_of_files(case: str, tmp_path: Path) -> None:
-    """Chats, one of them by its number as `niels-gpt render` reads it, pairs and prompts."""
+    """Chats, one of them by its number as `niels-gpt render` reads it, and pairs."""
     if case == "audio":
         pytest.skip("JSON has no bytes")
 
@@ -220,11 +219,9 @@ def test_columns_of_files(case: str, tmp_path: Path) -> None:
 
     chats = written("chats.jsonl", messages=GOOD)
     pairs = written("pairs.jsonl", prompt="a", chosen="b", rejected="c")
-    prompts = written("prompts.jsonl", question="a", answer="b")
     for path, rows in (
         (chats, ChatFile(Path(chats)).iterate()),
         (pairs, preference_files([pairs]).iterate()),
-        (prompts, read_prompts([prompts], PromptColumns())),
     ):
         good, read = rows
         assert not isinstance(good, Rejected)

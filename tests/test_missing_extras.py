@@ -137,7 +137,7 @@ def test_modules_that_need_torch_name_the_extra(tmp_path: Path) -> None:
     done = run_python("-c", MODULES, cwd=tmp_path, fresh=True)
     found = dict(line.split("\t") for line in done.stdout.splitlines())
     some = ("trainers.steps", "trainers.fields", "trainers.trl_preferences", "format.attention", "loaders")
-    needed = {f"niels_gpt.{name}" for name in (*some, "preferences.loader", "rollouts.loader", "episodes.loader")}
+    needed = {f"niels_gpt.{name}" for name in (*some, "preferences.loader", "rollouts", "episodes.loader")}
     assert needed <= found.keys(), done.stderr
     expected = "MissingExtra: this needs torch, which is not installed: pip install 'niels-gpt[torch]'"
     assert {name: found[name] for name in needed} == dict.fromkeys(needed, expected)

@@ -10,7 +10,6 @@
     cache.py          cache build-sft, build-pretrain, info, verify; build-all, whose corpora are in corpora.py
     episodes.py       episodes build, pack, info, verify, config
     preferences.py    preferences build, info, verify
-    rollouts.py       rollouts import, info, show, verify
     recipes.py        build                                       show.py             show and render
     explore.py        explore                                     exchange.py         export, import, publish, fetch
     doctor.py         doctor                                      doctor_template.py  doctor template

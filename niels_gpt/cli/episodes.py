@@ -48,7 +48,7 @@ from niels_gpt.cli.terminal import (
     print_verified,
     table_of,
 )
-from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, kind_of, open_manifest, require_episodes
+from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, open_manifest, require_episodes
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
@@ -332,12 +332,9 @@ def verify(
     Example: niels-gpt episodes verify episodes/chats
     """
     from niels_gpt.episodes.verify import verify_dataset
-    from niels_gpt.rollouts.verify import verify_rollouts
 
-    # Rollouts are episodes with more files (log-probabilities, rewards), which only their own verification reads.
-    check = verify_rollouts if kind_of(dataset) == "rollouts" else verify_dataset
     with ShownProgress() as progress:
-        findings = list(check(dataset, vocab_size=vocab_size, progress=progress))
+        findings = list(verify_dataset(dataset, vocab_size=vocab_size, progress=progress))
     manifest = open_manifest(dataset)
     # Manifests of earlier versions have no checksum of themselves.
     not_checked = [] if manifest is None or HASH_KEY in manifest else [f"{MANIFEST_NAME} itself: {NO_HASH}"]

@@ -27,8 +27,7 @@ def explore(
         str | None,
         typer.Argument(
             metavar="PATH",
-            help="Conversations, preferences, a cache, episodes, rollouts, or a hub dataset.  "
-            "\\[default: the families alone]",
+            help="Conversations, preferences, a cache, episodes, or a hub dataset.  \\[default: the families alone]",
             show_default=False,
         ),
     ] = None,

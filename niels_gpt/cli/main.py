@@ -66,12 +66,6 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "Build, inspect and verify preferences: completions that are compared, labelled or scored.",
             BUILD,
         ),
-        "rollouts": Command(
-            "niels_gpt.cli.rollouts",
-            "app",
-            "Import, inspect and verify rollouts: sampled ids with log-probabilities, rewards and versions.",
-            BUILD,
-        ),
         "build": Command(
             "niels_gpt.cli.recipes",
             "build",

@@ -147,10 +147,6 @@ class Context:
         calls.finish(counters)
         contents.finish(counters)
         data.duplicates(counters, opened.name)
-        if opened.holds_rollouts:
-            # A group samples one prompt several times, and the answers in a prompt were not sampled.
-            for name in ("duplicate-row", "last-turn-only", "turns-untrained"):
-                counters.drop(name)
         if opened.holds_preferences and opened.dataset is not None:
             if sampled:  # `check_stored` reads every group of the dataset
                 return

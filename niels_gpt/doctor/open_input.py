@@ -81,11 +81,6 @@ class Opened:
             self.dataset is not None and self.dataset.manifest.get("kind") == "preferences"
         )
 
-    @property
-    def holds_rollouts(self) -> bool:
-        """Whether rows are what a policy sampled."""
-        return self.dataset is not None and self.dataset.manifest.get("kind") == "rollouts"
-
     def count(self) -> int | None:
         """How many rows there are; `None` where it is not known before reading."""
         if self.form == "rows":

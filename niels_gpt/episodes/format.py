@@ -12,7 +12,6 @@
     DIR/train/images.idx              optional: a record of 68 bytes per image, see IMAGE
     DIR/train/image_paths.bin         the paths that these records name, UTF-8, one after the other
     DIR/train/completions.bin         only in datasets of preferences: a record of 32 bytes per episode, see COMPLETION
-    DIR/train/rollouts.bin, ...       only in datasets of rollouts: see `niels_gpt.rollouts.format`
     DIR/val/...
 
 All numbers are little-endian. With `tokens` a b c d e f the records (0, 3) and (3, 2) are the episodes a b c and d e;
@@ -60,10 +59,9 @@ PREFIXES_NAME: Final = "prefixes.idx"  # no dataset has it any more, see `refuse
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source")  # to sample by; the file has the row's weight, too, for people
 COMPLETIONS_NAME: Final = "completions.bin"
-ROLLOUTS_NAME: Final = "rollouts.bin"
 IMAGES_NAME: Final = "images.idx"
 IMAGE_PATHS_NAME: Final = "image_paths.bin"
-KINDS: Final = ("episodes", "preferences", "rollouts")
+KINDS: Final = ("episodes", "preferences")
 
 TOKEN_DTYPE: Final = "<u4"
 MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
@@ -234,7 +232,7 @@ def checked_manifest(path: Path) -> Manifest:
     if manifest["kind"] not in KINDS or manifest["format_version"] not in (FORMAT_VERSION, CONTEXT_VERSION):
         raise CacheError(
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
-            f"'episodes', 'preferences' and 'rollouts' of the versions {FORMAT_VERSION} and {CONTEXT_VERSION}. Build "
+            f"'episodes' and 'preferences' of the versions {FORMAT_VERSION} and {CONTEXT_VERSION}. Build "
             "it again, or use the version that wrote it"
         )
     check_fields(path, manifest, FIELDS)
@@ -267,35 +265,29 @@ def first_of(names: object) -> str | Path | None:
     return names if isinstance(names, str | Path) else None
 
 
-_NOT_PLAIN: Final = {
-    "preferences": "its rejected completions would be trained like any answer. Read it with ng.loader or "
-    "PreferenceLoader, or export it with --to trl-dpo, trl-kto or trl-reward",
-    "rollouts": "its failed rollouts would be trained like any answer. Read it with ng.loader or RolloutLoader, which "
-    "weigh them by their advantages",
-}
-
-
 def refuse_lost_manifest(dataset: Path) -> None:
-    """Raise `CacheError` for preferences or rollouts without a manifest: they would pass for plain episodes."""
-    for kind, name in (("preferences", COMPLETIONS_NAME), ("rollouts", ROLLOUTS_NAME)):
-        for split in SPLITS:
-            folders = _candidates(dataset / split)
-            if found := next((folder / name for folder in folders if (folder / name).is_file()), None):
-                raise CacheError(
-                    f"{dataset / MANIFEST_NAME}: no such file, beside {found}; expected the manifest of a dataset of "
-                    f"{kind}, without which it is unknown whether the files are whole. Copy the whole directory again"
-                )
+    """Raise `CacheError` for preferences without a manifest: they would pass for plain episodes."""
+    for split in SPLITS:
+        folders = _candidates(dataset / split)
+        if found := next((at for folder in folders if (at := folder / COMPLETIONS_NAME).is_file()), None):
+            raise CacheError(
+                f"{dataset / MANIFEST_NAME}: no such file, beside {found}; expected the manifest of a dataset of "
+                "preferences, without which it is unknown whether the files are whole. Copy the whole directory again"
+            )
 
 
 def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
-    """Raise `UsageError` for a dataset of preferences or rollouts, which holds answers that must not be imitated.
+    """Raise `UsageError` for a dataset of preferences, which holds answers that must not be imitated.
 
     Also `CacheError` for one that lost its manifest.
     """
     if manifest is None:
         refuse_lost_manifest(dataset)
-    if manifest is not None and manifest["kind"] in _NOT_PLAIN:
-        raise UsageError(f"{dataset}: a dataset of {manifest['kind']}; as episodes, {_NOT_PLAIN[manifest['kind']]}")
+    elif manifest["kind"] == "preferences":
+        raise UsageError(
+            f"{dataset}: a dataset of preferences; as episodes, its rejected completions would be trained like any "
+            "answer. Read it with ng.loader or PreferenceLoader, or export it with --to trl-dpo, trl-kto or trl-reward"
+        )
 
 
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:

@@ -216,7 +216,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
     def batch_source(self, split: str) -> BatchSource:
         """The split's batches as a pure function of the place."""
         source = self._iterator(split).batch_source
-        # `SplitIterator` serves preferences and rollouts, too, so its type there is `Batches`.
+        # `SplitIterator` serves preferences, too, so its type there is `Batches`.
         assert isinstance(source, BatchSource)
         return source
 

@@ -1,4 +1,4 @@
-"""What loaders share: the ways to read a split and to resume (`SplitLoader`); sizes and order (`CompletionLoader`).
+"""`SplitLoader`, what loaders share: the ways to read a split and to resume.
 
 A loader has a `SplitIterator` for each split: the batches as a function of the place, and the place of the next one.
 Every method is one step on it, for example::
@@ -14,16 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic
 
-from niels_gpt.episodes.batches import Batch, BatchOptions
+from niels_gpt.episodes.batches import Batch
 from niels_gpt.episodes.iterate.iterable import EpisodeIterable
 from niels_gpt.episodes.iterate.prefetch import Prefetch
 from niels_gpt.episodes.iterate.split_iterator import SplitIterator, one_epoch
 from niels_gpt.episodes.iterate.workers import EpisodeWorkers
-from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.settings import ranks
-from niels_gpt.format.collate import checked_device
-from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
 
 
 class SplitLoader(ABC, Generic[Batch]):
@@ -119,49 +115,3 @@ class SplitLoader(ABC, Generic[Batch]):
     def steps_per_epoch(self, split: str = "train") -> int:
         """How many batches an epoch has, on every rank; see `Batches.steps_per_epoch`."""
         return self._iterator(split).batch_source.steps_per_epoch()
-
-
-class CompletionLoader(SplitLoader[Batch]):
-    """The part of a constructor that the loaders of preferences and of rollouts share; each of them documents it.
-
-    Subclasses set `pad_token_id`, which depends on the vocabulary of the dataset that they open.
-
-    Raises:
-        UsageError: an argument out of range.
-    """
-
-    pad_token_id: int
-
-    def __init__(
-        self,
-        *,
-        batch_size: int,
-        sequence_length: int,
-        seed: int,
-        shuffle: bool,
-        drop_last: bool,
-        rank: int | None,
-        world_size: int | None,
-        device: str,
-    ) -> None:
-        self.batch_size, self.sequence_length = BATCH_SIZE.whole(batch_size), BLOCK_SIZE.whole(sequence_length)
-        self._order = Sampling(seed=seed, shuffle=shuffle, drop_last=drop_last)
-        self.rank, self.world_size = ranks(rank, world_size)
-        self.device = str(checked_device(device))
-        self._iterators: dict[str, SplitIterator[Batch]] = {}
-
-    def _batch_options(
-        self, vocab_size: int | None, too_long: str, *, batch_size: int | None = None, drop_last: bool | None = None
-    ) -> BatchOptions:
-        """The options of a source; by default `batch_size` and `drop_last` are the loader's."""
-        return BatchOptions(
-            batch_size=self.batch_size if batch_size is None else batch_size,
-            block_size=self.sequence_length,
-            pad_id=self.pad_token_id,
-            seed=self._order.seed,
-            drop_last=self._order.drop_last if drop_last is None else drop_last,
-            too_long=too_long,
-            vocab_size=vocab_size,
-            rank=self.rank,
-            world_size=self.world_size,
-        )

@@ -31,7 +31,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import VOCAB_SIZE
 from niels_gpt.storage.manifests import Manifest, verify_files
 
-CHUNK = VERIFY_TOKENS  # tokens that are checked at a time, of rollouts too
+CHUNK = VERIFY_TOKENS  # tokens that are checked at a time
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def open_source(path: Path, split: str) -> Examples | Stream:
         raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(splits_of(path)) or 'nothing'}")
     # A text of no tokens has no place in any of the formats.
     dataset = open_dataset(path, min_tokens=1)
-    if dataset.kind == "episodes":  # preferences and rollouts are stored as episodes, too
+    if dataset.kind == "episodes":  # preferences are stored as episodes
         require_plain_episodes(path, dataset.manifest or None)
     opened = dataset.split(split)
     if isinstance(opened, EpisodeRows) and opened.has_images:

@@ -6,23 +6,25 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate.split_iterator import SplitIterator
-from niels_gpt.episodes.order.sampling import grouped_schedule, groups_of
+from niels_gpt.episodes.order.sampling import Sampling, grouped_schedule, groups_of
 from niels_gpt.episodes.order.schedule import EveryRow, Schedule
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, resolve_pad_id
-from niels_gpt.episodes.split_loader import CompletionLoader
+from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
+from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format.collate import checked_device
 from niels_gpt.preferences.batches import PreferenceBatch, PreferenceSource
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
-from niels_gpt.ranges import BLOCK_SIZE
+from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
 from niels_gpt.seeds import DEFAULT_SEED
 
 _log = logging.getLogger("niels_gpt.preferences")
 
 
-class PreferenceLoader(CompletionLoader[PreferenceBatch]):
+class PreferenceLoader(SplitLoader[PreferenceBatch]):
     """Batches of `batch_size` groups: pairs, labelled or scored completions, or ranked lists.
 
     The order is a pure function of dataset, seed, epoch and position, and states are those of `GPTEpisodeDataLoader`: a
@@ -66,16 +68,11 @@ class PreferenceLoader(CompletionLoader[PreferenceBatch]):
         world_size: int | None = None,
         device: str = "cpu",
     ) -> None:
-        super().__init__(
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            seed=seed,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            rank=rank,
-            world_size=world_size,
-            device=device,
-        )
+        self.batch_size, self.sequence_length = BATCH_SIZE.whole(batch_size), BLOCK_SIZE.whole(sequence_length)
+        self._order = Sampling(seed=seed, shuffle=shuffle, drop_last=drop_last)
+        self.rank, self.world_size = ranks(rank, world_size)
+        self.device = str(checked_device(device))
+        self._iterators: dict[str, SplitIterator[PreferenceBatch]] = {}
         self._multiple = None if pad_to_multiple_of is None else BLOCK_SIZE.whole(pad_to_multiple_of)
         self._names, self._mixture = parse_dataset_dirs(dataset_dir)
         for name in self._names:
@@ -146,7 +143,17 @@ class PreferenceLoader(CompletionLoader[PreferenceBatch]):
                 f"each of {self.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, or "
                 "drop_last=False"
             )
-        options = self._batch_options(opened.episodes.vocab_size, self._fitting.too_long, drop_last=drop_last)
+        options = BatchOptions(
+            batch_size=self.batch_size,
+            block_size=self.sequence_length,
+            pad_id=self.pad_token_id,
+            seed=order.seed,
+            drop_last=drop_last,
+            too_long=self._fitting.too_long,
+            vocab_size=opened.episodes.vocab_size,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
         source = PreferenceSource(opened, options, schedule, self._multiple)
         self._iterators[split] = SplitIterator(source, self.device)
         return self._iterators[split]

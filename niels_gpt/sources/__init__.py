@@ -7,7 +7,6 @@
 
     chat_files.py        conversations of the user's own files
     preference_files.py  completions that are compared or judged
-    prompt_files.py      prompts with answers, for reinforcement learning
     text_files.py        documents of the user's own text files;  roam.py: a folder of markdown notes
     hub_corpora.py       data sets on the Hugging Face hub: FineWeb-Edu, WikiText, Gutenberg, dolly-15k
     oasst1.py            OpenAssistant, on the hub too

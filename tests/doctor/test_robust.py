@@ -21,9 +21,8 @@ from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile
 from tests.doctor.made import rows, samples
 from tests.doctor.test_reading import as_jsonl, as_parquet
+from tests.episodes.rows import write_dataset
 from tests.renderers.tiny_families import folder_of, renderer_of
-from tests.rollouts.made import rows as rollouts
-from tests.rollouts.made import write as write_rollouts
 
 numbers = st.integers(-3, 12) | st.sampled_from([-(2**63), 2**63 - 1, 2**70, 699, 700, -100])
 lists = st.lists(numbers, max_size=12)
@@ -99,7 +98,7 @@ def test_a_parquet_row_that_is_not_utf8_is_a_finding(tmp_path: Path) -> None:
 
 def test_an_index_whose_episodes_hold_nothing(tmp_path: Path) -> None:
     """Damage that leaves an index of the right size: every row is a finding, and nothing is looked up outside."""
-    folder = write_rollouts(tmp_path / "rollouts", rollouts(6))
+    folder = write_dataset(tmp_path / "episodes", [6] * 6)
     index = folder / "train/episodes.idx"
     records = np.fromfile(index, "<u8").reshape(-1, 2)
     records[-3:] = 0

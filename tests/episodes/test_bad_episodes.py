@@ -396,7 +396,7 @@ def test_a_damaged_manifest(dataset: Path, text: str, said: str) -> None:
     [
         (
             {"kind": "sft"},
-            "'sft' of version 1; this version of niels_gpt reads 'episodes', 'preferences' and 'rollouts' of",
+            "'sft' of version 1; this version of niels_gpt reads 'episodes' and 'preferences' of",
         ),
         ({"format_version": 3}, "'episodes' of version 3"),
         ({"token_dtype": "uint16"}, "token_dtype is 'uint16'; expected one of uint32"),

@@ -89,8 +89,6 @@ def test_dpo_loop(run: Run, tmp_path: Path) -> None:
 
 
 def test_grpo_loop(run: Run, tmp_path: Path) -> None:
-    from niels_gpt.rollouts import RolloutDataset
-    from niels_gpt.rollouts.verify import verify_rollouts
     from tests.renderers.tiny_families import folder_of
 
     rows = [{"prompt": f"the quick {k}", "answer": "fox"} for k in range(5)]
@@ -103,9 +101,6 @@ def test_grpo_loop(run: Run, tmp_path: Path) -> None:
     rest = run("grpo_loop.py", *small, "--steps", 3, "--out", tmp_path / "parts")
     assert whole == first + rest
     assert len(whole.splitlines()) == 3
-    opened = RolloutDataset([tmp_path / "whole" / f"step_{step}" for step in range(3)])
-    assert (len(opened), opened.n_groups) == (24, 6)
-    assert list(verify_rollouts(tmp_path / "whole" / "step_2")) == []
 
 
 def test_tokenize_in_pipelines(run: Run, tmp_path: Path) -> None:

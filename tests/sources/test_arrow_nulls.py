@@ -15,7 +15,6 @@ from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset, record_to_conversation
 from niels_gpt.sources.files.inputs import Record
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
-from niels_gpt.sources.prompt_files import Prompt, PromptColumns, prompts_of
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -229,13 +228,6 @@ def test_rows_of_other_shapes_and_columns_too(tmp_path: Path, shape: Any, mappin
     allowed = shape("note", {"note": None, "city": None}, open_schema)
     (kept,) = as_read(tmp_path, [allowed], mapping, "parquet")
     assert arguments_of(kept) == {"note": None}
-
-
-def test_prompts_in_named_columns_too() -> None:
-    row = {"data": {"dialog": [*calls("f", {"a": None, "b": 1}), {"role": "user", "content": "?"}]}, "answer": 1}
-    (prompt,) = prompts_of([row], PromptColumns({"prompt": "data.dialog"}))
-    assert isinstance(prompt, Prompt)
-    assert prompt.messages[1]["tool_calls"][0]["function"]["arguments"] == {"b": 1}
 
 
 def test_what_json_lines_spell_out_stays(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ def test_a_rollout_is_what_rendering_the_conversation_gives(server: Server) -> N
     said = [{"role": "assistant", "content": turn["content"]} for turn in turns]
     whole = renderer().render([*USER, said[0], *NEXT, said[1]])
     n = len(row.ids)
-    assert row.ids == whole.token_ids[:n]
+    assert row.ids.tolist() == whole.token_ids[:n]
     sampled = [at for at in range(n) if whole.sampled_mask[at]]
     ours = [at for at in range(n) if row.mask[at]]
     assert ours[-len(turns[1]["completion_ids"]) :] == sampled[-len(turns[1]["completion_ids"]) :]
     assert [row.ids[at] for at in ours] == ids_of(said_by_model[0]) + ids_of(said_by_model[1])
     assert row.logprobs[ours[1]] == -1 / 8
-    assert sum(row.mask) == len(ours)
+    assert row.mask.sum() == len(ours)
