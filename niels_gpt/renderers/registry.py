@@ -138,45 +138,35 @@ def create_renderer(
         TokenizerError, TemplateError: the tokenizer cannot be used.
     """
     # Before the tokenizer is loaded, which takes seconds: a misspelt name is an error at once.
-    config = _config(_one_of(renderer, config))
+    if renderer is not None and config is not None:
+        raise UsageError("found renderer and config; expected one of both: they are two names of one argument")
+    named = config if renderer is None else renderer
+    chosen = _config("auto" if named is None else named)
     encoder = open_encoder(tokenizer)
+    if isinstance(chosen, AutoRendererConfig):
+        chosen = _resolve_auto(chosen, encoder)
+    if processor is not None and chosen.name not in WITH_IMAGES:
+        raise UsageError(
+            f"{chosen.name} takes no images, so no processor; expected one of {', '.join(WITH_IMAGES)}, or leave it out"
+        )
     preserve = {
         "preserve_all_thinking": preserve_all_thinking,
         "preserve_thinking_between_tool_calls": preserve_thinking_between_tool_calls,
     }
-    # Only those that are set: `False`, the default here, must not replace what a config says.
-    preserve_options = {name: True for name, wanted in preserve.items() if wanted}
-    if isinstance(config, AutoRendererConfig):
-        config = _resolve_auto(config, encoder)
-    if processor is not None and config.name not in WITH_IMAGES:
-        raise UsageError(
-            f"{config.name} takes no images, so no processor; expected one of {', '.join(WITH_IMAGES)}, or leave it out"
-        )
-    if isinstance(config, DefaultRendererConfig):
-        if preserve_options:
+    parsers = {"tool_parser": tool_parser, "reasoning_parser": reasoning_parser}
+    # Only those that are set: `False` and `None`, the defaults here, must not replace what a config says.
+    set_here = {name: value for name, value in (preserve | parsers).items() if value not in (None, False)}
+    if isinstance(chosen, DefaultRendererConfig):
+        if wrong := preserve.keys() & set_here.keys():
             raise UsageError(
-                f"{next(iter(preserve_options))} needs a renderer by family; a chat template itself decides what it "
+                f"{sorted(wrong)[0]} needs a renderer by family; a chat template itself decides what it "
                 f"keeps. Name a family ({', '.join(FAMILIES)}) if the model is one"
             )
-        parsers = {"tool_parser": tool_parser, "reasoning_parser": reasoning_parser}
-        named = {name: parser for name, parser in parsers.items() if parser is not None}
-        return DefaultRenderer(encoder, config.model_copy(update=named))
-    if tool_parser or reasoning_parser:
-        raise UsageError(f"{config.name} reads completions itself; tool_parser and reasoning_parser are for templates")
-    family, config = FAMILIES[config.name], config.model_copy(update=preserve_options)
-    return family(encoder, config, processor=processor) if issubclass(family, TakesImages) else family(encoder, config)
-
-
-def _one_of(renderer: RendererChoice | None, config: RendererChoice | None) -> RendererChoice:
-    """The value of an argument with two names; "auto" if neither is set.
-
-    Raises:
-        UsageError: both are set.
-    """
-    if renderer is not None and config is not None:
-        raise UsageError("found renderer and config; expected one of both: they are two names of one argument")
-    choice = config if renderer is None else renderer
-    return "auto" if choice is None else choice
+        return DefaultRenderer(encoder, chosen.model_copy(update=set_here))
+    if parsers.keys() & set_here.keys():
+        raise UsageError(f"{chosen.name} reads completions itself; tool_parser and reasoning_parser are for templates")
+    family, chosen = FAMILIES[chosen.name], chosen.model_copy(update=set_here)
+    return family(encoder, chosen, processor=processor) if issubclass(family, TakesImages) else family(encoder, chosen)
 
 
 def _config(renderer: object) -> FamilyConfig | DefaultRendererConfig:
@@ -305,43 +295,37 @@ class RendererOptions:
                 no place for it. Else as `create_renderer`.
         """
         # Before a tokenizer is read: a wrong date, name or option is an error at once.
-        clock, fields = clock_on(self.date), dict(self.options)
-        name, automatic = self.name, None
-        if name == "auto":  # a template that is named or isolated is used
-            automatic = None if self.template is not None or self.isolate else automatic_renderer(tokenizer)
-            name = "template" if automatic is None else automatic.renderer
-        config = config_from_name(name)
-        if automatic is not None and isinstance(config, DefaultRendererConfig):
-            config = with_options(config, automatic.options)
-        if isinstance(config, DefaultRendererConfig):
-            if images:
+        clock, own = clock_on(self.date), self.template is not None or self.isolate
+        automatic = automatic_renderer(tokenizer) if self.name == "auto" and not own else None
+        if automatic is None:  # a template that is named or isolated is used
+            config = config_from_name("template" if self.name == "auto" else self.name)
+        else:
+            config = config_of({"name": automatic.renderer, **automatic.options})
+        # All options, also those that a template's config does not declare: it keeps them as variables.
+        fields = typed_options(type(config), self.options)
+        if isinstance(config, FamilyConfig):
+            option, form = config.day
+            # By "auto" the date is for whichever format the tokenizer has, so a family without one ignores it.
+            if own or (self.date is not None and not option and automatic is None):
                 raise UsageError(
-                    "images are for the renderer of a model with images; a chat template cannot count tokens"
+                    f"renderer {config.name} writes by its own grammar; a template, date or isolation is for "
+                    "--renderer template"
                 )
-            # All options, also those that the config does not declare: it keeps them as variables of the template.
-            config = with_options(config, typed_options(DefaultRendererConfig, fields))
-            source = None if self.template is None else load_template(self.template)
-            encoder = open_encoder(str(tokenizer))
-            # A user who names "template" knows what it cannot do; "auto" must not drop images silently.
-            if automatic is not None and not automatic.is_known:
-                refuse_unknown_images(encoder.name)
-            isolation = Isolation() if self.isolate else None
-            opened = DefaultRenderer(encoder, config, template=source, clock=clock, isolate=isolation)
-            _check_variables(opened, fields)
-            return opened
-        fields = typed_options(type(config), fields)
-        option, form = config.day
-        # By "auto" the date is for whichever format the tokenizer has, so a family without one ignores it.
-        if self.template is not None or self.isolate or (self.date is not None and not option and self.name != "auto"):
-            raise UsageError(
-                f"renderer {name} writes by its own grammar; a template, date or isolation is for --renderer template"
-            )
-        if self.date is not None and option:
-            fields = {option: clock(form), **fields}
-        if not images:
-            return create_renderer(str(tokenizer), with_options(config, fields))
-        processor = load_processor(str(tokenizer))
-        return create_renderer(str(tokenizer), with_options(config, fields), processor=processor)
+            day = {option: clock(form)} if self.date is not None and option else {}
+            processor = load_processor(str(tokenizer)) if images else None
+            return create_renderer(str(tokenizer), with_options(config, day | fields), processor=processor)
+        if images:
+            raise UsageError("images are for the renderer of a model with images; a chat template cannot count tokens")
+        config = with_options(config, fields)
+        source = None if self.template is None else load_template(self.template)
+        encoder = open_encoder(str(tokenizer))
+        # A user who names "template" knows what it cannot do; "auto" must not drop images silently.
+        if automatic is not None and not automatic.is_known:
+            refuse_unknown_images(encoder.name)
+        isolation = Isolation() if self.isolate else None
+        opened = DefaultRenderer(encoder, config, template=source, clock=clock, isolate=isolation)
+        _check_variables(opened, self.options)
+        return opened
 
 
 def _check_variables(renderer: DefaultRenderer, names: Collection[str]) -> None:

@@ -76,6 +76,7 @@ _SYSTEM, _USER, _MORE = _said("system", "Be brief."), _said("user", "How deep is
 _ANSWER, _LATER = _said("assistant", "Twelve feet."), _said("assistant", "Ten.")
 _DEPTH, _NOW = _call("depth", 1, at="Zürich", feet=True), _call("now", 2)
 _NESTED = _call("depth", 3, at="a\nb", feet=None, more={"list": [1, 2.5, "x"], "empty": {}})
+_AS_TEXT = _call("depth", 4) | {"function": {"name": "depth", "arguments": '{"at":"\\u00e9",\n "feet": 1.0}'}}
 _RESULT, _TIME = _result(_DEPTH, "12"), _result(_NOW, '{"hour": 9}')
 _THOUGHT, _INLINE = {"reasoning_content": "They ask."}, "<think>\nThey ask.\n</think>\n\nTwelve."
 _CALL = [_USER, _calling("", _DEPTH), _RESULT, _ANSWER]
@@ -85,6 +86,8 @@ _REASONED = [
     _RESULT,
     _said("assistant", "Twelve.", reasoning_content="It is twelve."),
 ]
+_RAW = ("b", "</think>b", "b\n</assistant>", "b</assistant>\n", "b\n", "", "<think>r</think>b", "r</think>b")
+_TWICE = _said("assistant", f"Hm. {_INLINE}", reasoning_content="So.")
 _PICTURE = {"type": "image_url", "image_url": {"url": "depth.png"}}
 
 CHATS = {
@@ -101,10 +104,17 @@ CHATS = {
     "reasoning in the content": Chat(
         [_USER, _said("assistant", _INLINE), _MORE, _said("assistant", "<think>Again.</think>Ten.")]
     ),
+    "reasoning in a field and in the content": Chat([_USER, _TWICE, _MORE, _ANSWER, _MORE, _TWICE]),
+    # Some generation prompts end in such a text, and what the model writes is sampled all the same.
+    "answers like a tag": Chat(
+        [message for text in ("<", "</thi", "<think>", "\n<", " ") for message in (_MORE, _said("assistant", text))]
+    ),
     "tools": Chat([_USER, _ANSWER], tools=True),
     "tools and a system message": Chat([_SYSTEM, _USER], tools=True, prompt=True),
     "one call": Chat([*_CALL, _MORE, _LATER]),
     "text beside a call": Chat([_USER, _calling("I look.", _NESTED)]),
+    "text and reasoning beside a call": Chat([_USER, _calling("I look.", _DEPTH, **_THOUGHT), _RESULT, _ANSWER]),
+    "arguments as text": Chat([_USER, _calling("", _AS_TEXT)]),
     "parallel calls": Chat([_USER, _calling("", _DEPTH, _NOW), _RESULT, _TIME, _ANSWER]),
     "results in another order": Chat([_USER, _calling("", _DEPTH, _NOW), _TIME, _RESULT], prompt=True),
     "reasoning before a call": Chat(_REASONED[:3], prompt=True),
@@ -124,6 +134,17 @@ IMAGES = {
 PARTICULAR: dict[str, dict[str, Chat]] = {
     "deepseek-v4": {"tools keep reasoning": Chat([*_REASONED, _MORE, _LATER], tools=True)},
     "deepseek-v4.1": {"reasoning_effort=33": Chat([_USER], prompt=True, options={"reasoning_effort": 33})},
+    "deepseek-v3": {
+        "two cycles": Chat([_USER, _calling("So.", _DEPTH), _RESULT, _calling("", _DEPTH, _NOW), _RESULT, _TIME, _MORE])
+    },
+    "glm-5": {
+        "sampled_openers=True, other openers": Chat(
+            [_USER, _ANSWER, _SYSTEM, _USER, _ANSWER, _ANSWER], options={"sampled_openers": True}
+        )
+    },
+    "inkling": {
+        "names of results": Chat([*_CALL[:2], _said("tool", "12", tool_call_id="depthaaa1"), _said("tool", "13")])
+    },
     "gpt-oss": {"developer": Chat([_said("developer", "Be brief."), _USER, _ANSWER])},
     "kimi-k2": {
         "names": Chat([_said("user", "Hi.", name="Ann"), _said("assistant", "Hi.", name="Bo")]),
@@ -135,8 +156,13 @@ PARTICULAR: dict[str, dict[str, Chat]] = {
     "laguna-xs.2": {
         "no system block": Chat([_said("system", ""), _USER, _ANSWER]),
         "raw answers": Chat(
-            [_USER, _said("assistant", "</think>a\n</assistant>\n"), _MORE, _said("assistant", "b")],
+            [message for text in _RAW for message in (_USER, _said("assistant", text))]
+            + [_USER, _said("assistant", "b", reasoning_content="not written", tool_calls=[_NOW]), _TIME],
             options={"render_assistant_messages_raw": True},
+        ),
+        "raw answers that think": Chat(
+            [message for text in _RAW for message in (_USER, _said("assistant", text))],
+            options={"render_assistant_messages_raw": True, "enable_thinking": True},
         ),
     },
 }
@@ -149,8 +175,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "default_system_text": ("Be kind.",),
     "knowledge_cutoff": ("2025-01",),
     "model_identity": ("You are a buoy.",),
-    "separator": ("\n\n",),
-    "thinking_effort": (0.25, None),
+    "separator": ("\n\n", "\n ", ""),
+    "thinking_effort": (0, 0.123, 0.25, 0.99, None),
     "name": (),
     "special_tokens_in_content": (),
     "add_vision_id": (),
@@ -175,7 +201,7 @@ def chats_of(family: type[Family]) -> dict[str, Chat]:
                 chat = Chat(
                     asked if prompt else asked[:-1], has_tools and option in OF_TOOLS, prompt, options={option: value}
                 )
-                chats[f"{option}={value}"] = chat
+                chats[f"{option}={value if str(value).strip() else repr(value)}"] = chat
     return chats
 
 

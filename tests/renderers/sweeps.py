@@ -139,11 +139,5 @@ def served_and_said(renderer: Family, messages: Messages, tools: Any) -> tuple[l
     return prompt, said
 
 
-def ends_of(family: str) -> list[int]:
-    """The ids that end an answer in history, where no stop does."""
-    ends = TOKENS[family].ends if family in TOKENS else ""
-    return [renderer_of(family).encoder.control_ids[ends]] if ends else []
-
-
 def reasons(family: str) -> bool:
     return family in TOKENS and TOKENS[family].reasons

@@ -1,4 +1,4 @@
-"""DeepSeek R1, V3.1, V4 and V4.1: what they write, by hand and beside DeepSeek's own library, `deepseek-recipe`."""
+"""DeepSeek R1, V3.1, V4 and V4.1 beside official templates and DeepSeek's library `deepseek-recipe`; reading DSML."""
 
 from __future__ import annotations
 
@@ -9,50 +9,15 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import UsageError
 from niels_gpt.renderers.completions.parsed import ArgumentDelta, CallClosed, CallName
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import create_renderer
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation
 from tests.renderers.deepseek_texts import FILE, SOURCES, as_text
-from tests.renderers.small import assistant, user
 from tests.renderers.tiny_families import folder_of, renderer_of
 
-CALL = {"id": "c0", "type": "function", "function": {"name": "f", "arguments": {"k": 1, "q": "ü"}}}
-BARE = {"id": "c1", "type": "function", "function": {"name": "g", "arguments": {}}}
-SYSTEM = {"role": "system", "content": "s"}
-USER, THOUGHT = user("a"), assistant("b", reasoning_content="r")
-ASKING = assistant("b", reasoning_content="r", tool_calls=[CALL, BARE])
-
-
-def answer(text: str, number: int) -> dict[str, Any]:
-    return {"role": "tool", "content": text, "tool_call_id": f"c{number}"}
-
-
-CYCLE = [SYSTEM, USER, ASKING, answer("x", 0), answer("y", 1), assistant("d", reasoning_content="t"), user("e")]
-SHORT = {
-    "<｜begin▁of▁sentence｜>": "<B>",
-    "<｜end▁of▁sentence｜>": "<E>",
-    "<｜User｜>": "<U>",
-    "<｜Assistant｜>": "<A>",
-    "<｜System｜>": "<S>",
-    "｜DSML｜": "%",
-    "<｜tool▁": "<",
-    "▁begin｜>": ">",
-    "▁end｜>": "/>",
-    "sep｜>": "sep>",
-}
-
-
-def told(name: str, messages: Messages, gen: bool = False, tools: Any = None, **options: Any) -> str:
-    """What a family writes, its tokens abbreviated."""
-    text = renderer_of(name, *options.items()).text(messages, tools=tools, add_generation_prompt=gen)
-    for long, short in SHORT.items():
-        text = text.replace(long, short)
-    return text
-
-
-# ---- R1 and V3.1 beside the official templates, and by hand
+# ---- R1 and V3.1 beside the official templates
 
 ROWS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
@@ -66,154 +31,7 @@ def test_texts_are_those_of_the_official_template(name: str) -> None:
         assert renderer.text(messages, add_generation_prompt=gen) == official
 
 
-def fenced(name: str, arguments: str) -> str:
-    return f"<call>function<sep>{name}\n```json\n{arguments}\n```<call/>"
-
-
-CALLS = f"<calls>{fenced('f', json.dumps({'k': 1, 'q': 'ü'}, ensure_ascii=False))}\n{fenced('g', '{}')}<calls/>"
-
-
-@pytest.mark.parametrize(
-    ("name", "between", "prompt"), [("deepseek-r1", "", "<think>\n"), ("deepseek-r1-0528", "\n", "")]
-)
-def test_r1(name: str, between: str, prompt: str) -> None:
-    thinking, produced = f"<B>s<U>a<A>{prompt}", "<B>s<U>a<A><think>\nr\n</think>\n\nb"
-    results = f"<outputs><output>x<output/>{between}<output>y<output/><outputs/>"
-    assert told(name, CYCLE[:2], gen=True) == thinking
-    assert told(name, [*CYCLE[:2], THOUGHT]) == f"{produced}<E>"
-    assert told(name, [*CYCLE[:2], THOUGHT], gen=True) == f"<B>s<U>a<A>b<E><A>{prompt}"
-    assert told(name, CYCLE[:3]) == f"{produced}{CALLS}<E>"
-    assert told(name, CYCLE[:5], gen=True) == f"<B>s<U>a<A>b{CALLS}<E>{results}"
-    assert told(name, CYCLE[:6]) == f"<B>s<U>a<A>b{CALLS}<E>{results}<think>\nt\n</think>\n\nd<E>"
-    assert told(name, CYCLE, gen=True) == f"<B>s<U>a<A>b{CALLS}<E>{results}d<E><U>e<A>{prompt}"
-    kept = told(name, [*CYCLE[:2], THOUGHT, user("e")], preserve_all_thinking=True)
-    assert kept == f"{produced}<E><U>e"
-
-
-def test_reasoning_between_tags_in_a_content() -> None:
-    """It is reasoning, and what is written of history is what is behind its last tag, newlines included."""
-    said = assistant("<think>\nr\n</think>\n\nb")
-    assert told("deepseek-r1", [USER, said]) == "<B><U>a<A><think>\nr\n</think>\n\nb<E>"
-    assert told("deepseek-r1", [USER, said, USER]) == "<B><U>a<A>\n\nb<E><U>a"
-    assert told("deepseek-v3.1", [USER, assistant("<think>r</think>b")]) == "<B><U>a<A><think>r</think>b<E>"
-
-
-@pytest.mark.parametrize("name", ["deepseek-r1", "deepseek-r1-0528", "deepseek-r1-distill", "deepseek-v3.1"])
-def test_tags_in_a_content_beside_a_field_with_reasoning(name: str) -> None:
-    """The templates know no such field and cut contents at the tag; what is produced has the field's reasoning."""
-    chat = [USER, assistant("x<think>q</think>b", reasoning_content="r")]
-    close, opened = ("</think>", "<think>r</think>") if name == "deepseek-v3.1" else ("", "<think>\nr\n</think>\n\n")
-    assert told(name, [*chat, USER]) == f"<B><U>a<A>{close}b<E><U>a"
-    assert told(name, chat) == f"<B><U>a<A>{opened}b<E>"
-
-
-def test_a_distilled_model_takes_texts_alone() -> None:
-    renderer = renderer_of("deepseek-r1-distill")
-    assert told("deepseek-r1-distill", [SYSTEM, USER, THOUGHT]) == "<B>s<U>a<A><think>\nr\n</think>\n\nb<E>"
-    for messages, tools, reason in (
-        ([SYSTEM, SYSTEM, USER], None, "late_system"),
-        ([USER], TOOLS, "unsupported_field"),
-        ([USER, ASKING], None, "unsupported_field"),
-        (CYCLE, None, "unknown_role"),
-    ):
-        with pytest.raises(MessageError) as caught:
-            renderer.text(messages, tools=tools)
-        assert caught.value.reason == reason
-
-
-def test_v31() -> None:
-    calls = '<calls><call>f<sep>{"k": 1, "q": "ü"}<call/><call>g<sep>{}<call/><calls/>'
-    results = "<output>x<output/><output>y<output/>"
-    for thinking, prompt in ((False, "</think>"), (True, "<think>")):
-        given = {"thinking": thinking}
-        assert told("deepseek-v3.1", CYCLE[:2], gen=True, **given) == f"<B>s<U>a<A>{prompt}"
-        assert told("deepseek-v3.1", CYCLE[:3], **given) == f"<B>s<U>a<A><think>r</think>b{calls}<E>"
-        assert told("deepseek-v3.1", CYCLE[:5], gen=True, **given) == f"<B>s<U>a<A></think>b{calls}<E>{results}"
-        history = f"<B>s<U>a<A></think>b{calls}<E>{results}d<E><U>e<A>{prompt}"
-        assert told("deepseek-v3.1", CYCLE, gen=True, **given) == history
-    assert told("deepseek-v3.1", [USER, assistant("b"), assistant("c")], gen=True) == "<B><U>a<A></think>b<E>c<E>"
-
-
-def test_v31_declares_tools_as_its_model_card_does() -> None:
-    declared = (
-        "## Tools\nYou have access to the following tools:\n\n### f\nDescription: d\n\nParameters: {}\n\n"
-        "### g\nDescription: \n\nParameters: {}\n\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n"
-    )
-    tools = [{"name": "f", "description": "d", "parameters": {}}, {"name": "g"}]
-    for messages, before in (([SYSTEM, USER], "<B>s\n\n"), ([USER], "<B>")):
-        text = told("deepseek-v3.1", messages, tools=tools)
-        assert text.startswith(before + declared)
-        assert text.endswith("- For multiple tool calls, chain them directly without separators or spaces\n<U>a")
-
-
 # ---- V4
-
-
-def dsml(blank: str) -> str:
-    block = "calls" if blank else "tool_calls"
-    return (
-        f'\n\n<%{blank}{block}>\n<%{blank}invoke name="f">\n<%{blank}parameter name="k" string="false">1</%{blank}'
-        f'parameter>\n<%{blank}parameter name="q" string="true">ü</%{blank}parameter>\n</%{blank}invoke>\n'
-        f'<%{blank}invoke name="g">\n\n</%{blank}invoke>\n</%{blank}{block}>'
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "start", "blank"),
-    [
-        ("deepseek-v4", "<B>", ""),
-        ("deepseek-v4-preview", "<B>", ""),
-        ("deepseek-v4.1", "<B><S>Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the "
-         "reasoning)\n\n", " "),
-    ],
-)  # fmt: skip
-def test_v4(name: str, start: str, blank: str) -> None:
-    calls, results = dsml(blank), "<U><tool_result>x</tool_result>\n\n<tool_result>y</tool_result>"
-    assert told(name, CYCLE[:3]) == f"{start}s<U>a<A><think>r</think>b{calls}<E>"
-    assert told(name, CYCLE[:5], gen=True) == f"{start}s<U>a<A></think>b{calls}<E>{results}<A><think>"
-    assert told(name, CYCLE[:6]) == f"{start}s<U>a<A></think>b{calls}<E>{results}<A><think>t</think>d<E>"
-    swapped = [*CYCLE[:3], CYCLE[4], CYCLE[3]]
-    assert told(name, [*swapped, user("e")]) == f"{start}s<U>a<A></think>b{calls}<E>{results}\n\ne"
-    silent = told(name, CYCLE, gen=True, thinking=False)
-    assert silent.endswith(f"s<U>a<A></think>b{calls}<E>{results}<A></think>d<E><U>e<A></think>")
-    with_tools = told(name, CYCLE, gen=True, tools=TOOLS[:1])
-    assert with_tools.startswith(f"{start}s\n\n## Tools\n\n")
-    assert with_tools.endswith(
-        f"to invoke tool calls.\n<U>a<A><think>r</think>b{calls}<E>{results}<A><think>t</think>d<E><U>e<A><think>"
-    )
-    parts = [{"type": "text", "text": text} for text in ("b", "", "c")]
-    assert told(name, [user(parts)], thinking=False) == "<B><U>b\n\nc"
-
-
-def test_results_without_ids_stay_in_their_order() -> None:
-    nobodys = {"role": "tool", "content": "y"}
-    text = told("deepseek-v4", [USER, ASKING, nobodys, answer("x", 0)])
-    assert text.endswith("<tool_result>y</tool_result>\n\n<tool_result>x</tool_result>")
-
-
-def test_system_messages() -> None:
-    assert told("deepseek-v4", [SYSTEM, {"role": "system", "content": "t"}, USER]) == "<B>st<U>a"
-    for late in ([SYSTEM, USER, SYSTEM], [USER, SYSTEM]):
-        with pytest.raises(MessageError, match="a system message after others"):
-            renderer_of("deepseek-v4").text(late)
-        assert told("deepseek-v4.1", late, thinking=False).endswith("<U>a<S>s")
-
-
-@pytest.mark.parametrize(
-    ("name", "effort", "begins"),
-    [
-        ("deepseek-v4", "low", "<B><U>"),
-        ("deepseek-v4", "high", "<B>Reasoning Effort: Absolute maximum with no"),
-        ("deepseek-v4", "max", "<B>Reasoning Effort: Beyond maximum"),
-        ("deepseek-v4-preview", "high", "<B><U>"),
-        ("deepseek-v4-preview", "max", "<B>Reasoning Effort: Absolute maximum with no"),
-        *(("deepseek-v4.1", name, f"<B><S>Reasoning Effort: {number} (range")
-          for name, number in (("low", 50), ("high", 75), ("max", 100), (1, 1), (100, 100))),
-    ],
-)  # fmt: skip
-def test_efforts(name: str, effort: Any, begins: str) -> None:
-    assert told(name, [USER], reasoning_effort=effort).startswith(begins)
-    assert told(name, [USER], reasoning_effort=effort, thinking=False) == "<B><U>a"
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.base import build_training_sample, create_renderer
+from niels_gpt.renderers.base import create_renderer
 from niels_gpt.renderers.dialects.harmony import namespace
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
 from niels_gpt.renderers.family import Family
 from tests.assets import ASSETS, needs_assets
-from tests.renderers.small import assistant, call, result, told, user
+from tests.renderers.small import assistant, call, result, user
 from tests.renderers.sweeps import served_and_said
 from tests.renderers.test_parity import official_text
 from tests.renderers.tiny_families import renderer_of
@@ -104,34 +104,6 @@ def test_schemas_that_are_nested_too_deeply() -> None:
 # ---- turns
 
 
-def test_headers_behind_the_first_are_sampled() -> None:
-    chat = [user("x"), assistant("", reasoning_content="hm", tool_calls=[call("get")])]
-    assert ours().encoder.decode(served_and_said(ours(), chat, None)[1]) == (
-        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.get<|channel|>commentary json"
-        '<|message|>{"city": "x"}<|call|>'
-    )
-
-
-def test_what_is_trained() -> None:
-    """All the model's own words, in whichever channel; headers of others, results and prompts are not."""
-    chat = [user("x"), assistant("", tool_calls=[call("get")]), result("get", text="r"), assistant("y", thinking="hm")]
-    assert told(ours(), build_training_sample(ours(), chat)).partition("<|start|>user")[2] == (
-        "<|message|>x<|end|><|start|>assistant[ to=functions.get<|channel|>commentary json<|message|>"
-        '{"city": "x"}<|call|>]<|start|>functions.get to=assistant<|channel|>commentary<|message|>"r"<|end|>'
-        "<|start|>assistant[<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>y"
-        "<|return|>]"
-    )
-
-
-def test_arguments_as_text_stay_as_they_were_said() -> None:
-    """The model's own spelling is what is trained, also where it is not how `tojson` writes."""
-    one = call("get")
-    one["function"]["arguments"] = '{"city":"\\u00e9",\n "n": 1.0}'
-    said = served_and_said(ours(), [user("x"), assistant("", tool_calls=[one])], None)[1]
-    assert '<|message|>{"city":"\\u00e9",\n "n": 1.0}<|call|>' in ours().encoder.decode(said)
-    assert ours().parse_response(said).tool_calls[0].arguments == {"city": "é", "n": 1.0}
-
-
 @pytest.mark.parametrize(
     "content", ["", " ", "\n", "<|end|>", "a<|return|>", "<|channel|>final<|message|>b", " to=functions.f", "é👩‍👩‍👧"]
 )
@@ -174,16 +146,3 @@ def test_what_was_cut_is_closed_as_a_message() -> None:
 
 
 # ---- what is refused
-
-
-@pytest.mark.parametrize(
-    ("chat", "reason", "said"),
-    [
-        ([user("x"), {"role": "developer", "content": "y"}], "late_system", "message 1: a system message after others"),
-        ([user("x"), assistant("", tool_calls=[call("a"), call("b", 1)])], "too_many_calls", "message 1: 2 tool_calls"),
-    ],
-)
-def test_refusals(chat: list[dict[str, Any]], reason: str, said: str) -> None:
-    with pytest.raises(MessageError, match=said) as caught:
-        ours().render(chat)
-    assert caught.value.reason == reason

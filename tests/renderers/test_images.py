@@ -166,20 +166,6 @@ def test_the_text_needs_no_processor(family: str) -> None:
         assert renderer_of(family).text(messages, tools=tools) == seeing(family).text(messages, tools=tools)
 
 
-def test_pictures_are_counted_over_the_conversation() -> None:
-    chat = [
-        *asked(words("a"), part(picture()), part(picture(seed=1))),
-        {"role": "assistant", "content": "b"},
-        *asked(part(picture(seed=2))),
-    ]
-    text = seeing("qwen3-vl", ("add_vision_id", True)).text(chat)
-    assert "aPicture 1: <|vision_start|><|image_pad|><|vision_end|>Picture 2: <|vision_start|>" in text
-    assert "user\nPicture 3: <|vision_start|><|image_pad|><|vision_end|><|im_end|>" in text
-    rendered = seeing("qwen3-vl", ("add_vision_id", True)).render(chat)
-    content = [token for token, body in zip(rendered.token_ids, rendered.is_content, strict=True) if body]
-    assert "Picture" not in seeing("qwen3-vl").encoder.decode(content)
-
-
 # ---- one as many, here as there
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import UsageError
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from tests.renderers.small import assistant, call, family, result, user
 
@@ -54,49 +54,11 @@ def test_a_turn_of_reasoning_a_text_and_calls() -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("effort", "written"), [(0, "0"), (0.2, "0.2"), (0.55, "0.55"), (0.123, "0.12"), (0.99, "0.99")]
-)
-def test_efforts(effort: float, written: str) -> None:
-    assert f"level: {written}{END}" in family("inkling", thinking_effort=effort).text([user()])
-
-
 def test_no_effort_and_efforts_that_there_are_not() -> None:
     assert family("inkling", thinking_effort=None).text([user()]) == ASKED
     for wrong in (1.0, -0.1, "high"):
         with pytest.raises(UsageError, match="thinking_effort"):
             type(family("inkling"))(family("inkling").encoder, thinking_effort=wrong)
-
-
-def test_the_effort_is_before_the_first_message_that_is_no_system_message() -> None:
-    system = {"role": "system", "content": "s"}
-    written = f"<|message_system|><|content_text|>s{END}"
-    renderer = family("inkling")
-    assert renderer.text([system, system, user(), system]) == f"{written}{written}{EFFORT}{ASKED}{written}"
-    assert renderer.text([system]) == written + EFFORT
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": {"c": None, "b": 0.5}}}}
-    declared = '[{"description":"","name":"f","parameters":{"a":{"b":0.5,"c":null},"z":1},"type":"function"}]'
-    start = f"<|message_system|>tool_declare<|content_xml|>{declared}{END}{written}{EFFORT}"
-    assert renderer.text([system, user()], tools=[tool]).startswith(start)
-
-
-def test_parts_are_messages_and_only_texts() -> None:
-    parts = [{"type": "text", "text": text} for text in ("a", "", "b")]
-    of_user = f"<|message_user|><|content_text|>a{END}<|message_user|><|content_text|>b{END}"
-    of_model = f"{MODEL}⟦<|content_text|>a{END}{MODEL}<|content_text|>b{END}{STOP}⟧"
-    chat = [user(), {"role": "assistant", "content": parts}]
-    assert marked(family("inkling"), chat) == EFFORT + ASKED + of_model
-    assert family("inkling").text([{"role": "user", "content": parts}]) == EFFORT + of_user
-    for part in ({"type": "image", "image": "x.png"}, {"type": "input_audio", "input_audio": {"data": ""}}):
-        with pytest.raises(MessageError, match="message 0"):
-            family("inkling").render([{"role": "user", "content": [part]}])
-
-
-def test_results_are_headed_by_what_was_called() -> None:
-    asking = [user(), assistant("", tool_calls=[call("get", 0), call("put", 1)])]
-    text = family("inkling").text([*asking, result("put", 1), result("get", 0) | {"name": "own"}, result("get", 0)])
-    heads = [part.partition("<|content_text|>")[0] for part in text.split("<|message_tool|>")[1:]]
-    assert heads == ["put", "own", "get"]
 
 
 def test_a_bridge_heads_results_by_what_was_sampled() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
 from niels_gpt.renderers.completions.parsed import ParsedResponse, ToolCallParseStatus
-from niels_gpt.renderers.kinds import CONTROL
 from niels_gpt.renderers.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.registry import FAMILIES
 from tests.assets import ASSETS, encoder_at, needs_assets
@@ -68,12 +66,6 @@ def test_thinking_is_kept_in_tool_cycles_alone(chat: list[Any], kept: list[int])
     assert [i for i in every if preserved(i, preserve_thinking_between_tool_calls=True)] == kept
     assert all(preserved(i, preserve_all_thinking=True) for i in every)
     assert not any(preserved(i) for i in every)
-
-
-def test_kimi_writes_no_reasoning_of_an_answer_without_a_tool() -> None:
-    renderer = family("kimi-k2.5", preserve_thinking_between_tool_calls=True)
-    assert "<think></think>b" in renderer.text([user(), assistant("b", reasoning_content="hm")])
-    assert "<think>hm</think>b" in renderer.text([*CYCLE[:3], assistant("b", reasoning_content="hm")])
 
 
 # ---- completions that do not close their reasoning
@@ -172,21 +164,6 @@ def test_turns_of_gpt_oss_are_read_back(channel: str) -> None:
         else:
             assert read == message
         assert renderer.render_ids([user(), read]) == prompt + said
-
-
-def test_one_and_many_conversations_of_gpt_oss_are_written_alike() -> None:
-    renderer, rng = family("gpt-oss"), random.Random(3)
-    chats = []
-    for _ in range(60):
-        message = assistant(rng.choice(["", "look", "why?"]), tool_calls=[call()])
-        message |= rng.choice([{}, {"reasoning_content": "hm"}, {"reasoning_content": ""}, {"thinking": "hm so"}])
-        chats.append([user(rng.choice(["a", "b c"])), message, result(), assistant("4")][: rng.choice([2, 4])])
-    batch = list(renderer.render_many(chats))
-    for at, chat in enumerate(chats):
-        expected = renderer.emit(chat)
-        recognised = [bool(fact & CONTROL) for fact in expected.facts]
-        ids = renderer.encoder.encode_pieces(expected.texts, recognised)[0].tolist()
-        assert batch[at].token_ids == renderer.render(chat).token_ids == ids
 
 
 # ---- roles and parts

@@ -13,7 +13,7 @@ from niels_gpt.errors import TokenizerError
 from niels_gpt.renderers.families.raw import RawRenderer, RawRendererConfig
 from niels_gpt.tokenizer import SPECIAL_TOKENS
 from tests.assets import ASSETS, encoder_at, needs_assets
-from tests.renderers.tiny_families import Tokens, byte_level, folder_of, renderer_of
+from tests.renderers.tiny_families import Tokens, byte_level, folder_of
 
 CHAT: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
@@ -23,16 +23,6 @@ CHAT: list[dict[str, Any]] = [
     {"role": "assistant", "content": "Rome."},
 ]
 WRITTEN = "Be brief. Capital of France? Paris.<|endoftext|> And of Italy? Rome.<|endoftext|>"
-
-
-def test_what_is_written_and_what_is_sampled() -> None:
-    renderer = renderer_of("raw")
-    assert renderer.text(CHAT) == WRITTEN
-    rendered = renderer.render(CHAT)
-    facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
-    said = [token for token, owner, sampled in facts if sampled and owner == 4]
-    assert renderer.encoder.decode(said) == " Rome.<|endoftext|>"
-    assert renderer.parse_response(said).content == "Rome."
 
 
 SEPARATORS = (" ", "\n", "\n\n", "\n ", "", " | ")

@@ -69,33 +69,6 @@ def test_what_deepseeks_template_loses(messages: Any, lost: str) -> None:
     assert ours.count(lost) == theirs.count(lost) + 1
 
 
-def test_deepseeks_cycles() -> None:
-    messages = [ASKED, asking("f", content="so"), result("x"), asking("g", "h"), result("y"), result("z"), ASKED]
-    text = renderer_of("deepseek-v3").text(messages, add_generation_prompt=True)
-
-    def call(name: str) -> str:
-        return f'<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{{"k": 1}}\n```<｜tool▁call▁end｜>'
-
-    assert text == (
-        "<｜begin▁of▁sentence｜><｜User｜>a<｜Assistant｜>so<｜tool▁calls▁begin｜>"
-        f"{call('f')}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>"
-        "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>x<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
-        f"<｜tool▁calls▁begin｜>{call('g')}\n{call('h')}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>"
-        "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>y<｜tool▁output▁end｜>\n"
-        "<｜tool▁output▁begin｜>z<｜tool▁output▁end｜><｜tool▁outputs▁end｜><｜User｜>a<｜Assistant｜>"
-    )
-
-
-def test_arguments_as_objects_are_written_as_json() -> None:
-    texts = []
-    for arguments in ({"k": "ü"}, '{"k": "ü"}'):
-        call = {"function": {"name": "f", "arguments": arguments}}
-        texts.append(
-            renderer_of("deepseek-v3").text([ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}])
-        )
-    assert texts[0] == texts[1]
-
-
 # ---- MiniMax M2's system block
 
 

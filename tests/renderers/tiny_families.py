@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -41,17 +41,11 @@ class Tokens:
         keeps: its template keeps reasoning in history.
         late_system: it has a place for system messages after the first.
         holds: what of `Wanted` its conversations may hold, where that is not everything.
-        shown: a tool result's text as the format writes it.
-        system_in_turn: the first system message has no turn of its own, or none if it is empty.
         moves: a text is written before the last user's turn only, so it moves when a user is added.
-        marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block, and a turn without reasoning is written without one.
-        forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
         only_last: reasoning is written in the last message alone, so a tool's result takes it out of what was served.
         empties: the think block of an answer is empty as soon as it is written: only calls keep their reasoning.
         content_as_reasoning: a text in a message with a call is written where reasoning is.
-        ends: the text after an answer in history, where that is not a stop.
-        closes: the text between a content and the stop.
         day: the option for the date, as 2026-01-01, for templates that always write one.
     """
 
@@ -64,18 +58,12 @@ class Tokens:
     keeps: bool = False
     late_system: bool = True
     holds: Mapping[str, Any] = field(default_factory=dict)
-    shown: Callable[[str], str] = str
-    system_in_turn: bool = False
     opens_block: bool = False
-    forgets: bool = False
     only_last: bool = False
     empties: bool = False
     content_as_reasoning: bool = False
-    ends: str = ""
-    closes: str = ""
     day: str = ""
     moves: bool = False
-    marked: bool = True
 
 
 _GLM = Tokens(
@@ -108,11 +96,8 @@ _DEEPSEEK = Tokens(
     ),
     call=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
     late_system=False,
-    system_in_turn=True,
 )
-_R1 = replace(
-    _DEEPSEEK, added=(*_DEEPSEEK.added, "<think>", "</think>"), opens_block=True, forgets=True, only_last=True
-)
+_R1 = replace(_DEEPSEEK, added=(*_DEEPSEEK.added, "<think>", "</think>"), opens_block=True, only_last=True)
 _R1_TEXTS = replace(
     _R1,
     added=("<｜User｜>", "<｜Assistant｜>", "<|EOT|>", "<think>", "</think>"),
@@ -125,23 +110,10 @@ _V4 = Tokens(
     call=('<｜DSML｜invoke name="', "</｜DSML｜invoke>"),
     holds={"inline": False, "parts": False},  # think tags in a content stay there; parts are a blank line apart
     late_system=False,
-    system_in_turn=True,
 )
-_KIMI_THINKING = replace(_KIMI, holds={"inline": False}, forgets=True, empties=True)  # think tags in contents stay
+_KIMI_THINKING = replace(_KIMI, holds={"inline": False}, empties=True)  # think tags in contents stay
 _TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
 _TEXTS = {"tools": False, "reasoning": False}  # no place for anything but texts
-
-
-def _in_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _json_again(text: str) -> str:
-    """As Mistral's library writes a result."""
-    try:
-        return json.dumps(json.loads(text), ensure_ascii=False) if text else ""
-    except ValueError:
-        return text
 
 
 _TEKKEN = Tokens(
@@ -153,7 +125,6 @@ _TEKKEN = Tokens(
     call=("", ""),
     reasons=False,
     holds=_TURNS | {"call_id": lambda name, number: f"{name[:3]}{number:06d}"},
-    shown=_json_again,
     moves=True,
     late_system=False,
 )
@@ -165,7 +136,6 @@ _LLAMA = Tokens(
     call=("", ""),
     reasons=False,
     holds={"beside": False, "one_call": True, "user_first": True},
-    shown=_in_json,
 )
 _QWEN35 = Tokens(
     controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
@@ -174,7 +144,6 @@ _QWEN35 = Tokens(
     ),
     form="NFC",
     late_system=False,
-    shown=str.strip,
 )
 _NEMOTRON = Tokens(
     controls=("<|im_end|>", "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<|im_start|>"),
@@ -212,7 +181,7 @@ TOKENS: dict[str, Tokens] = {
     ),
     "qwen3.5": _QWEN35,
     "qwen3.6": _QWEN35,
-    "qwen3.8": replace(_QWEN35, keeps=True, holds={"inline": False}, system_in_turn=True),
+    "qwen3.8": replace(_QWEN35, keeps=True, holds={"inline": False}),
     "deepseek-v3": replace(_DEEPSEEK, reasons=False),
     "deepseek-r1": _R1,
     "deepseek-r1-0528": replace(_R1, opens_block=False),
@@ -236,7 +205,6 @@ TOKENS: dict[str, Tokens] = {
         added=("<unused0>", "[multimodal]"),
         reasons=False,
         holds=_TEXTS | _TURNS | {"parts": False},  # white space goes from the ends of each
-        system_in_turn=True,
     ),
     "mistral": Tokens(
         controls=(
@@ -246,8 +214,6 @@ TOKENS: dict[str, Tokens] = {
         call=("", ""),
         reasons=False,
         holds=_TURNS | {"beside": False, "call_id": lambda name, number: f"{name[:3]}{number:06d}"},
-        shown=lambda text: text.partition("\n")[2],  # its first word shares a token with the space before it
-        system_in_turn=True,
         moves=True,
     ),
     "mistral-v7": _TEKKEN,
@@ -259,13 +225,12 @@ TOKENS: dict[str, Tokens] = {
         moves=False,
         holds=_TURNS | {"inline": False},
     ),
-    "raw": Tokens(controls=("<|endoftext|>",), reasons=False, holds=_TEXTS | {"spaces": False}, marked=False),
+    "raw": Tokens(controls=("<|endoftext|>",), reasons=False, holds=_TEXTS | {"spaces": False}),
     "laguna-xs.2": Tokens(
         controls=("〈|EOS|〉", "〈|UNK|〉", "〈|PAD|〉", "〈|CODE_START|〉"),
         added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"),
         form="NFC",
         keeps=True,
-        system_in_turn=True,
     ),
     "gpt-oss": Tokens(
         controls=(
@@ -276,11 +241,7 @@ TOKENS: dict[str, Tokens] = {
         headed=True,
         late_system=False,
         holds={"inline": False, "one_call": True, "both": False},  # think tags in a content stay there
-        shown=_in_json,
-        system_in_turn=True,
-        forgets=True,
         content_as_reasoning=True,
-        ends="<|end|>",
         day="conversation_start_date",
     ),
     "inkling": Tokens(
@@ -292,7 +253,6 @@ TOKENS: dict[str, Tokens] = {
         call=("", "<|end_message|>"),
         keeps=True,
         holds={"inline": False, "parts": False},  # think tags in a content stay there, each part is a message
-        closes="<|end_message|>",
     ),
     "minimax-m2": Tokens(
         controls=("[e~[", "]~!b[", "]~b]", "]!d~[", "<fim_prefix>", "<filename>", "]<]image[>["),
