@@ -235,7 +235,7 @@ def report_changes(out: Path, changed: Mapping[str, int], progress: Progress) ->
         # All other codes are names of fields, see `NOT_WRITTEN`.
         message = CHANGE_MESSAGES.get(code) or (
             f"{field} is not written, because the format has no place for it; refuse such rows with "
-            "--on-unsupported error (on_unsupported='error')"
+            "--on-unwritten error (on_unwritten='error')"
         )
         progress.note(f"{out}: {rows:,} rows: {message}")
 

@@ -43,10 +43,11 @@ def as_encoder(
         if samples != "per-conversation":
             raise UsageError(f"samples are {samples}, and {type(encoder).__name__} is an encoder; pass its renderer")
         # The encoder's policy alone decides; another one that was passed would have no effect.
-        policy_of_encoder = encoder.policy if isinstance(encoder, RendererEncoder) else RenderingPolicy()
-        if policy is not None and policy not in (policy_of_encoder, RenderingPolicy()):
+        own = encoder.policy if isinstance(encoder, RendererEncoder) else RenderingPolicy()
+        given, default = policy or RenderingPolicy(), RenderingPolicy()
+        if given != default and given != RenderingPolicy(own.allow_partial, given.on_unwritten and own.on_unwritten):
             raise UsageError(
-                f"found allow_partial={policy.allow_partial} and on_unsupported={policy.on_unsupported!r} beside a "
+                f"found allow_partial={given.allow_partial} and on_unwritten={given.on_unwritten!r} beside a "
                 f"{type(encoder).__name__}, which has its own; pass its renderer, or make it with "
                 "as_encoder(renderer, policy=RenderingPolicy(...))"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,9 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.loss import LossOn, check_full
-from niels_gpt.renderers.masks import Renders, batch_weights, stops_of, trained_turns
+from niels_gpt.renderers.masks import Renders, batch_weights, listing, stops_of, trained_turns
+from niels_gpt.renderers.notes import OnUnwritten, Unwritten, check_on_unwritten, check_written, decided, refused
 from niels_gpt.renderers.types import RenderedBatch
-from niels_gpt.renderers.unsupported import UnsupportedField, UnsupportedFields
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
@@ -28,7 +28,6 @@ NO_IMAGES = (
     "with a renderer that has a processor; or drop the row. "
     "Without their names in the dataset, a model trained on it would see only placeholders"
 )
-OnUnsupported = Literal["drop", "error"]
 
 
 @runtime_checkable
@@ -56,35 +55,32 @@ class RenderingPolicy:
     Attributes:
         allow_partial: use renderings whose attribution is only partial. Their masks may train scaffold tokens, so they
             are rejected by default.
-        on_unsupported: for fields that the format has no place for (`UnsupportedFields`). "drop": render without them,
-            as the official template does, and count the row; "error": reject the row.
+        on_unwritten: which rows are rejected for a text that the format has no place for, and which are counted
+            (`renderers/notes.py`). `None`: as the renderer's own option says, else "content".
 
     Raises:
-        UsageError: an unknown `on_unsupported`.
+        UsageError: an unknown `on_unwritten`.
     """
 
     allow_partial: bool = False
-    on_unsupported: OnUnsupported = "drop"
+    on_unwritten: OnUnwritten | None = None
 
     def __post_init__(self) -> None:
-        if self.on_unsupported not in get_args(OnUnsupported):
-            raise UsageError(
-                f"on_unsupported is {self.on_unsupported!r}; expected one of {', '.join(get_args(OnUnsupported))}"
-            )
+        if self.on_unwritten is not None:
+            check_on_unwritten(self.on_unwritten)
 
-    def check(self, attribution: str, unsupported: Sequence[UnsupportedField]) -> None:
-        """Raise `MessageError` (`partial_attribution`, `unsupported_field`) for a conversation that is not used."""
+    def of(self, renderer: Any) -> RenderingPolicy:
+        """The policy for one renderer, whose own option counts where this policy has none."""
+        return RenderingPolicy(self.allow_partial, decided(renderer, self.on_unwritten))
+
+    def check(self, attribution: str, unwritten: Sequence[Unwritten]) -> None:
+        """Raise `MessageError` (`partial_attribution`, `unwritten`) for a conversation that is not used."""
         check_full(attribution, allow_partial=self.allow_partial)
-        if unsupported and self.on_unsupported == "error":
-            raise MessageError(
-                "unsupported_field",
-                f"{unsupported[0]} is not written, because the format has no place for it; remove it, drop the row, "
-                "or leave it out with --on-unsupported drop (on_unsupported='drop')",
-            )
+        check_written(unwritten, self.on_unwritten or "content")
 
-    def allow(self, attribution: str, unsupported: Sequence[UnsupportedField]) -> bool:
+    def allow(self, attribution: str, unwritten: Sequence[Unwritten]) -> bool:
         """Whether `check` passes, without building a message: the fast path of batches."""
-        return (attribution == "full" or self.allow_partial) and not (unsupported and self.on_unsupported == "error")
+        return (attribution == "full" or self.allow_partial) and not refused(unwritten, self.on_unwritten or "content")
 
 
 @dataclass(frozen=True)
@@ -112,10 +108,11 @@ class RendererEncoder:
     on: LossOn = field(default_factory=LossOn)
     policy: RenderingPolicy = field(default_factory=RenderingPolicy)
     images: ImageFolder | None = None
-    _unsupported: UnsupportedFields = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_unsupported", UnsupportedFields(self.renderer))
+        # The policy decides and counts, so the renderer must not refuse before.
+        object.__setattr__(self, "policy", self.policy.of(self.renderer))
+        object.__setattr__(self, "renderer", listing(self.renderer))
 
     @property
     def identified(self) -> bool:
@@ -130,7 +127,7 @@ class RendererEncoder:
         if self.on != LossOn():
             options["loss_on"] = self.on.describe()
         # Defaults are left out, so that manifests written before an option existed still compare equal.
-        defaults = asdict(RenderingPolicy())
+        defaults = asdict(RenderingPolicy().of(None))
         options |= {name: value for name, value in asdict(self.policy).items() if value != defaults[name]}
         if self.images is not None:
             options["image_processor"] = self.images.describe()
@@ -197,13 +194,13 @@ class RendererEncoder:
         ends = np.concatenate(([0], np.cumsum(weights > 0)))[np.cumsum(rendered.lengths)]
         if (np.diff(ends, prepend=0) == 0).any():
             return None
-        lost = [self._unsupported.of(chat.messages, chat.tools) for chat in chats]
+        lost = [notes.unwritten for notes in rendered.notes] or [()] * len(chats)
         if not all(map(self.policy.allow, rendered.attribution, lost)):
             return None
         check_ids(rendered.ids, self.vocab_size)
         # Counted only now: a batch that is given up above is counted row by row.
-        for chat, attributed, fields in zip(chats, attributed_of(rendered), lost, strict=True):
-            rejections.changed.update(changes_of(chat, [attributed], fields))
+        for chat, attributed, unwritten in zip(chats, attributed_of(rendered), lost, strict=True):
+            rejections.changed.update(changes_of(chat, [attributed], unwritten))
         images = None if self.images is None else [()] * len(chats)
         return EncodedBatch(chats, rendered.ids, rendered.lengths, weights, images=images)
 
@@ -230,7 +227,7 @@ class RendererEncoder:
                 messages, files = self.images.located(messages)
             rendered = self.renderer.render(messages, tools=chat.tools)
             attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
-            lost = self._unsupported.of(chat.messages, chat.tools)
+            lost = getattr(rendered, "unwritten", ())
             self.policy.check(attribution, lost)
             images = (
                 [] if self.images is None else self.images.placed(files, getattr(rendered, "multi_modal_data", None))
@@ -260,15 +257,14 @@ class RendererEncoder:
         return weights
 
 
-def changes_of(
-    chat: Conversation, attributed: Sequence[tuple[str, str]], unsupported: Sequence[UnsupportedField]
-) -> list[str]:
+def changes_of(chat: Conversation, attributed: Sequence[tuple[str, str]], unwritten: Sequence[Unwritten]) -> list[str]:
     """The codes of what is to be said of a conversation, each once; for `Rejections.changed`.
 
     Args:
         attributed: the attribution of its renderings, and how each was found (`Notes.route`).
+        unwritten: what is in none of them.
     """
-    fields = dict.fromkeys(f"{name}{NOT_WRITTEN}" for name, _ in unsupported)
+    fields = dict.fromkeys(f"{one.field}{NOT_WRITTEN}" for one in unwritten)
     is_partial = any(attribution != "full" for attribution, _ in attributed)
     by_oracle = any(route == "oracle" for _, route in attributed)
     return [*chat.changes, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]

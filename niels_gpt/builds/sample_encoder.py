@@ -26,6 +26,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.masks import Sample, TokenFacts, as_produced, samples_of, stops_of, trained_turns
+from niels_gpt.renderers.notes import NO_NOTES, lost_in_all
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -77,10 +78,14 @@ class SampleEncoder(RendererEncoder):
             wholes = self.renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
             ends = [chat.messages[: turn + 1] for chat, turn in parts]
             produced = producer.render_many(ends, tools=[chat.tools for chat, _ in parts])
-            lost = [self._unsupported.of(chat.messages, chat.tools) for chat in chats]
-            by_turn = [fields for fields, chat_turns in zip(lost, turns, strict=True) for _ in chat_turns]
-            checked = chain(zip(wholes.attribution, lost, strict=True), zip(produced.attribution, by_turn, strict=True))
-            if wholes.media or not all(self.policy.allow(attribution, fields) for attribution, fields in checked):
+            notes = iter(produced.notes)
+            lost = [
+                lost_in_all(of_whole, {turn: next(notes) for turn in chat_turns})
+                for of_whole, chat_turns in zip(wholes.notes, turns, strict=True)
+            ]
+            if wholes.media or not all(map(self.policy.allow, wholes.attribution, lost)):
+                return None
+            if not all(self.policy.allow(attribution, ()) for attribution in produced.attribution):
                 return None
             facts = iter(_facts_of(produced))
             samples = [
@@ -91,9 +96,9 @@ class SampleEncoder(RendererEncoder):
             return None
         # One iterator over all of `produced`, of which each conversation takes as many as it has turns.
         of_turns = iter(attributed_of(produced))
-        for chat, of_whole, chat_turns, fields in zip(chats, attributed_of(wholes), turns, lost, strict=True):
+        for chat, of_whole, chat_turns, unwritten in zip(chats, attributed_of(wholes), turns, lost, strict=True):
             attributed = [of_whole, *islice(of_turns, len(chat_turns))]
-            rejections.changed.update(changes_of(chat, attributed, fields))
+            rejections.changed.update(changes_of(chat, attributed, unwritten))
         return self._of_samples(chats, samples)
 
     def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
@@ -108,7 +113,8 @@ class SampleEncoder(RendererEncoder):
             producer = as_produced(self.renderer)
             rendered: list[Any] = [self.renderer.render(chat.messages, tools=chat.tools)]
             rendered += [producer.render(chat.messages[: turn + 1], tools=chat.tools) for turn in turns]
-            lost = self._unsupported.of(chat.messages, chat.tools)
+            whole_notes, *notes = (getattr(one, "notes", NO_NOTES) for one in rendered)
+            lost = lost_in_all(whole_notes, dict(zip(turns, notes, strict=True)))
             attribution = next((one.attribution for one in rendered if one.attribution != "full"), "full")
             self.policy.check(attribution, lost)
             whole, *produced = (TokenFacts.of(one, stops_of(self.renderer)) for one in rendered)

@@ -41,7 +41,7 @@ from niels_gpt.builds.documents import (
     with_split,
 )
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
-from niels_gpt.builds.renderer_encoder import KnownRenderer, OnUnsupported, RenderingPolicy
+from niels_gpt.builds.renderer_encoder import KnownRenderer, RenderingPolicy
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
@@ -61,6 +61,7 @@ from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
 from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.storage.manifests import tokenizer_sha256
 
@@ -199,7 +200,7 @@ def build_sft_cache(
     token_dtype: str | None = None,
     streaming: bool | None = None,
     allow_partial: bool = False,
-    on_unsupported: OnUnsupported = "drop",
+    on_unwritten: OnUnwritten | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
     **fields: Unpack[BuildFields],
@@ -218,7 +219,7 @@ def build_sft_cache(
         loss_on: which tokens of a renderer are trained; default the sampled ones.
         default_system_text: the system turn of conversations that have none.
         token_dtype, streaming, num_threads: as for `build_pretrain_cache`.
-        allow_partial, on_unsupported: for renderers, see `RenderingPolicy`.
+        allow_partial, on_unwritten: for renderers, see `RenderingPolicy`.
         max_message_bytes: a row with a longer message is rejected.
         fields: how the build runs, see `BuildOptions`.
 
@@ -234,7 +235,7 @@ def build_sft_cache(
         check_text(default_system_text)
     except MessageError as error:
         raise UsageError(f"default_system_text holds {error}") from error
-    policy = RenderingPolicy(allow_partial, on_unsupported)
+    policy = RenderingPolicy(allow_partial, on_unwritten)
     encoder = _sft_encoder(tokenizer, loss_on, policy, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
     # As `meta.json` records them. With sentinels the format says what is trained, so only what decides rows and ids is

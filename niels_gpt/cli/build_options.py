@@ -19,6 +19,7 @@ from niels_gpt.cli.options import EXECUTION, ROWS, LossFlags, MaxBadRows, Render
 from niels_gpt.errors import UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import Progress
+from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.files.slices import SLICE_BYTES
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
@@ -68,15 +69,16 @@ class ChatRowFlags:
             rich_help_panel=ROWS,
         ),
     ] = False
-    on_unsupported: Annotated[
-        Literal["drop", "error"],
+    on_unwritten: Annotated[
+        OnUnwritten | None,
         typer.Option(
-            "--on-unsupported",
-            help="Fields that the format has no place for (reasoning, tools, ...): leave them out and count the rows, "
-            "or refuse such rows.",
+            "--on-unwritten",
+            help="Rows with a text that the format has no place for: content refuses them where it is a message's text "
+            "or a call, and counts them where it is reasoning, tools or a name; error refuses all; drop counts all.  "
+            "\\[default: content]",
             rich_help_panel=ROWS,
         ),
-    ] = "drop"
+    ] = None
     default_system: Annotated[
         str | None,
         typer.Option(

@@ -205,7 +205,7 @@ def build_sft(
             default_system_text=rows.sentinel_system,
             token_dtype=token_dtype,
             allow_partial=rows.allow_partial,
-            on_unsupported=rows.on_unsupported,
+            on_unwritten=rows.on_unwritten,
             max_message_bytes=rows.max_message_bytes,
             num_threads=executor.threads,
             **source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),

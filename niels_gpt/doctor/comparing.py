@@ -33,7 +33,7 @@ def open_sides(one: Any, other: Any, tokenizer: Any, renderer: Any, date: str | 
 def _open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRenderer:
     """One side of a comparison as a renderer."""
     if is_renderer(side):
-        return side
+        return side.lists_unwritten()
     path = Path(str(side))
     # A file that is no tokenizer is the text of a template.
     if path.is_file() and not is_tokenizer(path):

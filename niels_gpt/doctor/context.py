@@ -322,7 +322,7 @@ def renderer_for(
         UsageError: a template for a family. TokenizerError, TemplateError: one of them cannot be used.
     """
     if is_renderer(renderer):
-        return renderer.encoder, renderer
+        return renderer.encoder, renderer.lists_unwritten()
     options: Mapping[str, Any] = {}
     if isinstance(renderer, RendererOptions):
         renderer.check()
@@ -334,7 +334,7 @@ def renderer_for(
             family = create_renderer(encoder)
         except TemplateError:
             return encoder, None
-        return family.encoder, family
+        return family.encoder, family.lists_unwritten()
     if renderer is None and own_template and encoder.template is not None:
         renderer = "template"
     # A date and options belong to `RendererOptions`, which reads the tokenizer by its name.
@@ -354,4 +354,4 @@ def renderer_for(
         # Templates call `strftime_now` for today's date; a report must not depend on the day it is made.
         clock = clock_on(PROBE_DATE)
         opened = DefaultRenderer(opened.encoder, opened.config, template=opened.source, clock=clock)
-    return opened.encoder, opened
+    return opened.encoder, opened.lists_unwritten()

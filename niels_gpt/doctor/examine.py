@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from multiprocessing import get_context
 from time import monotonic
 from typing import Final, Protocol
@@ -49,7 +48,6 @@ from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.renderers.types import RenderedBatch
-from niels_gpt.renderers.unsupported import UnsupportedFields
 from niels_gpt.sources.files.inputs import Record, Rejected
 
 # On a busy machine worker processes take about this long to start, and most inputs are finished earlier.
@@ -132,12 +130,6 @@ class Examination:
     bad_forms: Mapping[str, str] = field(default_factory=dict)
     unread_tags: frozenset[str] = frozenset()
 
-    @cached_property
-    def _unsupported(self) -> UnsupportedFields:
-        """Finds fields that the renderer does not write; stores what it has tried."""
-        assert self.renderer is not None
-        return UnsupportedFields(self.renderer)
-
     def examine(self, part: Slice) -> Counters:
         """Run the rules over one slice."""
         counters = Counters(self.max_evidence)
@@ -213,7 +205,7 @@ class Examination:
             if attribution != "full":
                 counters.add("attribution-partial", [chat.evidence(None, attribution)])
         chats.check_rendered(rendered, batch, counters)
-        chats.check_unsupported(self._unsupported, rendered, counters)
+        chats.check_unwritten(rendered, batch, counters)
         chats.check_thinking(renderer, rendered, counters)
 
 

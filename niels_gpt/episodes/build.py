@@ -28,7 +28,7 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import IMAGES, EpisodeTask
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
 from niels_gpt.builds.images import ImageFolder, PlacedImage
-from niels_gpt.builds.renderer_encoder import OnUnsupported, RendererEncoder, RenderingPolicy
+from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
@@ -50,6 +50,7 @@ from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
+from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.seeds import DEFAULT_SEED
 
 CHUNK_TOKENS = 1 << 22  # tokens of packed rows that are read and written at a time
@@ -68,7 +69,7 @@ def build_episodes(
     shard_bytes: int | None = None,
     metadata: bool = False,
     allow_partial: bool = False,
-    on_unsupported: OnUnsupported = "drop",
+    on_unwritten: OnUnwritten | None = None,
     **fields: Unpack[BuildFields],
 ) -> None:
     """Write an episodes dataset from conversations. Same rows, encoder, options and seed: same bytes.
@@ -81,7 +82,7 @@ def build_episodes(
         mask_dtype: "uint8", or "float32" if messages have weights between 0 and 1, or `None` for no mask.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
         metadata: write each row's `type` and `source`, to sample by, and `weight` to `episodes.parquet`.
-        allow_partial, on_unsupported: for renderers, see `RenderingPolicy`. Encoders have their own policy.
+        allow_partial, on_unwritten: for renderers, see `RenderingPolicy`. Encoders have their own policy.
         fields: how the build runs, see `BuildOptions`.
 
     Raises:
@@ -94,7 +95,7 @@ def build_episodes(
     EPISODES_SHARD_BYTES.check(shard_bytes)
     options.check()
     VAL_FRAC.check(val_frac)
-    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
+    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unwritten))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
     # The samples of a conversation begin alike; only a mask says which of them trains a turn.

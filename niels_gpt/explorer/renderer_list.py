@@ -174,7 +174,7 @@ class RendererList:
         with self._lock:
             found = self._renderers.get(choice)
         if found is None:
-            found = self._create(choice)
+            found = self._create(choice).lists_unwritten()  # the page shows what is left out
             with self._lock:
                 self._renderers[choice] = found
                 while len(self._renderers) > 4 * _MOST_ENCODERS:

@@ -41,7 +41,9 @@ def rendered_table(
         MessageError: the renderer refuses the conversation.
     """
     rendered = by.render(messages, tools=tools, add_generation_prompt=prompt)
-    note = "" if rendered.attribution == "full" else f"Attribution is {rendered.attribution}."
+    notes = [] if rendered.attribution == "full" else [f"Attribution is {rendered.attribution}."]
+    notes += [f"{one}: the format has no place for it." for one in rendered.unwritten]
+    note = " ".join(notes)
     facts = rendered.message_indices, rendered.kinds
     return token_table(by.encoder, rendered.token_ids, facts, messages, modes, note=note, **labels)
 

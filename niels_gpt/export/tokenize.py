@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
-from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
+from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.datasets import gather
 from niels_gpt.errors import DataError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows, cut, rows_of
@@ -35,6 +35,7 @@ from niels_gpt.format.packing import pack
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import LENGTH
 from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.sources.chat_files import ARROW_NULLS, record_to_conversation, refuse_labelled
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -67,8 +68,8 @@ class Tokenize:
         format: the shape of the rows, one of `niels-gpt formats`; default as the first row looks.
         on_bad_rows: "error", or "drop": leave rows out that cannot be rendered; each batch logs how many and why.
         allow_partial: use renderings whose attribution is only partial, see docs/attribution.md.
-        on_unsupported: for fields that the format has no place for, such as reasoning: "drop", and each batch logs how
-            many rows lost them, or "error", see `RenderingPolicy`.
+        on_unwritten: what becomes of rows with a text that the format has no place for, see `RenderingPolicy`; each
+            batch logs how many lost one.
         assistant_masks: also a column of 1 on trained tokens and 0 elsewhere.
 
     Raises:
@@ -83,7 +84,7 @@ class Tokenize:
     format: str | None = None
     on_bad_rows: OnBadRows = "error"
     allow_partial: bool = False
-    on_unsupported: OnUnsupported = "drop"
+    on_unwritten: OnUnwritten | None = None
     assistant_masks: bool = False
     _encoder: ConversationEncoder = field(init=False, repr=False, compare=False)
 
@@ -103,7 +104,7 @@ class Tokenize:
             raise UsageError(f"format is {self.format!r}; expected one of {', '.join(DIALECTS)}{near}")
         # The class is frozen, so that instances can be hashed; these two are set once, here.
         object.__setattr__(self, "loss_on", LossOn.of(self.loss_on))
-        policy = RenderingPolicy(self.allow_partial, self.on_unsupported)
+        policy = RenderingPolicy(self.allow_partial, self.on_unwritten)
         object.__setattr__(self, "_encoder", as_encoder(self.renderer, on=self.loss_on, policy=policy))
 
     @property

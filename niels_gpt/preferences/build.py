@@ -19,7 +19,7 @@ import numpy as np
 
 from niels_gpt.builds.build import BuildFields, BuildOptions
 from niels_gpt.builds.conversation_encoders import as_encoder, refuse_image_folder
-from niels_gpt.builds.renderer_encoder import OnUnsupported, RenderingPolicy
+from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
@@ -28,6 +28,7 @@ from niels_gpt.episodes.format import COMPLETION, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.preferences.encode import PreferenceTask
 from niels_gpt.ranges import EPISODES_SHARD_BYTES, VAL_FRAC
+from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import PreferenceFiles
@@ -44,7 +45,7 @@ def build_preferences(
     seed: int = DEFAULT_SEED,
     shard_bytes: int | None = None,
     allow_partial: bool = False,
-    on_unsupported: OnUnsupported = "drop",
+    on_unwritten: OnUnwritten | None = None,
     **fields: Unpack[BuildFields],
 ) -> None:
     """Write a dataset of preferences. Same rows, encoder, options and seed: same bytes.
@@ -55,7 +56,7 @@ def build_preferences(
         form: one of `sources.rows.preference_rows.FORMS`; for `PreferenceFiles` it is detected.
         val_frac: share of the rows for val, at least 0 and below 1. All completions of a row go to the same split.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; the completions of a row stay together.
-        seed, allow_partial, on_unsupported, fields: as in `build_episodes`.
+        seed, allow_partial, on_unwritten, fields: as in `build_episodes`.
 
     Raises:
         UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
@@ -69,7 +70,7 @@ def build_preferences(
     if form is None:
         form = preferences.detected_form() if isinstance(preferences, PreferenceFiles) else "preference"
     rows = preferences if isinstance(preferences, PreferenceFiles) else _of_one_form(preferences, form)
-    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
+    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unwritten))
     refuse_image_folder(conversation_encoder, "preferences")
     settings = {"form": form, "mask_dtype": "uint8", "shard_bytes": shard_bytes}
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings, kind="preferences")

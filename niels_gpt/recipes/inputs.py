@@ -326,7 +326,7 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
             max_message_bytes=recipe.rows.max_message_bytes,
             num_threads=threads,
         )
-    policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unsupported)
+    policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unwritten)
     samples: Samples = "per-conversation" if recipe.loss is None else recipe.loss.samples
     images = None if recipe.renderer.images is None else loaded.place(recipe.renderer.images)
     return as_encoder(options.open(tokenizer, images=images is not None), loss, policy, samples, images)

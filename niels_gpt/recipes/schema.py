@@ -35,6 +35,7 @@ from niels_gpt.episodes.order.mixture import MEASURES, Proportions
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.format.fitting import EPISODE_POLICIES
+from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.curation.duplicates import DuplicateOptions
 from niels_gpt.sources.curation.filters import ROLES, RowFilters
@@ -133,7 +134,7 @@ class RowsTable(Table):
     """`[rows]`: what becomes of conversations that do not fit as they are."""
 
     max_bad_rows: Annotated[int | str, AfterValidator(_bad_row_limit)] = 0
-    on_unsupported: Literal["drop", "error"] = "drop"
+    on_unwritten: OnUnwritten | None = None
     allow_partial: bool = False
     default_system: str | None = None
     max_message_bytes: Annotated[int, within(ranges.MAX_MESSAGE_BYTES)] = MAX_MESSAGE_BYTES

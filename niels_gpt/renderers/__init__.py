@@ -19,7 +19,9 @@
     dialects/         how tool calls and tool declarations are written and read
     bridges.py        the prompt of the next turn, after ids that were sampled
     images/           images in messages;  image_family.py: what families with images share
-    unsupported.py    fields that a format has no place for
+    notes.py          texts that a format has no place for: listed, and refused or counted (`on_unwritten`)
+    left_out.py       what a grammar leaves out
+    refusals.py       what a grammar refuses
     parsers.py        how completions of models that are rendered by template are read
 
     template/         `TemplateRenderer`: any Jinja chat template, with attribution

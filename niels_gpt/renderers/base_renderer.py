@@ -20,10 +20,11 @@ Nothing is reported before it is certain, and nothing is taken back. The work fo
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, Self, runtime_checkable
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, Messages
@@ -38,6 +39,7 @@ from niels_gpt.renderers.dialects.base import CallReader, Schemas, schemas_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.kinds import CONTROL, Piece
+from niels_gpt.renderers.notes import OnUnwritten, check_written
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -76,6 +78,8 @@ class BaseRenderer(ABC):
         part_separator: what is between two parts of the reasoning, or of the content.
         block_may_be_missing: a finished completion without think tags has no reasoning, although the generation prompt
             opens a think block.
+        on_unwritten: which conversations are refused for a text that the format has no place for (`notes.py`). `text`,
+            `emit` and `pieces` refuse none.
     """
 
     encoder: PieceEncoder
@@ -88,6 +92,7 @@ class BaseRenderer(ABC):
     reasoning_trim: Trim = BLANK_LINES
     part_separator: str = ""
     block_may_be_missing: bool = False
+    on_unwritten: OnUnwritten = "content"
 
     def __repr__(self) -> str:
         """The class, the tokenizer's name and its engine."""
@@ -116,6 +121,14 @@ class BaseRenderer(ABC):
 
     # ---- rendering
 
+    def lists_unwritten(self) -> Self:
+        """The same renderer with `on_unwritten="drop"`: it refuses nothing, and lists what it cannot write."""
+        if self.on_unwritten == "drop":
+            return self
+        lists = copy.copy(self)  # shallow, so that both share the encoder
+        lists.on_unwritten = "drop"
+        return lists
+
     @abstractmethod
     def emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
         """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`."""
@@ -135,15 +148,22 @@ class BaseRenderer(ABC):
 
         Raises:
             MessageError: naming message and field. Of a template that refuses or fails on the messages:
-                `template_raised`, `template_failed`.
+                `template_raised`, `template_failed`. `unwritten`, see `on_unwritten`.
             UsageError: `tools` are not in the shape of the OpenAI chat format.
             TemplateError: the template is unusable: a forbidden operation, endless work.
         """
-        return encode_one(self.encoder, self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+        return encode_one(self.encoder, self._emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+
+    def _emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
+        """What `emit` writes, if nothing is left out that must not be."""
+        out = self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        if out.notes.unwritten:
+            check_written(out.notes.unwritten, self.on_unwritten)
+        return out
 
     def render_ids(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
         """The ids without their facts."""
-        out = self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        out = self._emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
         if out.images:  # only `encode` repeats an image's placeholder
             return encode_one(self.encoder, out).token_ids
         recognised = [bool(fact & CONTROL) for fact in out.tokenizer_facts()]
@@ -159,7 +179,7 @@ class BaseRenderer(ABC):
         Raises:
             MessageError: for the first conversation that cannot be rendered, with its index.
         """
-        return render_conversations(self.encoder, self.emit, conversations, tools)
+        return render_conversations(self.encoder, self._emit, conversations, tools)
 
     # ---- completions
 

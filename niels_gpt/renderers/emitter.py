@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.kinds import CONTENT, CONTROL, Kind, Piece, pack, unpack
-from niels_gpt.renderers.notes import NO_NOTES
+from niels_gpt.renderers.notes import NO_NOTES, Unwritten
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.images.processors import ProcessedImage
@@ -47,7 +47,7 @@ class Emitter:
         facts: the message and the kind of each piece in one number, `msg << 4 | kind`: the reply of message 2 is 35.
         messages, parse_content: as in Args.
         attribution: "full", or "partial: " and what could not be proven.
-        notes: how it was attributed, and which texts a template passes over.
+        notes: how it was attributed, and which texts are not written.
         prefill: what the generation prompt supplies of the text that comes next. It is the template's although it is at
             the beginning of an assistant's turn: the model continues after it. `Family.emit` sets it.
         images: for each image the index of its placeholder piece, and a function that processes it.
@@ -225,6 +225,18 @@ class Emitter:
         if shared:
             self.scaffold(text[:shared], msg)
         return text[shared:]
+
+    def lose(self, msg: int, field: str, text: str, *, by_format: bool = False) -> None:
+        """Note a text that is not written: see `Unwritten`.
+
+        Args:
+            by_format: the format drops it by design, as most do with the reasoning of earlier answers.
+        """
+        one, notes = Unwritten(msg, field, text), self.notes
+        if by_format:
+            self.notes = notes._replace(by_format=(*notes.by_format, one))
+        else:
+            self.notes = notes._replace(unwritten=(*notes.unwritten, one))
 
     # ---- reading it
 

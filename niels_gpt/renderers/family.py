@@ -24,7 +24,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, Messages
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.bridges import append_rendering, messages_to_bridge, trim_to_turn_close
@@ -32,15 +32,21 @@ from niels_gpt.renderers.conversation import Call, ConversationView, Tools, shou
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one
+from niels_gpt.renderers.left_out import note_left_out, writes_reasoning
 from niels_gpt.renderers.options import FamilyConfig, PlainConfig, with_options
+from niels_gpt.renderers.refusals import refuse_control_tokens, refuse_late_system
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.renderers.unsupported import refuse_calls, refuse_control_tokens, refuse_late_system, refuse_tools
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
 
 # What a grammar is written with: the files in `families/` import it from here.
 __all__ = ["Call", "ConversationView", "Emitter", "Family", "FamilyConfig", "PlainConfig", "Tools", "to_json"]
+
+# Whether a family with its options writes the reasoning of a last answer, with calls and without.
+_HAS_PLACE: dict[tuple[type, FamilyConfig, bool], bool] = {}
+_MOST_PLACES = 1024
+_CALL = {"id": "functions.look:0", "type": "function", "function": {"name": "look", "arguments": {"at": "it"}}}
 
 
 class Family(BaseRenderer):
@@ -53,7 +59,8 @@ class Family(BaseRenderer):
 
     Class attributes, beside those of `BaseRenderer`:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
-        roles: the roles that the format can express. Without `tool` among them, tools and calls are refused.
+        roles: the roles that the format can express. Without `tool` among them, no tools and calls are written.
+        declares_tools: the format declares tools.
         system_turn, user_turn, tool_turn: what is before and after the content of a turn, where it has nothing else.
             Without `system_turn`, system messages that `begin` has not written are refused.
         calls_section: what is before the first call, whatever the content, and after the last one. Without the former
@@ -97,6 +104,7 @@ class Family(BaseRenderer):
     controls: ClassVar[tuple[str, ...]] = ()
     optional_controls: ClassVar[tuple[str, ...]] = ()
     names_results: ClassVar[bool] = False
+    declares_tools: ClassVar[bool] = True
     version: ClassVar[int] = 1
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
@@ -114,6 +122,7 @@ class Family(BaseRenderer):
         if found := self.found_options():
             self.config = with_options(self.config, found)
         self.thinks = not self.thinking_option or bool(getattr(self.config, self.thinking_option))
+        self.on_unwritten = self.config.on_unwritten
         self._is_producing = False
         # Now, because a tokenizer of another family would encode the missing control tokens as ordinary text. Stops
         # after the first may be missing: tokenizers of one family differ in them.
@@ -234,16 +243,20 @@ class Family(BaseRenderer):
     # ---- rendering
 
     def emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
-        """The rendering before it becomes ids; `.pieces()` shows it.
+        """The rendering before it becomes ids; `.pieces()` shows it, and `.notes` what it leaves out.
 
         Raises:
             MessageError: naming message and field.
         """
+        view, out = self._written(messages, tools, add_generation_prompt)
+        takes_tools = self.declares_tools and "tool" in self.roles
+        note_left_out(view, out, declares_tools=takes_tools, has_place=self._has_place_for_reasoning)
+        return out
+
+    def _written(self, messages: Messages, tools: Any, add_generation_prompt: bool) -> tuple[ConversationView, Emitter]:
         view = ConversationView(messages, self.roles, self.name, tools)
         view.has_generation_prompt = add_generation_prompt
         view.as_produced = self._is_producing and not add_generation_prompt
-        if "tool" not in self.roles:
-            refuse_tools(view, self.name)
         special_tokens = self.config.special_tokens_in_content
         out = Emitter(view.normalised, parse_content=special_tokens == "parse")
         # The order of the hooks is the order of the text; nothing is moved afterwards.
@@ -254,7 +267,25 @@ class Family(BaseRenderer):
             self.end(view, out)
         if special_tokens == "error":
             refuse_control_tokens(out, self.encoder.control_ids)
-        return out
+        return view, out
+
+    def _has_place_for_reasoning(self, beside_calls: bool) -> bool:
+        """Whether the reasoning of a last answer is written, in a message with calls or in one without."""
+        if not self.has_reasoning:
+            return False
+        # Not on the renderer, whose pickle must not depend on what it has rendered.
+        key = type(self), self.config, beside_calls
+        if key not in _HAS_PLACE:
+            if len(_HAS_PLACE) >= _MOST_PLACES:
+                _HAS_PLACE.clear()
+            calls = {"tool_calls": [_CALL]} if beside_calls else {}
+            answer = {"role": "assistant", "content": "", "reasoning_content": "why", **calls}
+            try:
+                _, out = self._written([{"role": "user", "content": "question"}, answer], None, False)
+            except MessageError:  # the format refuses such an answer by itself; it may have a place elsewhere
+                return True
+            _HAS_PLACE[key] = writes_reasoning(out)
+        return _HAS_PLACE[key]
 
     def _emit_turns(self, view: ConversationView, first: int, out: Emitter) -> None:
         # One loop over the roles, without a table of hooks: this runs for every message of every dataset.
@@ -265,7 +296,8 @@ class Family(BaseRenderer):
                 self.user(view, index, out)
             elif role == "assistant":
                 if not takes_calls:
-                    refuse_calls(view, index, self.name)
+                    for call in view.calls(index):
+                        out.lose(index, "tool_calls", call.name)
                 # In training data too, what serving puts before a reply is scaffold and is not trained.
                 out.prefill = prefill
                 self.assistant(view, index, out)
@@ -296,7 +328,8 @@ class Family(BaseRenderer):
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the tokenizer, and of the grammar with its options, as datasets record them."""
         # Not a hash of the code, which a comment would change: a change of ids increases `version`.
-        grammar = json.dumps([self.name, self.version, self.config.model_dump(mode="json")], sort_keys=True)
+        options = self.config.model_dump(mode="json", exclude={"on_unwritten"})  # which changes no ids
+        grammar = json.dumps([self.name, self.version, options], sort_keys=True)
         return {
             "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],
             "template_sha256": hashlib.sha256(grammar.encode()).hexdigest(),

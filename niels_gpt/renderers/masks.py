@@ -17,6 +17,7 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise, weight_of
 from niels_gpt.renderers.kinds import KIND_BITS, SAMPLED, Kind, kinds_of
 from niels_gpt.renderers.loss import LossOn, Weights, check_full, weight_at
+from niels_gpt.renderers.notes import OnUnwritten, check_written, decided, lost_in_all
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 
@@ -78,6 +79,7 @@ def build_training_sample(
     content_sft_roles: Collection[str] | None = None,
     ensure_final_stop: bool = False,
     allow_partial: bool = False,
+    on_unwritten: OnUnwritten | None = None,
 ) -> tuple[list[int], list[bool]]:
     """Ids and loss mask of a conversation.
 
@@ -88,14 +90,17 @@ def build_training_sample(
         ensure_final_stop: where the format does not close the last turn (GLM), append a stop, trained if the turn is.
         allow_partial: accept a rendering in which some content could not be attributed; its mask may train tokens that
             the template wrote.
+        on_unwritten: whether a conversation is refused that has a text for which the format has no place
+            (`renderers/notes.py`). `None`: as the renderer's own option says, else "content".
 
     Raises:
         UsageError: the renderer returned no attribution, or has no stop.
-        MessageError: as the renderer; `partial_attribution`.
+        MessageError: as the renderer; `partial_attribution`, `unwritten`.
     """
     normalised = normalise(messages)
-    rendered = renderer.render(normalised, tools=tools)
+    rendered = listing(renderer).render(normalised, tools=tools)
     check_full(rendered.attribution, allow_partial=allow_partial)
+    check_written(rendered.unwritten, decided(renderer, on_unwritten))
     wanted = [
         message if role_to_mask is None or role_to_mask(original) else _untrained(message)
         for original, message in zip(messages, normalised, strict=True)
@@ -136,6 +141,7 @@ def build_training_samples(
     on: LossOn | None = None,
     ensure_final_stop: bool = False,
     allow_partial: bool = False,
+    on_unwritten: OnUnwritten | None = None,
 ) -> list[tuple[list[int], list[bool]]]:
     """Samples in which every trained turn has the ids with which it was produced: one where possible, else several.
 
@@ -152,23 +158,28 @@ def build_training_samples(
 
     Args:
         ensure_final_stop, allow_partial: as `build_training_sample`, for each sample that ends with a trained turn.
+        on_unwritten: as there, for what is not written in any sample.
 
     Returns:
         `(ids, mask)` in the order of their last turns; those without a trained token are left out, unless it is the
         only one.
 
     Raises:
-        UsageError: the renderer returned no attribution. MessageError: as the renderer; `partial_attribution`.
+        UsageError: the renderer returned no attribution.
+        MessageError: as the renderer; `partial_attribution`, `unwritten`.
     """
     on = on or LossOn()
     normalised = normalise(messages)
     turns = trained_turns(normalised, on)
-    producer = as_produced(renderer)
-    rendered = [renderer.render(normalised, tools=tools)]
+    lists = listing(renderer)
+    producer = as_produced(lists)
+    rendered = [lists.render(normalised, tools=tools)]
     rendered += [producer.render(normalised[: turn + 1], tools=tools) for turn in turns]
     for each in rendered:
         check_full(each.attribution, allow_partial=allow_partial)
         each.check_attribution()
+    by_turn = {turn: each.notes for turn, each in zip(turns, rendered[1:], strict=True)}
+    check_written(lost_in_all(rendered[0].notes, by_turn), decided(renderer, on_unwritten))
     stops = stops_of(renderer)
     whole, *produced = (TokenFacts.of(each, stops) for each in rendered)
     final_stop = first_stop(renderer) if ensure_final_stop and turns else None
@@ -205,6 +216,12 @@ def stops_of(renderer: Renders) -> list[int]:
 def as_produced(renderer: Renders) -> Renders:
     """What renders turns as they are produced; the renderer itself where its package makes no difference."""
     return renderer.as_produced() if isinstance(renderer, RendersProduced) else renderer
+
+
+def listing(renderer: Any) -> Any:
+    """The renderer without its own `on_unwritten`, for those who decide themselves; one of another package as it is."""
+    # Asked of the class: a wrapper may pass on whatever attribute it lacks, and would be unwrapped here.
+    return renderer.lists_unwritten() if hasattr(type(renderer), "lists_unwritten") else renderer
 
 
 def trained_turns(messages: Sequence[Message], on: LossOn) -> list[int]:
@@ -325,6 +342,7 @@ def build_trajectory_step(
     *,
     tools: Any = None,
     allow_partial: bool = False,
+    on_unwritten: OnUnwritten | None = None,
 ) -> dict[str, Any]:
     """Prompt and completion of one step as ids with masks.
 
@@ -332,18 +350,23 @@ def build_trajectory_step(
     used. Its mask is True on what the model itself would emit in the messages of the completion, so tool results are
     context, and so are turns of the prompt that a format rewrites (it drops their reasoning once a user speaks again).
 
+    Args:
+        allow_partial, on_unwritten: as `build_training_sample`.
+
     Returns:
         prompt_ids, prompt_mask, completion_ids, completion_mask, completion_logprobs (zeros), routed_experts (`None`),
         and multi_modal_data where there is some.
 
     Raises:
-        UsageError: the renderer returned no attribution. MessageError: as the renderer; `partial_attribution`, unless
-            `allow_partial`.
+        UsageError: the renderer returned no attribution.
+        MessageError: as the renderer; `partial_attribution`, `unwritten`.
     """
-    prompt = renderer.render_ids(prompt_messages, tools=tools, add_generation_prompt=bool(completion_messages))
-    rendered = renderer.render([*prompt_messages, *completion_messages], tools=tools)
+    lists = listing(renderer)
+    prompt = lists.render_ids(prompt_messages, tools=tools, add_generation_prompt=bool(completion_messages))
+    rendered = lists.render([*prompt_messages, *completion_messages], tools=tools)
     rendered.check_attribution()
     check_full(rendered.attribution, allow_partial=allow_partial)
+    check_written(rendered.unwritten, decided(renderer, on_unwritten))
     pairs = zip(prompt, rendered.token_ids, strict=False)
     # A format may write the prompt otherwise once the answer is there, so the common beginning is searched.
     split = next(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.renderers.notes import OnUnwritten
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -20,6 +21,7 @@ class FamilyConfig(BaseModel):
         preserve_thinking_between_tool_calls: keep it in the current tool cycle, see `should_preserve_past_thinking`.
         special_tokens_in_content: what the spelling of a control token in a content becomes: ordinary text, an error,
             or the token.
+        on_unwritten: what becomes of conversations with a text that the format has no place for (`notes.py`).
 
     Class attributes:
         day: the option that holds a date, and its form (`strftime`), for `--date`; "" where the format writes none.
@@ -34,6 +36,7 @@ class FamilyConfig(BaseModel):
     preserve_all_thinking: bool = False
     preserve_thinking_between_tool_calls: bool = False
     special_tokens_in_content: Literal["text", "error", "parse"] = "text"
+    on_unwritten: OnUnwritten = "content"
 
 
 class PlainConfig(FamilyConfig):

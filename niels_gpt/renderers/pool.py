@@ -13,7 +13,8 @@ from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.parser import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
-from niels_gpt.renderers.masks import Renders, as_produced
+from niels_gpt.renderers.masks import Renders, as_produced, listing
+from niels_gpt.renderers.notes import OnUnwritten, decided
 from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, supports_tools
 from niels_gpt.renderers.types import RenderedTokens
 
@@ -52,6 +53,16 @@ class RendererPool:
     ) -> list[int]:
         """See `Renderer`."""
         return self._renderer.render_ids(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    def lists_unwritten(self) -> Renders:
+        """See `BaseRenderer.lists_unwritten`."""
+        lists: Renders = listing(self._renderer)
+        return lists
+
+    @property
+    def on_unwritten(self) -> OnUnwritten:
+        """See `BaseRenderer`."""
+        return decided(self._renderer, None)
 
     def as_produced(self) -> Renders:
         """See `Family.as_produced`."""

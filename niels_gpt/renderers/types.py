@@ -59,7 +59,7 @@ class RenderedTokens:
         multi_modal_data: the images; `None` where there are none.
         message_tool_names: for each tool message the function that it answers, as far as known, else `None`.
         attribution: "full", or "partial: " and what could not be proven.
-        notes: of a template, how it was attributed, and what of the conversation is not in it.
+        notes: how a template was attributed, and what of the conversation is not in it.
         kinds: what each token is (`Kind`, as integers); empty where a renderer of another package made no kinds. Two
             renderings are equal whatever their kinds and notes.
     """
@@ -110,12 +110,12 @@ class RenderedTokens:
 
     @property
     def unwritten(self) -> tuple[Unwritten, ...]:
-        """The texts of messages, calls and declarations that a template passes over: they are not in the ids."""
+        """The texts of messages, calls and declarations that the format has no place for: they are not in the ids."""
         return self.notes.unwritten
 
     @property
     def by_format(self) -> tuple[Unwritten, ...]:
-        """The reasoning of answers that the template drops from history by design."""
+        """The reasoning of answers that the format drops from history by design."""
         return self.notes.by_format
 
     def __getattr__(self, name: str) -> Any:

@@ -52,7 +52,8 @@ ACCEPTED_BY: Final[Mapping[str, str]] = MappingProxyType(
         "too_long": "--max-message-bytes N",
         "unknown_role": "--roles THEIRS=ROLE",
         "unsupported_content": "--renderer NAME of a family that has a place for it",
-        "unsupported_field": "--on-unsupported drop, or --renderer NAME of a family that has a place for it",
+        "unsupported_field": "--renderer NAME of a family that has a place for it",
+        "unwritten": "--on-unwritten drop, or --renderer NAME of a family that has a place for it",
     }
 )
 

@@ -141,6 +141,14 @@ def _unwritten_reasoning(some: bool, family: str, planted: bool, _: Path) -> Rep
     return report_on(family, as_rows(made))
 
 
+def _unwritten_name(some: bool, family: str, planted: bool, _: Path) -> Report:
+    """Names of users, which these families do not write."""
+    made = chats(20)
+    for messages in made[: 2 if some else 20] if planted else ():
+        messages[0]["name"] = "Anna"
+    return report_on(family, as_rows(made))
+
+
 WITHOUT_REASONING = ("llama-3", "qwen2.5", "gemma", "mistral", "chatml")
 
 
@@ -170,6 +178,11 @@ def cases() -> list[Case]:
         made += [
             *(
                 Case("reasoning-dropped", f, partial(_unwritten_reasoning, some, f, planted), planted)
+                for f in WITHOUT_REASONING
+                for some in (False, True)
+            ),
+            *(
+                Case("text-not-written", f, partial(_unwritten_name, some, f, planted), planted)
                 for f in WITHOUT_REASONING
                 for some in (False, True)
             ),
@@ -210,7 +223,10 @@ def cases() -> list[Case]:
 
 THINKS = ("qwen3", "nemotron-3", "glm-4.5")
 EMPTY = ("empty-think-trained", "open-turns")
-MANY = ("eot-missing", "mask-all-one", "stop-set-unknown", "open-turns", "loss-share", "attribution-partial")
+MANY = (
+    *("text-not-written", "eot-missing", "mask-all-one", "stop-set-unknown", "open-turns", "loss-share"),
+    "attribution-partial",
+)
 
 
 def _thinking(family: str, planted: bool, _: Path) -> Report:

@@ -122,7 +122,7 @@ def test_what_a_format_has_no_place_for_is_logged_or_refused(caplog: pytest.LogC
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert record.getMessage() == "used, of 2 rows, but: {'reasoning_content_not_written': 1}"
     with pytest.raises(DataError, match="row 0 of the batch: message 1: reasoning_content is not written"):
-        ng.tokenize(family("llama-3"), on_unsupported="error")(rows)
+        ng.tokenize(family("llama-3"), on_unwritten="error")(rows)
 
 
 def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:

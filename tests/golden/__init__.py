@@ -12,7 +12,8 @@ which message it belongs to::
     TEMPLATE   1 | \\n
 
 A piece with several lines goes on below an empty margin. `\\n` ends a line, `\\x20` is a blank at its end, `\\\\` a
-backslash. Adjacent pieces of one kind and message are one. Of a conversation that a family refuses the reason is shown.
+backslash. Adjacent pieces of one kind and message are one. Below are the texts that the format has no place for; of a
+conversation that a family refuses the reason is shown.
 
 `python -m tests.golden update FAMILY` writes the files of a family, `python -m tests.golden update` those of all.
 """
@@ -57,9 +58,10 @@ def _rendered(family: str, chat: Chat) -> list[str]:
     if chat.produced:
         renderer = renderer.as_produced()
     try:
-        return [*lines(renderer.pieces(chat.messages, tools=tools, add_generation_prompt=chat.prompt))]
+        out = renderer.emit(chat.messages, tools=tools, add_generation_prompt=chat.prompt)
     except MessageError as error:
         return [f"refused: {error.reason}"]
+    return [*lines(out.pieces()), *(f"unwritten: {one}" for one in out.notes.unwritten)]
 
 
 def _title(chat: Chat) -> str:

@@ -180,6 +180,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "name": (),
     "special_tokens_in_content": (),
     "add_vision_id": (),
+    "on_unwritten": (),
     "render_assistant_messages_raw": (),
 }
 

@@ -156,15 +156,9 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
     ),
     "calls without a place": (
         [ASKED, calling(name="f", arguments={})],
-        "unsupported_field",
-        "message 1: tool_calls has no place",
+        "unwritten",
+        "message 1: tool_calls is not written",
         ("chatml", "ngpt"),
-    ),
-    "reasoning without a place": (
-        [ASKED, {"role": "assistant", "content": "b", "reasoning_content": "r"}],
-        "unsupported_field",
-        "message 1: reasoning_content has no place",
-        ("ngpt",),
     ),
     "a late system message": (
         [ASKED, {"role": "system", "content": "s"}],
@@ -255,10 +249,7 @@ def test_an_empty_array_offers_nothing(family: str) -> None:
     assert renderer.render([ASKED], tools=np.array([])) == renderer.render([ASKED])
 
 
-def test_tools_without_a_place() -> None:
-    for family in ("chatml", "ngpt"):
-        with pytest.raises(MessageError, match=f"tools have no place in the {family} format"):
-            renderer_of(family).render([ASKED], tools=[{"name": "f"}])
+def test_tools_are_one_entry_per_conversation() -> None:
     with pytest.raises(UsageError, match="1 tools for 2 conversations"):
         renderer_of("qwen3").render_many([[ASKED], [ASKED]], tools=[None])
 

@@ -159,16 +159,16 @@ def test_reasoning_without_a_place_is_counted(name: str, tmp_path: Path) -> None
 def test_reasoning_without_a_place_may_be_refused(tmp_path: Path) -> None:
     llama = family("llama-3")
     with pytest.raises(DataError, match="example 1: message 1: reasoning_content is not written"):
-        build_episodes([PLAIN, THOUGHT], tmp_path / "e", encoder=llama, val_frac=0, on_unsupported="error")
-    build_episodes([PLAIN, THOUGHT], tmp_path / "e", encoder=llama, on_unsupported="error", val_frac=0, max_bad_rows=1)
+        build_episodes([PLAIN, THOUGHT], tmp_path / "e", encoder=llama, val_frac=0, on_unwritten="error")
+    build_episodes([PLAIN, THOUGHT], tmp_path / "e", encoder=llama, on_unwritten="error", val_frac=0, max_bad_rows=1)
     manifest = manifest_of(tmp_path / "e")
-    assert (manifest["dropped"], manifest["on_unsupported"]) == ({"unsupported_field": 1}, "error")
-    with pytest.raises(UsageError, match="on_unsupported is 'ignore'; expected one of drop, error"):
-        build_episodes([PLAIN], tmp_path / "x", encoder=llama, on_unsupported="ignore")  # type: ignore[arg-type]
+    assert (manifest["dropped"], manifest["on_unwritten"]) == ({"unwritten": 1}, "error")
+    with pytest.raises(UsageError, match="on_unwritten is 'ignore'; expected one of content, error, drop"):
+        build_episodes([PLAIN], tmp_path / "x", encoder=llama, on_unwritten="ignore")  # type: ignore[arg-type]
 
 
 def test_nothing_is_counted_where_reasoning_has_a_place(tmp_path: Path) -> None:
-    build_episodes([THOUGHT], tmp_path / "e", encoder=family("qwen3"), val_frac=0, on_unsupported="error")
+    build_episodes([THOUGHT], tmp_path / "e", encoder=family("qwen3"), val_frac=0, on_unwritten="error")
     assert "changed" not in manifest_of(tmp_path / "e")
 
 
@@ -176,7 +176,10 @@ def test_calls_and_tools_that_a_template_ignores_are_counted_by_row(tmp_path: Pa
     template = CHATML.replace("m.role + ", "('tool' if m.role == 'tool' else m.role) + ")
     renderer = TemplateRenderer(folder_of("qwen3"), template=template)
     chat = [user(), assistant("", tool_calls=[call(), call("put", 1)]), result(), result("put", 1), assistant("b")]
-    build_sft_cache([chat, PLAIN], str(tmp_path / "c"), tokenizer=renderer, val_frac=0, seed=1)
+    given: dict[str, Any] = {"tokenizer": renderer, "val_frac": 0, "seed": 1}
+    with pytest.raises(DataError, match="example 0: message 1: tool_calls is not written"):
+        build_sft_cache([chat, PLAIN], str(tmp_path / "c"), **given)
+    build_sft_cache([chat, PLAIN], str(tmp_path / "c"), **given, on_unwritten="drop")
     assert manifest_of(tmp_path / "c")["changed"] == {"tool_calls_not_written": 1}
 
 
@@ -190,7 +193,7 @@ def test_the_function_takes_the_options_too(tmp_path: Path) -> None:
     for number, tokenizer in enumerate((family("llama-3"), folder_of("llama-3"))):
         named = {} if number == 0 else {"renderer_name": "llama-3"}
         with pytest.raises(DataError, match="reasoning_content is not written"):
-            ng.build(chats, tmp_path / f"r{number}", tokenizer, val_frac=0, on_unsupported="error", **named)
+            ng.build(chats, tmp_path / f"r{number}", tokenizer, val_frac=0, on_unwritten="error", **named)
     with pytest.raises(DataError, match="--allow-partial"):
         ng.build(chats, tmp_path / "p", partial(), val_frac=0)
     ng.build(chats, tmp_path / "p", partial(), val_frac=0, allow_partial=True)
@@ -200,11 +203,11 @@ def test_the_function_takes_the_options_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--allow-partial"):
         ng.build(chats, tmp_path / "preferences", partial(), val_frac=0)
     ng.build(chats, tmp_path / "preferences", partial(), val_frac=0, allow_partial=True)
-    with pytest.raises(UsageError, match="on_unsupported is 'ignore'"):
-        ng.build(chats, tmp_path / "x", partial(), on_unsupported="ignore")
+    with pytest.raises(UsageError, match="on_unwritten is 'ignore'"):
+        ng.build(chats, tmp_path / "x", partial(), on_unwritten="ignore")
 
 
-@pytest.mark.parametrize("options", [{"allow_partial": True}, {"on_unsupported": "error"}])
+@pytest.mark.parametrize("options", [{"allow_partial": True}, {"on_unwritten": "error"}])
 def test_an_encoder_has_its_own_policy(tmp_path: Path, options: Any) -> None:
     """Options beside it would have no effect."""
     encoder = RendererEncoder(family("llama-3"))
@@ -235,7 +238,7 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
         assert built.returncode == 0, built.stderr
         assert "1 rows: reasoning_content is not written" in " ".join((built.stdout + built.stderr).split())
         assert "used, but reasoning_content_not_written" in " ".join(built.stdout.split())
-        refused = run_cli(*command, *given, "--out", tmp_path / f"no{number}", "--on-unsupported", "error")
+        refused = run_cli(*command, *given, "--out", tmp_path / f"no{number}", "--on-unwritten", "error")
         assert refused.returncode == 3
         assert f"{chats}:1: message 1: reasoning_content is not written" in " ".join(refused.stderr.split())
     given = (chats, "--tokenizer", folder_of("qwen3"), "--template", template, "--val-frac", 0, "--json")

@@ -143,6 +143,3 @@ def test_what_was_cut_is_closed_as_a_message() -> None:
     assert bridge is not None
     behind = ours().encoder.decode(bridge.token_ids[len(prompt) + len(said) - 2 :])
     assert behind == "<|end|><|start|>user<|message|>y<|end|><|start|>assistant"
-
-
-# ---- what is refused

@@ -50,7 +50,7 @@ GLMS = [name for name in FAMILIES if name.startswith("glm")]
 
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
 def test_build_training_sample(name: str) -> None:
-    renderer, rng = family(name), random.Random(3)
+    renderer, rng = family(name, on_unwritten="drop"), random.Random(3)
     for _ in range(30):
         messages = conversation(rng, flags=0.3)
         masked = {id(message) for message in messages if rng.random() < 0.7}
@@ -277,7 +277,7 @@ def test_samples_as_a_person_would_write_them() -> None:
 
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
 def test_bodies_are_trained_once_too(name: str) -> None:
-    renderer, rng = family(name), random.Random(6)
+    renderer, rng = family(name, on_unwritten="drop"), random.Random(6)
     for _ in range(15):
         messages = conversation(rng, flags=0.2)
         samples = build_training_samples(renderer, messages, on=LossOn(bodies_of_roles=frozenset({"tool", "user"})))

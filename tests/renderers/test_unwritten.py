@@ -64,7 +64,7 @@ FIRST, SECOND = (1, "reasoning_content", "hm, one"), (3, "reasoning_content", "h
 
 
 def of(renderer: TemplateRenderer, messages: Messages, tools: Any = None) -> tuple[Found, Found]:
-    rendered = renderer.render(messages, tools=tools)
+    rendered = renderer.lists_unwritten().render(messages, tools=tools)
     unwritten, by_format = ([tuple(one) for one in found] for found in (rendered.unwritten, rendered.by_format))
     return sorted(unwritten), sorted(by_format)  # type: ignore[return-value]
 
@@ -80,7 +80,7 @@ def of(renderer: TemplateRenderer, messages: Messages, tools: Any = None) -> tup
         (
             ONE_CALL,
             TWO_CALLS,
-            [(1, "tool_calls", "goal"), (1, "tool_calls", "weir")],
+            [(1, "tool_calls", "walk")],
             [],
         ),
         (ONE_CALL, EMPTY_CALL, [(1, "tool_calls", "walk")], []),
@@ -113,7 +113,7 @@ def test_the_oracle_says_the_same() -> None:
     """A letter of ours in the texts: nothing can be shown by letters."""
     chat = [user("Hi \ue000"), assistant("Hello.", reasoning_content="hm, one"), system("late"), user("So?")]
     renderer = made(FIRST_SYSTEM)
-    rendered = renderer.render(chat)
+    rendered = renderer.lists_unwritten().render(chat)
     assert rendered.attribution_route == "oracle"
     assert of(renderer, chat) == ([(1, "reasoning_content", "hm, one"), (2, "content", "late")], [])
 
@@ -130,7 +130,7 @@ OFFICIAL: dict[tuple[str, str], tuple[Messages, Any, Found, Found]] = {
     ("gpt-oss-20b", "calls"): (
         TWO_CALLS,
         TWO_TOOLS,
-        [(1, "tool_calls", "goal"), (1, "tool_calls", "weir")],
+        [(1, "tool_calls", "walk")],
         [],
     ),
     ("llama-3.1-8b-instruct", "tools"): ([user("Hi"), assistant("Hello.")], TWO_TOOLS, [], []),
@@ -153,7 +153,9 @@ def test_what_an_official_template_passes_over(name: str, what: str) -> None:
     assert of(renderer, messages, tools) == (unwritten, by_format)
     # And what is said to be unwritten is not there.
     written = renderer.text(messages, tools=tools)
-    assert not [text for _, _, text in (*unwritten, *by_format) if text in written]
+    # Names are in declarations too.
+    found = [one for one in (*unwritten, *by_format) if one[1] not in ("tools", "tool_calls")]
+    assert not [text for _, _, text in found if text in written]
 
 
 @needs_assets

@@ -17,7 +17,6 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, reasoning_of
 from niels_gpt.renderers.masks import build_training_samples
 from niels_gpt.renderers.types import RenderedBatch
-from niels_gpt.renderers.unsupported import UnsupportedFields
 
 
 class _RoleOrder(Rule):
@@ -96,9 +95,20 @@ RULES: Final = (
         "The reasoning is missing from the ids, without any error: the model is trained to answer without it.",
         "The data has reasoning_content (or thinking), and the format has none (Llama 3, Qwen2.5, Gemma).",
         "Use a format with reasoning, drop the field, or write it into content; builds refuse such rows with "
-        "--on-unsupported error.",
+        "--on-unwritten error.",
         ("OpenPipe/ART#726",),
         ("chats",),
+        needs=("renderer",),
+    ),
+    Rule(
+        "text-not-written",
+        "error",
+        "the format does not write a text, a call, tools or a name",
+        "What the row says is missing from the ids, without any error of the template.",
+        "The template knows fewer roles, one call a turn, or no tools.",
+        "Use a format that has a place for it, or repair the row; builds refuse rows that lose a text or a call "
+        "(--on-unwritten content).",
+        applies=("chats",),
         needs=("renderer",),
     ),
     Rule(
@@ -226,14 +236,16 @@ def check_thinking(renderer: Any, chats: Sequence[ChatRow], counters: Counters) 
         counters.add("history-thinking-stripped", [chat.evidence(None, note)])
 
 
-def check_unsupported(unsupported: UnsupportedFields, chats: Sequence[ChatRow], counters: Counters) -> None:
-    """Judge reasoning that the renderer does not write anywhere."""
-    for chat in chats:
-        for field in unsupported.of(chat.messages, chat.tools):
-            if field.name == "reasoning_content":
-                size = len(reasoning_of(chat.messages[field.message]) or "")
-                note = f"{size:,} characters of reasoning that the format does not write"
-                counters.add("reasoning-dropped", [chat.evidence(field.message, note)])
+def check_unwritten(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Counters) -> None:
+    """Judge texts that the renderer does not write."""
+    for chat, notes in zip(chats, batch.notes, strict=True):
+        for one in notes.unwritten:
+            place = one.message if one.message >= 0 else None
+            if one.field == "reasoning_content":
+                note = f"{len(one.text):,} characters of reasoning that the format does not write"
+                counters.add("reasoning-dropped", [chat.evidence(place, note)])
+            else:
+                counters.add("text-not-written", [chat.evidence(place, str(one))])
 
 
 def _reasons_before_a_user(messages: Sequence[Message]) -> bool:

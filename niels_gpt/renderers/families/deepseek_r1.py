@@ -8,7 +8,7 @@ from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
 from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, USER, DeepSeekV3Renderer
 from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, PlainConfig
-from niels_gpt.renderers.unsupported import refuse_late_system
+from niels_gpt.renderers.refusals import refuse_late_system
 
 
 class DeepSeekR1Renderer(DeepSeekV3Renderer):

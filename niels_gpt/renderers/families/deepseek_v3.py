@@ -51,6 +51,7 @@ class DeepSeekV3Renderer(Family):
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
     calls: CallDialect | None = FencedJSON()
     has_reasoning = False
+    declares_tools = False
     user_turn = (USER, "")
     assistant_header = ASSISTANT
 

@@ -60,6 +60,7 @@ class DeepSeekV31Renderer(DeepSeekV3Renderer):
     thinking_prompt = ("<think>", "</think>")
     thinking_option = "thinking"
     has_reasoning = True
+    declares_tools = True
     block_may_be_missing = True
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

@@ -11,7 +11,7 @@ from pydantic import Field
 from niels_gpt.renderers.dialects.dsml import DSML, TOKEN, SpacedDSML
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, STOP, USER
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
-from niels_gpt.renderers.unsupported import refuse_late_system
+from niels_gpt.renderers.refusals import refuse_late_system
 
 
 class _V4Config(FamilyConfig):

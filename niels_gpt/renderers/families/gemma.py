@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from niels_gpt.renderers.completions.builder import ALL_SPACE
 from niels_gpt.renderers.family import ConversationView, Emitter, Family
-from niels_gpt.renderers.unsupported import check_alternates, refuse_only_system
+from niels_gpt.renderers.refusals import check_alternates, refuse_only_system
 
 _END = "<end_of_turn>"
 

@@ -8,7 +8,6 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.completions.builder import NOTHING
 from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
-from niels_gpt.renderers.unsupported import refuse_many_calls
 
 _ASSISTANT = f"{START}assistant"
 _ANALYSIS, _COMMENTARY, _FINAL = (f"{CHANNEL}{channel}{MESSAGE}" for channel in ("analysis", "commentary", "final"))
@@ -105,7 +104,8 @@ class GptOssRenderer(Family):
         is_last = view.is_produced(index)
         out.scaffold(_ASSISTANT, index)
         if calls:
-            refuse_many_calls(view, index, self.name)
+            for call in calls[1:]:  # a turn makes one call
+                out.lose(index, "tool_calls", call.name)
             # The template writes a content beside a call on the channel analysis, and raises on one beside `thinking`.
             # Models write both, reasoning and a preamble, so both are written.
             content = view.text(index)
@@ -118,6 +118,8 @@ class GptOssRenderer(Family):
         is_current = index > view.last_answer if calls else is_last
         if analysis is not None and (is_current or self.preserves_thinking(view, index)):
             out.reasoning_block(_ANALYSIS, analysis, _NEXT_MESSAGE, index)
+        elif calls and analysis is not None and not view.reasoning(index):
+            out.lose(index, "content", analysis)  # which the template wrote there, and forgets
         if preamble:
             out.model_block(_COMMENTARY, preamble, _NEXT_MESSAGE, index)
         if calls:

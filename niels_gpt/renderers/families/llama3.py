@@ -11,7 +11,7 @@ from niels_gpt.renderers.completions.builder import ALL_SPACE
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import LlamaJSON
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, PlainConfig, Tools, to_json
-from niels_gpt.renderers.unsupported import refuse_many_calls, refuse_text_beside_calls
+from niels_gpt.renderers.left_out import lose_text_beside_calls
 
 
 class Llama3RendererConfig(FamilyConfig):
@@ -108,9 +108,10 @@ class Llama3Renderer(Family):
         if not calls:
             out.assistant_turn(self.assistant_header, self.content(view, index), *self.end_turn, index)
             return
-        # The template raises for more than one call, and it would drop a content beside the call.
-        refuse_many_calls(view, index, self.name)
-        refuse_text_beside_calls(view, index, self.name)
+        # The template raises for more than one call, and drops a content beside the call.
+        for call in calls[1:]:
+            out.lose(index, "tool_calls", call.name)
+        lose_text_beside_calls(view, index, out)
         out.scaffold(self.assistant_header, index)
         _DIALECT.write(calls[0], out, index)
         out.stop(_END, index)

@@ -9,7 +9,8 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import MistralList
 from niels_gpt.renderers.family import Call, ConversationView, Emitter, Family, Tools, to_json
-from niels_gpt.renderers.unsupported import check_alternates, refuse_only_system, refuse_text_beside_calls
+from niels_gpt.renderers.left_out import lose_text_beside_calls
+from niels_gpt.renderers.refusals import check_alternates, refuse_only_system
 
 _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -67,7 +68,7 @@ class MistralRenderer(Family):
             check_alternates(view, index, self.name)
             out.model_reply(view.text(index), *self.end_turn, index)
             return
-        refuse_text_beside_calls(view, index, self.name)
+        lose_text_beside_calls(view, index, out)
         write_call_list(calls, self.calls, index, out)
         out.stop(self.end_turn[0], index)
 

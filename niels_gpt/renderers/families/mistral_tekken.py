@@ -14,7 +14,7 @@ from niels_gpt.renderers.dialects.json_calls import MistralList
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
 from niels_gpt.renderers.families.mistral import check_call_id, write_call_list
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, Tools, to_json
-from niels_gpt.renderers.unsupported import check_alternates, refuse_late_system
+from niels_gpt.renderers.refusals import check_alternates, refuse_late_system
 
 
 class MistralV7Renderer(Family):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from niels_gpt.errors import MessageError
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
-from niels_gpt.renderers.unsupported import refuse_late_system
+from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
 
 
@@ -42,15 +41,10 @@ class NgptRenderer(Family):
         """Check the conversation; write the default system turn, of no message, where there is none.
 
         Raises:
-            MessageError: `unsupported_field`: reasoning; `late_system`.
+            MessageError: `late_system`.
         """
-        for index, message in enumerate(view.messages):
-            if message.get("reasoning_content"):
-                raise MessageError(
-                    "unsupported_field",
-                    f"message {index}: reasoning_content has no place in the {self.name} format; remove it",
-                )
-            if index and message["role"] == "system":
+        for index, role in enumerate(view.roles):
+            if index and role == "system":
                 refuse_late_system(index, self.name)
         if not view.has_system:
             out.labelled(_SYSTEM, self.config.default_system_text, _END, -1)

@@ -14,8 +14,8 @@ from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED,
 from niels_gpt.renderers.families.qwen3_vl import QwenImages
 from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 from niels_gpt.renderers.images.loading import ImagePart
+from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.renderers.unsupported import refuse_late_system
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 

@@ -9,7 +9,7 @@ from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig
 from niels_gpt.renderers.image_family import TakesImages
 from niels_gpt.renderers.images.loading import ImagePart
-from niels_gpt.renderers.unsupported import refuse_late_system
+from niels_gpt.renderers.refusals import refuse_late_system
 
 
 class Qwen3VLRendererConfig(FamilyConfig):

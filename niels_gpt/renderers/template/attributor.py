@@ -388,9 +388,8 @@ class Attributor:
         if seen is not None:
             out.notes = self._notes("oracle", messages, tools, seen)
         else:
-            roles = [message["role"] for message in messages]
             unwritten = proof.unwritten if proof is not None else ()
-            out.notes = proven_notes("oracle", unwritten, roles, self._writes_reasoning)
+            out.notes = proven_notes("oracle", unwritten, messages, self._writes_reasoning)
         return out
 
     def _labels(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> list[Stretch] | None:

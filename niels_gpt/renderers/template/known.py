@@ -113,7 +113,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         proven=_ALL,
         stops=("<|im_end|>",),
         notes="The template writes no tool_calls: put calls into the content, as <|tool_call_start|>[f(a='b')]"
-        "<|tool_call_end|>. Builds count what is dropped.",
+        "<|tool_call_end|>. Builds refuse rows that lose calls.",
     ),
     "exaone-4": TemplateFamily(
         "EXAONE 4",

@@ -17,6 +17,7 @@ from niels_gpt.messages import Messages, normalise
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.images.loading import refuse_images
+from niels_gpt.renderers.notes import OnUnwritten, check_on_unwritten
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.attributor import Attributor
@@ -65,6 +66,7 @@ class TemplateRenderer(BaseRenderer):
         tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; default: completions are text.
         roles: roles that the template may write into its control tokens, in addition to `KNOWN_ROLES`.
         isolate: run the template in a process with these limits; for templates from untrusted sources.
+        on_unwritten: whether conversations are refused with a text that the template passes over (`notes.py`).
         variables: further variables of the template, such as `enable_thinking=False`. Values of variables named
             `..._token` become control tokens where the template writes them, like the tokenizer's own `bos_token`;
             other values never do.
@@ -89,8 +91,11 @@ class TemplateRenderer(BaseRenderer):
         reasoning_parser: str | None = None,
         roles: Sequence[str] = (),
         isolate: Isolation | None = None,
+        on_unwritten: OnUnwritten = "content",
         **variables: Any,
     ) -> None:
+        self.on_unwritten = on_unwritten
+        check_on_unwritten(on_unwritten)
         self.encoder = open_encoder(tokenizer)
         if isinstance(self.encoder, TokenizerAdapter):  # so that content can never contain a stop
             named = [text for text, token in self.encoder.added_ids.items() if token in self.encoder.stop_ids]
@@ -216,6 +221,7 @@ class DefaultRendererConfig(BaseModel):
     Attributes:
         tool_parser, reasoning_parser: how completions are read: names in `TOOL_PARSERS` and `REASONING_PARSERS`.
         final_stop: the control token that ends an answer where the template writes no stop, such as `</s>`.
+        on_unwritten: see `TemplateRenderer`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -224,6 +230,7 @@ class DefaultRendererConfig(BaseModel):
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     final_stop: str = ""
+    on_unwritten: OnUnwritten = "content"
 
     @model_validator(mode="after")
     def _check_variables(self) -> Self:

@@ -57,6 +57,8 @@ def notes_of(
     # The name of a call is a label. It is looked at where nothing else of the call can be written.
     names = {leaf.text for leaf in missing if leaf.message < 0}
     for index, message in enumerate(messages if names else ()):
+        if message["role"] != "tool" and message.get("name") in names:
+            found[Unwritten(index, "name", message["name"])] = None
         for call in message.get("tool_calls") or ():
             if call["function"]["name"] in names and not any(strings_in(call["function"].get("arguments"))):
                 found[Unwritten(index, "tool_calls", call["function"]["name"])] = None
@@ -67,17 +69,34 @@ def notes_of(
         texts = {*strings_in(tool)}
         if texts & left_out and not texts & declared:
             found[Unwritten(-1, "tools", str(tool.get("function", tool).get("name")))] = None
-    return Notes(route, tuple(found), tuple(dropped))
+    return Notes(route, _by_call(found, messages), tuple(dropped))
 
 
 def proven_notes(
     route: str,
     unwritten: Iterable[tuple[int, str, str]],
-    roles: Sequence[str],
+    messages: Sequence[Mapping[str, Any]],
     writes_reasoning: Callable[[], bool],
 ) -> Notes:
     """The same from what the oracle has found; see `Proof.unwritten`."""
     found = [Unwritten(message, field, text) for message, field, text in unwritten]
-    dropped = [one for one in found if roles[one.message] == "assistant" and one.field not in ("content", "tool_calls")]
+    dropped = [one for one in found if _is_of_answer(messages, one) and one.field not in ("content", "tool_calls")]
     dropped = dropped if dropped and writes_reasoning() else []
-    return Notes(route, tuple(one for one in found if one not in dropped), tuple(dropped))
+    return Notes(route, _by_call([one for one in found if one not in dropped], messages), tuple(dropped))
+
+
+def _is_of_answer(messages: Sequence[Mapping[str, Any]], one: Unwritten) -> bool:
+    return bool(messages[one.message]["role"] == "assistant")
+
+
+def _by_call(found: Iterable[Unwritten], messages: Sequence[Mapping[str, Any]]) -> tuple[Unwritten, ...]:
+    """The same with the name of a call in the place of its texts, where none of them is written."""
+    texts = dict.fromkeys(found)
+    for index in {one.message for one in texts if one.field == "tool_calls"}:
+        for call in messages[index].get("tool_calls") or ():
+            own = [Unwritten(index, "tool_calls", text) for text in strings_in(call["function"].get("arguments"))]
+            own = [one for one in own if one.text.strip()]
+            if own and all(one in texts for one in own):
+                texts = {one: None for one in texts if one not in own}
+                texts[Unwritten(index, "tool_calls", call["function"]["name"])] = None
+    return tuple(texts)
