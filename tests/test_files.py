@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
 from niels_gpt.storage import staging
 from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import HashedWriter, create_exclusive, json_bytes, write_atomic
+from niels_gpt.storage.files import HashedWriter, json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted, staging_path
 
 MANIFEST = "meta.json"
@@ -173,10 +173,9 @@ def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_p
     assert tree(tmp_path) == {path.name: "slow", mine.name: "a person's own"}
 
 
-@pytest.mark.parametrize("write", [write_atomic, create_exclusive])
 @pytest.mark.parametrize("place", ["io.open", "fcntl.flock", "os.fstat"])
 def test_an_interrupt_right_after_the_temporary_file_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], Any], place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     module, name = place.split(".")
     real = getattr(sys.modules[module], name)
@@ -190,7 +189,7 @@ def test_an_interrupt_right_after_the_temporary_file_is_there(
     with monkeypatch.context() as patch:
         patch.setattr(place, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            write(tmp_path / "file", b"new")
+            write_atomic(tmp_path / "file", b"new")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,31 +224,6 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, through: str) -> None:
         write_atomic(tmp_path / (through or "pipe"), b"new")
     assert (tmp_path / "pipe").is_fifo()
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_of_several_creators_one_succeeds(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from niels_gpt.storage.files import create_exclusive\n"
-    script += (
-        "print(sum(create_exclusive(Path(sys.argv[1]) / str(n), sys.argv[2].encode() * 1000) for n in range(200)))"
-    )
-    processes = [subprocess.Popen(python(script, tmp_path, n), stdout=subprocess.PIPE, text=True) for n in range(3)]
-    assert sum(int(process.communicate(timeout=60)[0]) for process in processes) == 200
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert set(found) == set(map(str, range(200)))
-    assert set(found.values()) <= {str(n) * 1000 for n in range(3)}
-
-
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EIO])
-def test_creating_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(os, "link", raising(OSError(number, os.strerror(number))))
-    if number == errno.EIO:
-        with pytest.raises(StorageError, match="creating the file failed: Input/output error"):
-            create_exclusive(tmp_path / "file", b"new")
-        assert tree(tmp_path) == {}
-        return
-    assert create_exclusive(tmp_path / "file", b"new")
-    assert not create_exclusive(tmp_path / "file", b"newer")
-    assert tree(tmp_path) == {"file": "new"}
 
 
 def test_json_is_written_as_people_read_it() -> None:

@@ -267,10 +267,6 @@ def publish(
     folder: Annotated[Path, typer.Argument(metavar="DATASET", help="A finished cache or episodes dataset.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="Where to, for example s3://bucket/episodes/chats.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another dataset at URL.")] = False,
-    break_lock: Annotated[
-        bool,
-        typer.Option("--break-lock", help="Ignore the lock of a publisher on another machine, which has surely died."),
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Copy a finished dataset to a URL; every file is read back, the manifest comes last. Run it again to continue.
@@ -278,16 +274,13 @@ def publish(
     Example: niels-gpt publish episodes/chats s3://bucket/episodes/chats
     """
     with ShownProgress() as progress:
-        result = publish_dataset(folder, url, overwrite=overwrite, break_lock=break_lock, progress=progress)
+        result = publish_dataset(folder, url, overwrite=overwrite, progress=progress)
     url = without_passwords(url)  # before it is printed: a URL may hold the key of a store
     if as_json:
         print_json({"url": url, **asdict(result)})
         return
     sent = f"{result.uploaded} sent ({result.uploaded_bytes:,} bytes)"
-    line = f"{url}: {result.files} files, {sent}, {result.skipped} were there"
-    if result.resumed_bytes:
-        line += f"; {result.resumed_bytes:,} bytes had been sent before"
-    print_line(line)
+    print_line(f"{url}: {result.files} files, {sent}, {result.skipped} were there")
 
 
 def fetch(

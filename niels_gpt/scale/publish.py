@@ -1,27 +1,14 @@
-"""`publish`: upload a finished cache or episodes dataset to a URL.
+"""`publish`: uploads a finished cache or episodes dataset to a URL: what is missing there, its manifest last.
 
 ::
 
-    lock the remote directory  ->  send each file, read it back, compare its sha256  ->  manifest last  ->  unlock
-
-A reader that finds the manifest finds everything. An upload that was cut off continues: files that arrived whole are
-skipped, and on S3 so are the parts of a file that arrived (`uploads.MultipartUploader`).
-
-The lock is a small file beside the data that names the publishing process. Clocks of two machines may differ, so no
-time is ever compared: a lock is stale if its process is known to be dead. That can be known only of processes of this
-machine; for another machine the caller has to decide (`break_lock`).
+    each file   there with its size and sha256? else send it, read it back, compare its sha256
+    manifest    last: a reader that finds it finds everything
 """
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -29,24 +16,15 @@ from typing import Any, Final
 from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import has_checksums, open_meta
 from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest
-from niels_gpt.errors import CacheError, Mismatch, OutputExists, StorageError, without_passwords
+from niels_gpt.errors import CacheError, DataError, Mismatch, StorageError, without_passwords
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.scale.uploads import (
-    PART_BYTES,
-    MultipartUploader,
-    OutgoingFile,
-    RenameUploader,
-    StreamUploader,
-    Uploader,
-    create_small,
-    put_small,
-)
-from niels_gpt.storage.files import json_bytes, read_file
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.files import atomic_file, read_file, write_atomic
 from niels_gpt.storage.manifests import Manifest, bytes_of
 from niels_gpt.storage.remote import READ_BYTES, file_system, is_local, remote_errors, size_at
+from niels_gpt.storage.retries import repeated
 
 MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
-LOCK_NAME: Final = ".publishing.json"
 
 
 @dataclass(frozen=True)
@@ -57,78 +35,49 @@ class Published:
         files: number of files of the dataset, with the manifest.
         uploaded, skipped: number of files that were sent, and that had arrived before.
         uploaded_bytes: bytes that this run sent.
-        resumed_bytes: bytes of the uploaded files that an earlier run had sent before it was cut off.
     """
 
     files: int
     uploaded: int
     skipped: int
     uploaded_bytes: int = 0
-    resumed_bytes: int = 0
 
 
-def publish(
-    folder: str | Path,
-    url: str,
-    *,
-    overwrite: bool = False,
-    break_lock: bool = False,
-    part_bytes: int = PART_BYTES,
-    progress: Progress = SILENT,
-) -> Published:
-    """Upload a finished cache or episodes dataset.
+def publish(folder: str | Path, url: str, *, overwrite: bool = False, progress: Progress = SILENT) -> Published:
+    """Upload a finished cache or episodes dataset. Run it again after an interruption: files that are there stay.
 
     Args:
         url: the directory to create, `s3://bucket/episodes/chats`.
         overwrite: replace another dataset there; its manifest is deleted first.
-        break_lock: ignore the lock of another machine's publisher, because it is known to be dead.
-        part_bytes: size of a part of a multipart upload, in bytes; larger for files that would have more than 10 000
-            parts.
 
     Raises:
-        CacheError: `folder` is not a finished dataset, or damaged. Mismatch: another dataset is at `url`.
-        OutputExists: another publisher is uploading there. StorageError: the store refused, or a file arrived damaged.
+        CacheError: `folder` is not a finished dataset. DataError: a file of it is damaged.
+        Mismatch: another dataset is at `url`. StorageError: the store refused, or a file arrived damaged.
         MissingExtra: no fsspec, or no s3fs.
     """
     folder = Path(folder)
     manifest_name, manifest = find_manifest(folder)
     data = read_file(folder / manifest_name)
     fs, root = file_system(url)
-    # Without the lock: where the manifest has arrived all files have, and nothing is sent.
-    if has_file(fs, f"{root}/{manifest_name}", len(data), sha256(data).hexdigest()):
-        remove_dead_lock(fs, root)
+    files = manifest["files"]
+    at, digest = f"{root}/{manifest_name}", sha256(data).hexdigest()
+    if has_file(fs, at, len(data), digest):  # then all files have arrived
         progress.note(f"{without_passwords(url)}: already published, nothing to do")
-        files = len(manifest["files"]) + 1
-        return Published(files=files, uploaded=0, skipped=files)
-    with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
-        _make_room(fs, root, url, overwrite)
-        uploader: Uploader
-        # fsspec gives one protocol as a text, several (s3, s3a) as a tuple.
-        if "s3" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
-            uploader = MultipartUploader(fs, part_bytes, progress)
+        return Published(files=len(files) + 1, uploaded=0, skipped=len(files) + 1)
+    _make_room(fs, root, url, overwrite)
+    # Twice the bytes, because every file is sent and then read back.
+    progress.begin(f"publishing {folder.name}", total=2 * bytes_of(files), unit="bytes")
+    sent = [name for name, record in files.items() if _send(fs, folder / name, f"{root}/{name}", record, progress)]
+    # Last, so that a reader that finds the manifest also finds all files that it lists.
+    with remote_errors("writing", f"{url}/{manifest_name}"):
+        if is_local(fs):  # fsspec's local files appear before they are complete
+            write_atomic(Path(at), data)
         else:
-            uploader = RenameUploader(progress) if is_local(fs) else StreamUploader(fs, part_bytes, progress)
-        # Twice the bytes, because every file is sent and then read back.
-        progress.begin(f"publishing {folder.name}", total=2 * bytes_of(manifest["files"]), unit="bytes")
-        outgoing = {
-            name: OutgoingFile(folder / name, record["bytes"], record["sha256"])
-            for name, record in manifest["files"].items()
-        }
-        sent = {name: _send(fs, uploader, file, f"{root}/{name}", progress) for name, file in outgoing.items()}
-        # Last, so that a reader that finds the manifest also finds all files that it lists.
-        with remote_errors("writing", f"{url}/{manifest_name}"):
-            put_small(fs, f"{root}/{manifest_name}", data)
-        if not has_file(fs, f"{root}/{manifest_name}", len(data), sha256(data).hexdigest()):
-            raise StorageError(f"{url}/{manifest_name}: arrived damaged; run the same command again")
-    before = {name: resumed for name, resumed in sent.items() if resumed is not None}  # of the files that were sent
-    return Published(
-        files=len(sent) + 1,
-        # The manifest, which is always sent, is one of them.
-        uploaded=len(before) + 1,
-        skipped=len(sent) - len(before),
-        uploaded_bytes=sum(outgoing[name].size - resumed for name, resumed in before.items()) + len(data),
-        resumed_bytes=sum(before.values()),
-    )
+            repeated(lambda: fs.pipe_file(at, data))
+    if not has_file(fs, at, len(data), digest):
+        raise StorageError(f"{url}/{manifest_name}: arrived damaged; run the same command again")
+    size = sum(files[name]["bytes"] for name in sent) + len(data)
+    return Published(len(files) + 1, len(sent) + 1, len(files) - len(sent), size)
 
 
 def find_manifest(folder: Path) -> tuple[str, Manifest]:
@@ -163,17 +112,38 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
                 fs.rm_file(f"{root}/{name}")
 
 
-def _send(fs: Any, uploader: Uploader, out: OutgoingFile, path: str, progress: Progress) -> int | None:
-    """Upload a file and check it; returns how many of its bytes an earlier run had sent. `None`: it was complete."""
-    if has_file(fs, path, out.size, out.sha256, progress):
-        progress.advance(out.size)  # `has_file` has counted them once; the total counts them twice
+def _send(fs: Any, source: Path, path: str, record: dict[str, Any], progress: Progress) -> bool:
+    """Upload a file and check it; false if it was there."""
+    size, digest = record["bytes"], record["sha256"]
+    if has_file(fs, path, size, digest, progress):
+        progress.advance(size)  # `has_file` has counted them once; the total counts them twice
         progress.note(f"{without_passwords(path)}: exists already")
-        return None
+        return False
     with remote_errors("writing", path):
-        before = uploader.send(out, path)
-    if not has_file(fs, path, out.size, out.sha256, progress):
-        raise StorageError(f"{path}: arrived damaged; run the same command again: it continues with this file")
-    return before
+        if is_local(fs):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with source.open("rb") as file, atomic_file(Path(path)) as target:
+                while chunk := file.read(READ_BYTES):
+                    target.write(chunk)
+                    progress.advance(len(chunk))
+        else:
+            repeated(lambda: fs.put_file(str(source), path, callback=_callback(progress)), name=path)
+    if has_file(fs, path, size, digest, progress):
+        return True
+    if file_record(source).sha256 != digest:
+        raise DataError(f"{source}: differs from what was written (sha256); run `verify`, and build it again")
+    raise StorageError(f"{path}: arrived damaged; run the same command again: it continues with this file")
+
+
+def _callback(progress: Progress) -> Any:
+    """What fsspec reports sent bytes to."""
+    from fsspec.callbacks import Callback
+
+    class Advancing(Callback):  # type: ignore[misc]
+        def relative_update(self, inc: int = 1) -> None:
+            progress.advance(inc)
+
+    return Advancing()
 
 
 def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SILENT) -> bool:
@@ -186,110 +156,3 @@ def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SI
             seen.update(chunk)
             progress.advance(len(chunk))
     return seen.hexdigest() == wanted
-
-
-def remove_dead_lock(fs: Any, root: str) -> None:
-    """Delete the lock of a publisher that was killed after everything had arrived.
-
-    Raises:
-        StorageError: see `remote_errors`.
-    """
-    path = f"{root}/{LOCK_NAME}"
-    with remote_errors("unlocking", root), suppress(FileNotFoundError):
-        if _is_dead(_read(fs, path)):
-            fs.rm_file(path)
-
-
-@contextmanager
-def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a remote directory for the block.
-
-    Raises:
-        OutputExists: another publisher is uploading, or died on another machine. StorageError: see `remote_errors`.
-    """
-    path, mine = f"{root}/{LOCK_NAME}", _holder()
-    with remote_errors("locking", root):
-        if not _create(fs, path, mine):
-            holder = _read(fs, path)
-            if not break_lock and not _is_dead(holder):
-                raise OutputExists(_busy(path, holder))
-            why = "as asked" if break_lock else "it is dead"
-            progress.note(f"{without_passwords(path)}: the lock of {_name(holder)} is removed; {why}")
-            with suppress(FileNotFoundError):  # its holder, or another publisher, has removed it just now
-                fs.rm_file(path)
-            # Another publisher has taken the lock between the two calls.
-            if not _create(fs, path, mine):
-                raise OutputExists(_busy(path, _read(fs, path)))
-        # On a store without conditional writes two processes may both have created it. The file names the last of them,
-        # which has the lock.
-        if _read(fs, path).get("token") != mine["token"]:
-            raise OutputExists(_busy(path, _read(fs, path)))
-    try:
-        yield
-    finally:
-        with remote_errors("unlocking", root), suppress(FileNotFoundError):  # the lock was broken just now
-            if _read(fs, path).get("token") == mine["token"]:
-                fs.rm_file(path)
-
-
-def _create(fs: Any, path: str, holder: dict[str, Any]) -> bool:
-    """Create the lock; False if it exists.
-
-    It is looked for first because stores without conditional writes would overwrite it; between the two calls another
-    process may still create it, which `publishing_lock` notices.
-    """
-    return not fs.exists(path) and create_small(fs, path, json_bytes(holder))
-
-
-def _read(fs: Any, path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(fs.cat_file(path))
-    except (FileNotFoundError, ValueError, RecursionError):  # a damaged lock has no holder that could be known as dead
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _busy(path: str, holder: dict[str, Any]) -> str:
-    return (
-        f"{path}: {_name(holder)} has been publishing here since {holder.get('since', 'an unknown time')} (by its "
-        "clock); wait for it, or if it is certainly dead, pass --break-lock (break_lock=True)"
-    )
-
-
-def _name(holder: dict[str, Any]) -> str:
-    return f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown machine')}"
-
-
-def _holder() -> dict[str, Any]:
-    return {
-        "token": uuid.uuid4().hex,  # tells this attempt from all others, also of the same process
-        "host": socket.gethostname(),
-        "boot": _boot(),
-        "pid": os.getpid(),
-        "started": _started(os.getpid()),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether the lock is of a dead process of this machine: the machine was rebooted, or its pid is free or reused."""
-    # Systems without /proc give no boot id, and nothing else shows for certain that a process is dead.
-    if holder.get("host") != socket.gethostname() or not holder.get("boot"):
-        return False
-    return bool(holder["boot"] != _boot() or _started(holder.get("pid", 0)) != holder.get("started"))
-
-
-def _boot() -> str:
-    """The id of the running system, new with every boot; containers of one host share it."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
-def _started(pid: int) -> str:
-    """The start time of a process, in ticks since the boot; empty if there is none."""
-    with suppress(OSError):
-        # Field 22, counted from the end of field 2, since that is the command's name in parentheses and may contain
-        # spaces.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return ""

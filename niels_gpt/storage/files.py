@@ -8,7 +8,6 @@ write, so they cost no second read.
 
     write_atomic       a small file, replacing an earlier one
     atomic_file        the same for a file of any size
-    create_exclusive   a small file that must not exist yet: of several processes one succeeds
     HashedWriter       a large file inside a staging directory, with its `FileRecord`
     allocate           the room of a file that is written in any order
     read_file          the bytes of a small file
@@ -17,7 +16,6 @@ write, so they cost no second read.
 
 from __future__ import annotations
 
-import errno
 import glob
 import json
 import os
@@ -36,7 +34,6 @@ from niels_gpt.storage import locks
 from niels_gpt.storage.checksums import COPY_BYTES, Checksums, FileRecord
 
 _TEMPORARY = ".niels.tmp"  # the suffix of unfinished files
-_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as FAT and some network file systems answer
 
 
 class HashedWriter:
@@ -110,43 +107,6 @@ def write_atomic(path: Path, data: bytes) -> FileRecord:
     with atomic_file(path) as file:
         file.write(data)
     return checksums.record()
-
-
-def create_exclusive(path: Path, data: bytes) -> bool:
-    """Write a small file, unless `path` exists (then False): of several processes only one succeeds.
-
-    Raises:
-        StorageError: the file system refused.
-    """
-    aside = None
-    with storage_errors("creating the file", path):
-        try:
-            remove_abandoned(path)
-            aside, file = _open_aside(path)
-            with file:
-                file.write(data)
-                file.flush()  # before the link, so that no process finds a name whose bytes are still in a buffer
-                os.link(aside, path)  # unlike a rename, it fails if the name is taken
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-            return _create(path, data)
-        finally:
-            if aside is not None:
-                aside.unlink(missing_ok=True)
-    return True
-
-
-def _create(path: Path, data: bytes) -> bool:
-    """As `create_exclusive`, for file systems without hard links. A process killed in here leaves an empty file."""
-    try:
-        with path.open("xb") as file:
-            file.write(data)
-    except FileExistsError:
-        return False
-    return True
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import errno
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
@@ -50,7 +51,6 @@ class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
     fault: ClassVar[Callable[[str, bytes], bytes] | None] = None
-    discarded: ClassVar[list[str]] = []
     missing: ClassVar[type[OSError]] = FileNotFoundError
 
     @classmethod
@@ -58,11 +58,16 @@ class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
         return str(MemoryFileSystem._strip_protocol(str(path).replace("faulty://", "memory://")))
 
     def _open(self, path: str, mode: str = "rb", **given: Any) -> Any:
-        if mode == "wb":
-            return _Uncommitted(self, path) if not given.get("autocommit", True) else super()._open(path, mode, **given)
         if mode == "rb":
             self.info(path)  # raises `missing`
         return super()._open(path, mode, **given)
+
+    def put_file(self, lpath: str, rpath: str, callback: Any = None, **given: Any) -> None:
+        sent = bytearray()
+        with Path(lpath).open("rb") as file:
+            while chunk := file.read(1 << 12):
+                sent += chunk if FaultyStore.fault is None else FaultyStore.fault(self._strip_protocol(rpath), chunk)
+        self.pipe_file(rpath, bytes(sent))
 
     def _never(self, *given: Any, **more: Any) -> Any:
         raise AssertionError("this store's listings lag behind; ask for names")
@@ -76,33 +81,11 @@ class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
         return {"name": path, "size": self.store[path].size, "type": "file"}
 
 
-class _Uncommitted:
-    """A file under construction: it has its name after `commit`."""
-
-    def __init__(self, fs: FaultyStore, path: str) -> None:
-        self._fs, self._path, self._data = fs, path, bytearray()
-
-    def write(self, data: bytes) -> int:
-        fault = FaultyStore.fault
-        self._data += data if fault is None else fault(self._path, data)
-        return len(data)
-
-    def close(self) -> None:
-        pass
-
-    def commit(self) -> None:
-        self._fs.pipe_file(self._path, bytes(self._data))
-
-    def discard(self) -> None:
-        FaultyStore.discarded.append(self._path)
-
-
 @contextmanager
 def faulty_store() -> Iterator[type[FaultyStore]]:
     """The store, empty and without faults."""
     fsspec.register_implementation("faulty", FaultyStore, clobber=True)
     FaultyStore.store.clear()
-    FaultyStore.discarded.clear()
     FaultyStore.fault, FaultyStore.missing = None, FileNotFoundError
     yield FaultyStore
     FaultyStore.fault, FaultyStore.missing = None, FileNotFoundError
