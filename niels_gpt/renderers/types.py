@@ -43,12 +43,52 @@ def as_array(values: Sequence[Any], dtype: Any) -> npt.NDArray[Any]:
     return np.fromiter(values, dtype, len(values))
 
 
-@dataclass(frozen=True)
-class RenderedTokens:
-    """A conversation as ids; the lists have one entry per token, `message_roles` and `message_tool_names` per message.
+class _BuiltWhenRead:
+    """The lists of a rendering that was made from arrays: each is built when it is first read, and then kept.
 
-    Renderers make it from arrays (`from_arrays`). Each of the five lists per token, and `message_tool_names`, is built
-    when it is first read, because many callers read one of them only.
+    Many callers read one of them only. The fields of `RenderedTokens` have the same names; a rendering made from lists
+    has these in their place.
+    """
+
+    _ids: npt.NDArray[np.int32]
+    _facts: npt.NDArray[np.int32]
+    _counts: npt.NDArray[np.int64]
+    _messages: Sequence[Message] | None = None
+    _token_bytes: Callable[[list[int]], list[bytes]] | None = None
+
+    def _per_token(self, of_pieces: npt.NDArray[Any]) -> list[Any]:
+        values: list[Any] = of_pieces.repeat(self._counts).tolist()
+        return values
+
+    @cached_property
+    def token_ids(self) -> list[int]:
+        ids: list[int] = self._ids.tolist()
+        return ids
+
+    @cached_property
+    def message_indices(self) -> list[int]:
+        return self._per_token(self._facts >> 4)
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        return self._per_token(self._facts & KIND_BITS)
+
+    @cached_property
+    def sampled_mask(self) -> list[bool]:
+        return self._per_token(self._facts & SAMPLED != 0)
+
+    @cached_property
+    def is_content(self) -> list[bool]:
+        return self._per_token(self._facts & CONTENT != 0)
+
+    @cached_property
+    def message_tool_names(self) -> list[str | None]:
+        return extract_message_tool_names(self._messages or ())
+
+
+@dataclass(frozen=True)
+class RenderedTokens(_BuiltWhenRead):
+    """A conversation as ids; the lists have one entry per token, `message_roles` and `message_tool_names` per message.
 
     Attributes:
         token_ids: the ids.
@@ -118,16 +158,6 @@ class RenderedTokens:
         """The reasoning of answers that the format drops from history by design."""
         return self.notes.by_format
 
-    def __getattr__(self, name: str) -> Any:
-        """Build a list that is read for the first time; from then on it is an attribute like any other."""
-        # Only called for names that are not in `__dict__`. `_ids` is tested there, because `copy` and `pickle` ask an
-        # object for attributes before it has any.
-        build = _LAZY_FIELDS.get(name)
-        if build is None or "_ids" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.__dict__[name] = value = build(self.__dict__)
-        return value
-
     def __getstate__(self) -> dict[str, Any]:
         """The dataclass fields: a pickle holds all lists and no arrays."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -150,7 +180,7 @@ class RenderedTokens:
             UsageError: no such preset, a rendering without attribution or without its messages, or other messages.
             MessageError: partial attribution; a weight that is negative or not a number.
         """
-        rendered_messages: Sequence[Message] | None = self.__dict__.get("_messages") if messages is None else messages
+        rendered_messages = self._messages if messages is None else messages
         if rendered_messages is None:
             raise UsageError(
                 "this rendering does not have its messages, which hold weights and train flags (a pickle leaves them "
@@ -225,14 +255,13 @@ class RenderedTokens:
             # `repr` must not raise: without messages, or with weights that are invalid, nothing is shown as trained.
             with suppress(UsageError, MessageError):
                 weights = self.weights(allow_partial=True)
-        token_bytes = self.__dict__.get("_token_bytes")
         return TokenColumns(
             ids=as_array(self.token_ids, np.int64),
             message_indices=as_array(self.message_indices or [-1] * n, np.int64),
             kinds=kinds_of(self),
             weights=weights,
             roles=self.message_roles,
-            spelling=None if token_bytes is None else TokenSpelling(token_bytes),
+            spelling=None if self._token_bytes is None else TokenSpelling(self._token_bytes),
         )
 
     def __repr__(self) -> str:
@@ -421,14 +450,3 @@ class RenderedBatch:
     def piece_edges(self) -> npt.NDArray[np.int64]:
         """int64 of shape (conversations + 1,): the piece at which each conversation starts, and the end."""
         return edges_of(self.pieces)
-
-
-# The fields of `RenderedTokens` that are built when they are first read, from the arrays of `from_arrays`.
-_LAZY_FIELDS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
-    "token_ids": lambda arrays: arrays["_ids"].tolist(),
-    "message_indices": lambda arrays: (arrays["_facts"] >> 4).repeat(arrays["_counts"]).tolist(),
-    "kinds": lambda arrays: (arrays["_facts"] & KIND_BITS).repeat(arrays["_counts"]).tolist(),
-    "sampled_mask": lambda arrays: (arrays["_facts"] & SAMPLED != 0).repeat(arrays["_counts"]).tolist(),
-    "is_content": lambda arrays: (arrays["_facts"] & CONTENT != 0).repeat(arrays["_counts"]).tolist(),
-    "message_tool_names": lambda arrays: extract_message_tool_names(arrays["_messages"]),
-}
