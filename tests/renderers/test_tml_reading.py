@@ -1,12 +1,8 @@
-"""Our families beside tml-renderers: completions as both read them, placeholders of images, the pages about it."""
+"""Our families beside tml-renderers: completions as both read them, placeholders of images."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import random
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +12,10 @@ pytest.importorskip("tml_renderers", reason="no tml-renderers")
 from tml_renderers import chat
 
 from niels_gpt.renderers.registry import FAMILIES
-from tests.conftest import REPOSITORY
 from tests.renderers import tml
 from tests.renderers.chats import Messages
 from tests.renderers.small import user
-from tests.renderers.test_tml import DIFFERENCES, plain_arguments, random_chat
+from tests.renderers.test_tml import plain_arguments, random_chat
 from tests.renderers.tiny_images import png
 
 # ---- reading completions
@@ -179,39 +174,3 @@ def test_images_have_as_many_placeholders(name: str) -> None:
         before, image, after = (span.span for span in tml.theirs(name).render_for_completion(asked)[0])
         pad = renderer.encoder.added_ids["<|image_pad|>"]
         assert ids == [*before.tokens, *[pad] * image.num_tokens, *after.tokens]
-
-
-# ---- the pages
-
-
-def test_the_page_lists_every_difference() -> None:
-    """Each with the families that it concerns and who is right; nothing else."""
-    text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
-    table = text[text.index("## From tml-renderers") :].split("\n## ")[0]
-    rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table.splitlines() if line[:2] == "| "]
-    assert [row[0] for row in rows[1:]] == [*DIFFERENCES]
-    for title, families, why, right in rows[1:]:
-        listed = DIFFERENCES[title]
-        concerned = {tml.JUDGED[name].family for name in listed.names}
-        named = {each.split(" ")[0] for each in families.removeprefix("all but ").split(", ")} & set(FAMILIES)
-        if families.startswith("all but "):
-            named = {case.family for case in tml.JUDGED.values()} - named
-        assert named == concerned, title
-        assert right == {"either": "a convention"}.get(listed.right, listed.right), title
-        assert why.replace("`", "").replace("\\|", "|") == listed.why.replace("`", "").replace("\\|", "|"), title
-
-
-def test_faults_are_as_the_page_shows_them() -> None:
-    """Each block runs; a `text` block is what the one before it prints."""
-    page = Path(REPOSITORY / "docs" / "tml_renderers.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    printed, compared = "", 0
-    for kind, body in re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
-        if kind == "text":
-            assert printed == body
-            compared += 1
-            continue
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            exec(body, names)
-        printed = out.getvalue()
-    assert compared > 8

@@ -377,14 +377,3 @@ def read_by_us(name: str, completion: Sequence[int], tools: Any = None) -> Read:
     return Read(
         parsed.content, parsed.reasoning_content or "", [(call.name, call.arguments) for call in parsed.tool_calls]
     )
-
-
-def told(name: str, turn: Turn) -> str:
-    """A turn as text, what is trained in ⟦ and ⟧."""
-    decode = theirs(name).tokenizer.decode
-    return f"{decode(turn.ids[: turn.start])}⟦{decode(turn.ids[turn.start :])}⟧"
-
-
-def tokens(name: str, ids: Sequence[int]) -> str:
-    """The tokens of ids, with | between them."""
-    return "|".join(theirs(name).tokenizer.decode([token]) for token in ids)
