@@ -14,12 +14,8 @@ from niels_gpt.messages import (
 )
 from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.bridges import reject_assistant_in_extension, trim_to_turn_close
-from niels_gpt.renderers.completions.builder import CallInProgress
 from niels_gpt.renderers.completions.parsed import (
-    ArgumentDelta,
     CallClosed,
-    CallName,
-    CallOpened,
     ContentDelta,
     Event,
     ParsedResponse,
@@ -29,7 +25,7 @@ from niels_gpt.renderers.completions.parsed import (
     Stopped,
     ToolCallParseStatus,
 )
-from niels_gpt.renderers.completions.parser import ResponseParser
+from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.conversation import should_preserve_past_thinking
 from niels_gpt.renderers.encode import attribute_text_segments
 from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
@@ -62,11 +58,7 @@ __all__ = [
     "MULTIMODAL_MODELS",
     "RENDERER_REGISTRY",
     "TRUSTED_REVISIONS",
-    "ArgumentDelta",
     "CallClosed",
-    "CallInProgress",
-    "CallName",
-    "CallOpened",
     "Content",
     "ContentDelta",
     "ContentPart",

@@ -1,12 +1,8 @@
 """`BaseRenderer`: what all renderers of this package do alike. `Family` and `TemplateRenderer` derive from it.
 
 A subclass writes a conversation on an emitter (`emit`), which becomes ids in one place (`encode.py`). What a model
-samples is read at once (`parse_response`) or as it comes (`stream`), by the same code: `read_response`, a generator
-that waits where the next step depends on what has not been sampled (`completions/windows.py`), and reports to a
-`ResponseBuilder`. First comes the reasoning, up to where it ends (`read_reasoning`), then content and tool calls, which
-the format's dialect reads.
-
-::
+samples is read by a `Reader` (`completions/reading.py`) with the format's dialect: at once (`parse_response`), or as it
+comes (`stream`)::
 
     parser = renderer.stream(prompt_ids)
     for ids in chunks:                       any division of the completion into chunks
@@ -28,14 +24,14 @@ from typing import Any, Final, Protocol, Self, runtime_checkable
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, Messages
-from niels_gpt.renderers.completions.builder import BLANK_LINES, NOTHING, ResponseBuilder, Trim
+from niels_gpt.renderers.completions.blocks import CallReader
 from niels_gpt.renderers.completions.parsed import ParsedResponse
-from niels_gpt.renderers.completions.parser import ResponseParser
-from niels_gpt.renderers.completions.reasoning import PromptEnd, ReasoningFormat, read_reasoning
-from niels_gpt.renderers.completions.text import Completion, GrowingCompletion, text_at_end
-from niels_gpt.renderers.completions.windows import Steps, Window, run
+from niels_gpt.renderers.completions.reading import BLANK_LINES, NOTHING, Reader, Trim
+from niels_gpt.renderers.completions.reasoning import PromptEnd
+from niels_gpt.renderers.completions.stream import ResponseParser
+from niels_gpt.renderers.completions.text import Completion, text_at_end
 from niels_gpt.renderers.conversation import tools_of
-from niels_gpt.renderers.dialects.base import CallReader, Schemas, schemas_of
+from niels_gpt.renderers.dialects.base import schemas_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.kinds import CONTROL, Piece
@@ -209,9 +205,7 @@ class BaseRenderer(ABC):
                 renderer's generation prompt decides, and a closing tag ends reasoning even if that opens no block.
         """
         completion = Completion(self.encoder, token_ids, self._stop_ids)
-        out = self.new_builder(completion)
-        run(self.read_response(completion, out, schemas_of(tools_of(tools)), self._prompt_end(prompt_ids)))
-        return out.result()
+        return self.reader.read(completion, schemas_of(tools_of(tools)), self._prompt_end(prompt_ids))
 
     def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
         """A parser for a completion that is being sampled; its result is that of `parse_response`.
@@ -219,36 +213,20 @@ class BaseRenderer(ABC):
         Args:
             prompt_ids: as in `parse_response`. With them, text is held back less often (`docs/renderers.md`).
         """
-        completion = GrowingCompletion(self.encoder, self._stop_ids)
-        out = self.new_builder(completion)
-        steps = self.read_response(completion, out, schemas_of(tools_of(tools)), self._prompt_end(prompt_ids))
-        return ResponseParser(completion, out, steps)
+        schemas, prompt = schemas_of(tools_of(tools)), self._prompt_end(prompt_ids)
+        return ResponseParser(self.encoder, self._stop_ids, self.reader, schemas, prompt)
 
-    def new_builder(self, completion: Completion) -> ResponseBuilder:
-        """The builder that `read_response` reports to."""
-        return ResponseBuilder(
-            completion,
+    @property
+    def reader(self) -> Reader:
+        """How completions are read."""
+        return Reader(
+            self.calls,
+            self.reasoning_tags if self.has_reasoning else None,
             self.content_trim,
+            self.reasoning_trim,
             self.before_first_call,
-            reasoning_trim=self.reasoning_trim,
-            separator=self.part_separator,
+            self.part_separator,
         )
-
-    def read_response(
-        self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
-    ) -> Steps[None]:
-        """Read a completion, whole or growing, and report it to `out`."""
-        start, calls = 0, self.calls
-        # Where reasoning is a message like others (gpt-oss, Inkling), the dialect reads it with the rest.
-        if self.has_reasoning and not (calls is not None and calls.reads_reasoning):
-            form = ReasoningFormat(*self.reasoning_tags, calls.opening if calls is not None else "")
-            start = yield from read_reasoning(completion, out, form, prompt)
-        out.begin_content(start)
-        if calls is None:
-            yield from Window(completion, start).pass_on(out.content_to)
-        else:
-            yield from calls.scan(completion, start, schemas, out)
-        out.end()
 
     def _prompt_end(self, prompt_ids: Sequence[int] | None) -> PromptEnd:
         opening = self.reasoning_tags[0]

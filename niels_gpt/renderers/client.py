@@ -23,7 +23,7 @@ from niels_gpt.extras import check_library
 from niels_gpt.messages import Message
 from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
-from niels_gpt.renderers.completions.parser import ResponseParser
+from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.protocol import Renderer, supports_tools
 from niels_gpt.renderers.server_answers import Completed, ServerError, StreamedCompletion, completed, excerpt

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.renderers.completions.blocks import CallReader
 from niels_gpt.renderers.completions.parsed import ParsedToolCall
+from niels_gpt.renderers.completions.reading import calls_of
 from niels_gpt.renderers.completions.reasoning import strip_think_tags
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import run
 from niels_gpt.renderers.conversation import tools_of
-from niels_gpt.renderers.dialects.base import BlockRecorder, CallReader, schemas_of
+from niels_gpt.renderers.dialects.base import schemas_of
 from niels_gpt.renderers.dialects.dsml import DSML, SpacedDSML
 from niels_gpt.renderers.dialects.json_calls import HermesJSON, Llama4JSON, LlamaJSON, MistralList
 from niels_gpt.renderers.dialects.lists import JSONCalls, PythonCalls
@@ -50,16 +51,15 @@ class DialectParser:
     def extract(self, token_ids: Sequence[int], *, tools: Any = None) -> tuple[list[int], list[ParsedToolCall]]:
         """See `ToolParser`."""
         completion = Completion(self._encoder, token_ids, ())
-        out = BlockRecorder(completion)
-        run(self.form.scan(completion, 0, schemas_of(tools_of(tools)), out))
-        spans = [completion.span(block.start, block.stop) for block in out.blocks]
+        blocks = list(self.form.read(completion, 0, schemas_of(tools_of(tools))))
+        spans = [completion.span(block.start, block.stop) for block in blocks]
         # Nine ids with calls at 3..5 and 6..9 have content at 0..3, 5..6 and 9..9.
         starts, stops = [0, *(stop for _, stop in spans)], [*(start for start, _ in spans), len(completion.ids)]
         parts = [*zip(starts, stops, strict=True)]
         # White space between and after calls belongs to the format, as in the families' parsers.
         content_parts = [part for at, part in enumerate(parts) if not at or completion.has_text(*part)]
         content = [token for lo, hi in content_parts for token in completion.ids[lo:hi]]
-        return content, out.result().tool_calls
+        return content, calls_of(blocks)
 
 
 class Qwen3ToolParser(DialectParser):

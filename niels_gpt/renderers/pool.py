@@ -11,7 +11,7 @@ from niels_gpt.messages import Message
 from niels_gpt.ranges import WORKERS
 from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import ParsedResponse
-from niels_gpt.renderers.completions.parser import ResponseParser
+from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.masks import Renders, as_produced, listing
 from niels_gpt.renderers.notes import OnUnwritten, decided

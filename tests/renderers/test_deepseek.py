@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import UsageError
-from niels_gpt.renderers.completions.parsed import ArgumentDelta, CallClosed, CallName
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import create_renderer
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation
@@ -174,7 +173,7 @@ def test_parameters(inside: str, arguments: Any, status: Status) -> None:
     ("text", "expected"),
     [
         ('<%invoke name="">\n</%invoke>', [(None, {}, Status.MISSING_NAME)]),
-        ("<%invoke>\n</%invoke>", []),
+        ("<%invoke>\n</%invoke></%tool_calls>", [(None, None, Status.MALFORMED_STRUCTURE)]),
         ('<%invoke name="f\n</%invoke>', [(None, {}, Status.MALFORMED_STRUCTURE)]),
         ('<%invoke name="f">\n' + parameter("a"), [("f", {"k": "a"}, Status.UNCLOSED_BLOCK)]),
         ('<%invoke name="f">\n<%invoke name="g">\n\n</%invoke>',
@@ -183,16 +182,7 @@ def test_parameters(inside: str, arguments: Any, status: Status) -> None:
     ],
 )  # fmt: skip
 def test_invocations(text: str, expected: list[Any]) -> None:
-    if text.startswith("<%invoke>"):
-        assert read_content(text) == f"b{text}".replace("%", "｜DSML｜")
-    else:
-        assert read(text) == expected
-
-
-def read_content(text: str) -> str:
-    renderer = renderer_of("deepseek-v4")
-    whole = f"</think>b<%tool_calls>{text}</%tool_calls>".replace("%", "｜DSML｜")
-    return renderer.parse_response(renderer.encoder.encode_pieces([whole], [True])[0].tolist()).content
+    assert read(text) == expected
 
 
 @pytest.mark.parametrize("tag", ["</%parameter>", "</%invoke>", "</%tool_calls>", '<%invoke name="', "<", "</"])
@@ -201,18 +191,3 @@ def test_a_tag_that_is_spelled_is_text(tag: str) -> None:
     spelled = tag.replace("%", "｜DSML｜")
     call = f'<%invoke name="f">\n{parameter("a @")}</%invoke>\n</%tool_calls>'
     assert read(call, spelled=spelled) == [("f", {"k": f"a {spelled}"}, Status.OK)]
-
-
-def test_calls_are_reported_as_they_come() -> None:
-    renderer = renderer_of("deepseek-v4")
-    text = f'</think>b\n\n<%tool_calls>\n<%invoke name="f">\n{parameter("long text")}</%invoke>\n</%tool_calls>'
-    ids = renderer.encoder.encode_pieces([text.replace("%", "｜DSML｜")], [True])[0].tolist()
-    parser = renderer.stream()
-    events = [event for token in ids for event in parser.feed([token])]
-    deltas = [event for event in events if isinstance(event, ArgumentDelta)]
-    assert {delta.parameter for delta in deltas} == {"k"}
-    assert "".join(delta.text for delta in deltas) == "long text"
-    assert len(deltas) > 2
-    kinds = [type(event) for event in events]
-    assert kinds.index(CallName) < kinds.index(ArgumentDelta) < kinds.index(CallClosed)
-    assert parser.result().tool_calls[0].arguments == {"k": "long text"}

@@ -272,7 +272,7 @@ LITERALS = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(st.text() | st.integers() | st.booleans(), inner, max_size=3)
+        | st.dictionaries(st.text().map("k".__add__) | st.integers() | st.booleans(), inner, max_size=3)
     ),
     max_leaves=8,
 )

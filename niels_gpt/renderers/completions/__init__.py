@@ -2,13 +2,12 @@
 
 ::
 
-    parsed.py         what is read: `ParsedResponse`, `ParsedToolCall`; events, for completions that are being sampled
-    text.py           a completion as text, and the way back from its characters to its tokens
-    windows.py        searching in a text that may still grow: the same code reads whole and growing completions
-    builder.py        what readers find becomes events and a `ParsedResponse`
-    reasoning.py      where reasoning ends
-    parser.py         `ResponseParser`: takes ids as they are sampled, returns events
-    partial_json.py   JSON that is not complete yet
+    parsed.py      what is read: `ParsedResponse`, `ParsedToolCall`; events, for completions that are being sampled
+    text.py        a completion as text, and the way back from its characters to its tokens
+    blocks.py      `CallReader`, which dialects implement, and the blocks that they find
+    reasoning.py   where reasoning is
+    reading.py     `Reader`: reasoning, content and calls of a whole completion
+    stream.py      `ResponseParser`: takes ids as they are sampled, returns events
 
-`BaseRenderer.read_response` (`renderers/base_renderer.py`) puts these together; `renderers/dialects/` read the calls.
+`BaseRenderer` (`renderers/base_renderer.py`) makes readers; `renderers/dialects/` read the calls.
 """

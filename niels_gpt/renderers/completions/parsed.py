@@ -1,13 +1,15 @@
-"""What is read from a completion: content, reasoning, tool calls, each call with its place in the ids.
+"""What is read from a completion: content, reasoning, tool calls, and what each token of it is.
 
 `parse_response` returns it as a `ParsedResponse`. A `ResponseParser` reports it as events while the completion is
-sampled, and as a `ParsedResponse` in the end. For a completion of Qwen3 the events are, in order::
+sampled, and as a `ParsedResponse` in the end. For a completion of Qwen3 the pieces and the events are, in order::
 
-    <think>\\nShort.\\n</think>\\n\\nHere:      ReasoningDelta("Short.")  ContentDelta("Here:")
-    \\n<tool_call>                            CallOpened(0)
-    \\n{"name": "f", "arguments": {"a": 1}}   CallName(0, "f")  ArgumentDelta(0, '{"a": 1}')
-    \\n</tool_call>                           CallClosed(0, ParsedToolCall(...))
-    <|im_end|>                               Stopped(151645)
+    <think>\\n       MARKUP
+    Short.          REASONING   ReasoningDelta("Sh") ReasoningDelta("ort.")
+    \\n</think>\\n\\n  MARKUP
+    Here:           REPLY       ContentDelta("Here") ContentDelta(":")
+    \\n              MARKUP
+    <tool_call>...  MARKUP      CallClosed(0, ParsedToolCall(...))
+    <|im_end|>      STOP        Stopped(151645)
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from niels_gpt.messages import Message
+from niels_gpt.renderers.kinds import Kind
 
 
 class ToolCallParseStatus(enum.StrEnum):
@@ -57,6 +60,16 @@ class ParsedToolCall:
         return replace(self, token_span=(self.token_span[0] + tokens, self.token_span[1] + tokens))
 
 
+class ParsedPiece(NamedTuple):
+    """A run of tokens: REPLY is content, REASONING is reasoning, MARKUP is a call or what the format writes around all.
+
+    `completion_ids[start:stop]` with the `token_span` are its tokens.
+    """
+
+    kind: Kind
+    token_span: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class ParsedResponse:
     """A completion as a message.
@@ -65,11 +78,13 @@ class ParsedResponse:
         content: its text.
         reasoning_content: `None` where there is none, or a blank block.
         tool_calls: every attempt at a call, in order.
+        pieces: what the tokens up to the first stop are, one piece behind the other, that stop included.
     """
 
     content: str
     reasoning_content: str | None = None
     tool_calls: list[ParsedToolCall] = field(default_factory=list)
+    pieces: list[ParsedPiece] = field(default_factory=list, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -121,38 +136,8 @@ class ContentDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class CallOpened:
-    """A call begins; `index` counts the calls of the completion."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallName:
-    """The function of the call."""
-
-    index: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentDelta:
-    """More of the call's arguments, as the model writes them.
-
-    Where arguments are JSON, the texts joined are their JSON text, and `parameter` is `None`; so it is where they have
-    another notation, Python's or Gemma's: the texts are the JSON that they stand for. Where each argument is between
-    tags of its own, the texts with the same `parameter` joined are its value without quotes; the first of them
-    is empty and says that the value begins.
-    """
-
-    index: int
-    text: str
-    parameter: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CallClosed:
-    """The call is complete, or as complete as it will be; see its `status`. It is that of `result().tool_calls`."""
+    """A call is complete, or as complete as it will be: the one at `index` of `result().tool_calls`."""
 
     index: int
     call: ParsedToolCall
@@ -165,4 +150,4 @@ class Stopped:
     token: int | None
 
 
-Event = ReasoningDelta | ContentDelta | CallOpened | CallName | ArgumentDelta | CallClosed | Stopped
+Event = ReasoningDelta | ContentDelta | CallClosed | Stopped

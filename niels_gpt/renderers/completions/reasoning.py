@@ -1,20 +1,18 @@
-"""Where the reasoning of a completion ends, in formats that write it between two tags."""
+"""Where the reasoning of a completion is, in formats that write it between two tags."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from niels_gpt.renderers.completions.builder import ResponseBuilder
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window, hold
 
 
 class PromptEnd(enum.Enum):
     """Whether a completion begins inside a think block, by the end of the prompt.
 
-    `OPEN` and `CLOSED` are read from the prompt's own ids. `LIKELY_OPEN` is assumed from the family's generation prompt
-    if the ids are not known. Otherwise text is held back until a tag, a call or the end shows whether it is reasoning.
+    `OPEN` and `CLOSED` are read from the prompt's own ids. `LIKELY_OPEN` and `UNKNOWN` are assumed from the family's
+    generation prompt if the ids are not known.
     """
 
     OPEN = enum.auto()  # it opens one, so the completion begins with reasoning
@@ -23,75 +21,46 @@ class PromptEnd(enum.Enum):
     UNKNOWN = enum.auto()  # a closing tag that no opening one precedes ends reasoning
 
 
-@dataclass(frozen=True)
-class ReasoningFormat:
-    """The tags of a format's reasoning.
+def find_reasoning(
+    completion: Completion, tags: tuple[str, str], prompt: PromptEnd, calls: str, first_call: Callable[[int], int]
+) -> tuple[int, int, int]:
+    """Where the reasoning starts and stops, and where the content starts; 0, 0, 0 if there is no reasoning.
 
-    Attributes:
-        opening, closing: its tags.
-        calls: what the first tool call begins with, "" for formats without calls.
+    Args:
+        calls: what the first call begins with, "" for formats without calls; first_call: the character at which the
+            first call from a character on begins, -1 for none.
     """
-
-    opening: str
-    closing: str
-    calls: str = ""
-
-
-def read_reasoning(
-    completion: Completion,
-    out: ResponseBuilder,
-    form: ReasoningFormat,
-    prompt: PromptEnd,
-) -> Steps[int]:
-    """The character at which the content starts; the reasoning before it goes to `out`."""
-    body = yield from _after_opening(completion, form.opening)
+    opening, closing = tags
+    begin = opening_end(completion, opening)
+    is_open = begin >= 0 or prompt is PromptEnd.OPEN
     # The prompt closed the block, or opened none: without an opening tag of its own the completion is all content.
-    if body < 0 and prompt is PromptEnd.CLOSED:
-        return 0
-    is_open = body >= 0 or prompt is PromptEnd.OPEN
-    out.begin_reasoning(max(body, 0))
-    # Text that may still turn out to be content is held back: a reported event is never taken back.
-    window = Window(completion, max(body, 0), tuple(filter(None, (form.closing, form.calls))))
-    yield from window.pass_on(out.reasoning_to if is_open else hold)
-    # It is not known how the prompt ended: only a closing tag, before any call, makes reasoning of what was held back.
-    if not is_open and prompt is PromptEnd.UNKNOWN:
-        if window.marker != form.closing:  # a closing tag after a call is within its arguments
-            return 0
-    elif window.marker == form.calls != "":  # a call in a block that is open: the block may be closed after it
-        yield from Window(completion, window.stop, (form.closing,)).pass_on(hold)
-    close = completion.find(form.closing)
-    if close < 0:
-        if not is_open and completion.stopped:
-            return 0  # a whole answer without tags: the model skipped its reasoning
-        end = _end_of_unclosed(completion, form.calls)
-        out.reasoning_to(end)
-        return end
-    out.reasoning_to(close)
-    return close + len(form.closing)
+    if begin < 0 and prompt is PromptEnd.CLOSED:
+        return 0, 0, 0
+    begin = max(begin, 0)
+    close = completion.find(closing)
+    # It is not known how the prompt ended: only a closing tag makes reasoning of what is before it, and one after a
+    # call is within its arguments.
+    if not is_open and prompt is PromptEnd.UNKNOWN and (close < 0 or 0 <= first_call(begin) < close):
+        return 0, 0, 0
+    if close >= 0:
+        return min(begin, close), close, close + len(closing)
+    if not is_open and completion.stopped:
+        return 0, 0, 0  # a whole answer without tags: the model skipped its reasoning
+    # Models call tools without closing the block first. A call's opening tag that is one token, or holds a control
+    # token, ends the reasoning, as inference servers read it. One that is spelled in several tokens may be a draft
+    # within the reasoning, so it counts only where the turn is complete.
+    call = first_call(begin) if calls and (completion.stopped or completion.has_id_of(calls)) else -1
+    end = call if call >= 0 else len(completion.text)
+    return begin, end, end
 
 
-def _end_of_unclosed(completion: Completion, calls: str) -> int:
-    """The end of reasoning without a closing tag: the beginning of the calls, else the end of the completion.
-
-    Models call tools without closing the block first. A call's opening tag that is one token, or holds a control token,
-    ends the reasoning, as inference servers read it. One that is spelled in several tokens may be a draft within the
-    reasoning, so it counts only where the turn is complete.
-    """
-    if calls and (completion.stopped or completion.has_id_of(calls)):
-        at = completion.find(calls)
-        if at >= 0:
-            return at
-    return len(completion.text)
-
-
-def _after_opening(completion: Completion, opening: str) -> Steps[int]:
+def opening_end(completion: Completion, opening: str) -> int:
     """The position after the opening tag at the start of a completion, except for white space; -1 without one.
 
     A tag that is a control token counts by its id only.
     """
-    rest = Window(completion, 0)
-    at = yield from rest.skip_space(0)
-    if not (yield from rest.starts_with(opening, at)):
+    at = completion.skip_space(0)
+    if not completion.text.startswith(opening, at):
         return -1
     if completion.is_control(opening) and completion.find(opening) != at:
         return -1

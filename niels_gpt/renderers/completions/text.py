@@ -1,11 +1,11 @@
-"""Completions as text with their tokens: `Completion`, and `GrowingCompletion` while one is still being sampled.
+"""Completions as text with their tokens: `Completion`.
 
 Families and dialects search them for tags and calls by character, and get the tokens of what they find.
 """
 
 from __future__ import annotations
 
-import codecs
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -16,6 +16,7 @@ import numpy as np
 from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
 
 _UNKNOWN = "\ufffd".encode()
+_SPACE = re.compile(r"\s*")
 _TOKENS_AT_END = 16  # of a prompt: more than an opened think block takes, however it is tokenized
 
 
@@ -29,10 +30,8 @@ class Completion:
         ids: the ids up to the first stop, without it.
         text: their text.
         stopped: there was a stop.
-        ended: no more tokens will come.
+        guessed: `find` took a spelling for a marker, which more tokens might have shown to be text.
     """
-
-    ended = True
 
     def __init__(self, encoder: PieceEncoder, token_ids: Sequence[int], stop_ids: Collection[int]) -> None:
         ids = token_id_list(token_ids, "token_ids")
@@ -49,6 +48,7 @@ class Completion:
         else:
             self._bytes = encoder.token_bytes(self.ids)
         self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
+        self.guessed = False
         self._found: dict[int, list[int]] = {}  # id of an added token -> its places, filled when they are first needed
 
     def decoded(self, start: int = 0, stop: int | None = None) -> str:
@@ -58,8 +58,8 @@ class Completion:
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The tokens that hold the characters `start` to `stop`."""
         # Tokens that start at 0 3 5: the characters 3 to 5 are token 1; 3 to 3 are none, the span 1 to 1.
-        first = self._holding(start, bisect_right(self._starts, start) - 1)
-        return first, max(first, bisect_left(self._starts, stop))
+        first = self._holding(start, bisect_right(self.starts, start) - 1)
+        return first, max(first, bisect_left(self.starts, stop))
 
     def _holding(self, at: int, last: int) -> int:
         """The token with the first byte of a character, of which `last` may be a later part.
@@ -85,7 +85,24 @@ class Completion:
         at = self.find_id(marker, start)
         if at >= 0 and at + len(marker) <= end:
             return at
-        return -1 if marker in self._controls else self.text.find(marker, start, end)
+        if marker in self._controls:
+            return -1
+        at = self.text.find(marker, start, end)
+        self.guessed |= at >= 0 and marker in self._added
+        return at
+
+    def first(self, start: int, markers: Sequence[str], stop: int | None = None) -> tuple[int, str]:
+        """Where the nearest of some markers begins, and which it is; the end and "" where there is none."""
+        nearest, found = len(self.text) if stop is None else stop, ""
+        for marker in markers:
+            at = self.find(marker, start, stop)
+            if 0 <= at < nearest:
+                nearest, found = at, marker
+        return nearest, found
+
+    def skip_space(self, at: int) -> int:
+        """The first character from a place on that is no white space, or the end."""
+        return _SPACE.match(self.text, at).end()  # type: ignore[union-attr]
 
     def find_id(self, marker: str, start: int = 0) -> int:
         """The next character at which a marker begins that is a token of its own, -1 if there is none."""
@@ -113,7 +130,7 @@ class Completion:
         return bool(b"".join(self._bytes[start:stop]).strip())
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def starts(self) -> list[int]:
         """The character in which each token starts, and the end: one more than there are tokens.
 
         ::
@@ -135,90 +152,8 @@ class Completion:
             places, at = self._found.setdefault(token, []), -1
             for _ in range(number):
                 at = self.ids.index(token, at + 1)
-                places.append(self._starts[at])
+                places.append(self.starts[at])
         return self._found[token]
-
-
-class GrowingCompletion(Completion):
-    """A completion whose ids come one after the other, with constant work for each.
-
-    `text` holds whole characters only: bytes of which the rest has not come are left out until it has.
-    """
-
-    def __init__(self, encoder: PieceEncoder, stop_ids: Collection[int]) -> None:
-        super().__init__(encoder, (), ())
-        self._encoder, self._stops = encoder, frozenset(stop_ids)
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._is_added = frozenset(self._added.values())
-        self._token_starts: list[int] = []  # where each token starts whose first character is known
-        self._unplaced: list[tuple[int, int]] = []  # the other tokens, and how many bytes of the next text are before
-        self._waiting = 0  # bytes of which no character is known yet
-        self.ended = False
-
-    def append(self, token: int) -> bool:
-        """Take the next id. Returns whether it was taken; after a stop nothing is."""
-        if self.ended:
-            return False
-        if token in self._stops:
-            self.stopped = True
-            self.end()
-            return False
-        self.ids.append(token)
-        # As in `Completion`: ids that the tokenizer does not have become U+FFFD.
-        known = 0 <= token < self._encoder.vocab_size
-        held = self._encoder.token_bytes([token])[0] if known else _UNKNOWN
-        self._bytes.append(held)
-        self._unplaced.append((token, self._waiting))
-        self._take(self._decoder.decode(held), len(held))
-        return True
-
-    def end(self) -> None:
-        """Note that no more ids will come."""
-        if not self.ended:
-            self.ended = True
-            self._take(self._decoder.decode(b"", final=True), 0)
-            for token, _ in self._unplaced:
-                self._place(token, len(self.text))
-            self._unplaced = []
-
-    def _take(self, new: str, size: int) -> None:
-        """Append text that became known with the next `size` bytes."""
-        self._waiting += size
-        if not new:
-            return
-        before, text = len(self.text), self.text
-        self.text = ""  # Python appends to a string in place, without copying it, if nothing else refers to it
-        text += new
-        self.text = text
-        # Nearly every token: it begins with a character, and nothing waits before it.
-        if len(self._unplaced) == 1 and not self._unplaced[0][1]:
-            self._place(self._unplaced[0][0], before)
-            self._unplaced = []
-            self._waiting -= len(new) if new.isascii() else len(new.encode("utf-8", "surrogateescape"))
-            return
-        # Bytes 0 1 2 3 of the characters "é" (0..2) and "b", "c": a token that starts at byte 2 has "b" as its first.
-        edges = np.cumsum(_byte_lengths(new))
-        here = [(token, at) for token, at in self._unplaced if at < edges[-1]]
-        for token, at in here:
-            self._place(token, before + int(edges.searchsorted(at, side="right")))
-        self._waiting -= int(edges[-1])
-        self._unplaced = [(token, at - int(edges[-1])) for token, at in self._unplaced[len(here) :]]
-
-    def _place(self, token: int, at: int) -> None:
-        self._token_starts.append(at)
-        if token in self._is_added:
-            self._found.setdefault(token, []).append(at)
-
-    def span(self, start: int, stop: int) -> tuple[int, int]:
-        """See `Completion`."""
-        # At the end of the text: the next token, which has not come.
-        first = bisect_right(self._token_starts, start) - 1 if start < len(self.text) else len(self._token_starts)
-        first = self._holding(start, first)
-        return first, max(first, bisect_left(self._token_starts, stop))
-
-    def _places_of(self, token: int) -> Sequence[int]:
-        """See `Completion`."""
-        return self._found.get(token, ())
 
 
 def _byte_lengths(text: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -1,60 +1,30 @@
 """Dialects of tool calls: what each of them implements (`CallDialect`), and what they share.
 
 A dialect writes a call on an emitter and reads calls back from a completion, in one class, so that both stay alike.
-Reading never raises: every attempt at a call is recorded with its status, its text and its tokens.
+Reading never raises: every attempt at a call is recorded with its status, its text and its tokens. All dialects follow
+these rules; `limit` is where the next call's opening tag is, or the end:
 
-A dialect reads completions that still grow (`completions/windows.py`), and reports names and arguments as they come.
-Over a whole completion the same code never waits. Dialects that only parsers for chat templates read are
-`CallReader`s: no family writes them.
+* A call is `ok` only if every character between its parts is accounted for, and no key comes twice.
+* An opening tag is text if what follows cannot begin its call, unless its closing tag follows before `limit`.
+* A closed pair of tags, and tags of a call without those around them, are an attempt at a call: malformed at least.
+* An opening tag at the end of the completion is an unclosed attempt.
+
+Dialects that only parsers for chat templates read are `CallReader`s: no family writes them.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
 from niels_gpt.renderers.completions.parsed import ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window
 from niels_gpt.renderers.conversation import Call, as_mapping, to_json
 from niels_gpt.renderers.emitter import Emitter
 
-Schemas = Mapping[str, Mapping[str, Any]]  # tool name -> the JSON schema of its arguments
 Arguments = dict[str, Any] | str | None
-
-
-@dataclass(frozen=True)
-class Block:
-    """The characters `start` to `stop` of a completion, which are not content.
-
-    `call` is the attempt at a call in them; `None` for markup around calls.
-    """
-
-    start: int
-    stop: int
-    call: ParsedToolCall | None = None
-
-
-class CallReader(ABC):
-    """How the tool calls of a format are read.
-
-    Attributes:
-        opening: the markup that the first call begins with.
-        reads_reasoning: in the format reasoning, content and calls are messages of one kind, so `scan` reads all three.
-    """
-
-    opening: str
-    reads_reasoning: ClassVar[bool] = False
-
-    @abstractmethod
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """Report content and calls from the character `start` on, up to the end of the completion.
-
-        What is reported must be certain: it must hold whatever comes later. No call begins before the first `opening`.
-        """
 
 
 class CallDialect(CallReader):
@@ -67,20 +37,6 @@ class CallDialect(CallReader):
         Raises:
             MessageError: its arguments cannot be written.
         """
-
-
-class SeparateCalls(CallReader):
-    """Calls that begin with `opening` each, with content between them; subclasses read one."""
-
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`."""
-        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
-            out.open_call(at)
-            start = close((yield from self.scan_call(completion, at, schemas, out)), out)
-
-    @abstractmethod
-    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
-        """Read and report the call whose `opening` is at a character."""
 
 
 # ---- writing
@@ -146,41 +102,12 @@ def call_block(
     return Block(*span, ParsedToolCall(raw, name, arguments, tokens, status, call_id))
 
 
-def close(block: Block, out: ResponseBuilder) -> int:
-    """Report that the open call is that of a block; the character after it."""
-    if block.call is not None:
-        out.close_call(block.call, block.stop)
-    return block.stop
-
-
-def next_block(completion: Completion, start: int, opening: str, out: ResponseBuilder) -> Steps[int]:
-    """The character at which the next call's opening begins, -1 if there is none; the content before it is reported."""
-    window = Window(completion, start, (opening,))
-    yield from window.pass_on(out.content_to)
-    return window.stop if window.marker else -1
-
-
-class BlockRecorder(ResponseBuilder):
-    """A builder that also records the blocks.
-
-    Attributes:
-        blocks: those that have ended, in order.
-    """
-
-    def __init__(self, completion: Completion) -> None:
-        super().__init__(completion)
-        self.blocks: list[Block] = []
-        self._started = 0
-
-    def begin_block(self, at: int) -> None:
-        """See `ResponseBuilder`."""
-        super().begin_block(at)
-        self._started = at
-
-    def end_block(self, at: int) -> None:
-        """See `ResponseBuilder`."""
-        super().end_block(at)
-        self.blocks.append(Block(self._started, at))
+def worst(status: ToolCallParseStatus, *, is_cut: bool) -> ToolCallParseStatus:
+    """The status of a call without the tags around it, which is never `ok`."""
+    malformed = ToolCallParseStatus.MALFORMED_STRUCTURE
+    if is_cut:
+        return ToolCallParseStatus.UNCLOSED_BLOCK
+    return malformed if status is ToolCallParseStatus.OK else status
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]] | None) -> Schemas:

@@ -5,87 +5,94 @@
     <|channel|>analysis<|message|>hm<|end|>
     <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>
 
-The first part of this module reads the messages of a completion, the second writes and reads calls, and the third
-(`namespace`) declares tools: a TypeScript-like namespace in the developer message.
+The first part of this module writes and reads calls and the messages of a completion; the second (`namespace`)
+declares tools: a TypeScript-like namespace in the developer message.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.blocks import Block, Schemas
 from niels_gpt.renderers.completions.parsed import ParsedToolCall
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window, hold, match_end
 from niels_gpt.renderers.conversation import Call, as_mapping, to_json
-from niels_gpt.renderers.dialects.base import Arguments, CallDialect, Schemas
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect
 from niels_gpt.renderers.dialects.json_values import parse_arguments
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import Kind
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 # A role or a channel is one word: assistant, functions.f, analysis.
 _ROLE = re.compile(r"[\w.:-]*")
 # At the beginning of a word; the name ends before white space or `<|channel|>`.
 _RECIPIENT = re.compile(r"(?<!\S)to=([^\s<]*)")
-
-
-# ---- the messages of a completion
+# What may follow a channel: the type of the content.
+_TYPE = re.compile(r"\s*(?:<\|constrain\|>)?\s*[\w./-]*\s*")
 
 
 @dataclass(frozen=True)
-class HarmonyMessage:
-    """A message in a completion; all places are characters of the completion's text.
+class _Header:
+    """The header of a message; all places are characters of the completion's text.
 
     Attributes:
-        start: the start of its header, after the role.
-        text_start, stop: the edges of its text; after `stop` come `<|end|>`, a stop, or nothing.
-        channel: "" for none.
+        start, stop: after the role, up to the text of the message.
+        words: a stretch before the channel and the recipient that belongs to no header; rest: what follows the channel.
+        channel: "" for none; is_full: it ends in `<|message|>`.
         recipient: the place of `to=` and the name after it; `None`: the message is for the user.
-        has_full_header: the header ends in `<|message|>`.
-        truncated: the message has no end.
+        is_known: the rest is what a header may hold.
     """
 
     start: int
-    text_start: int
     stop: int
+    words: tuple[int, int]
+    rest: tuple[int, int]
     channel: str
+    is_full: bool
     recipient: tuple[int, str] | None
-    has_full_header: bool
-    truncated: bool
+    is_known: bool
 
 
-def _read_message(completion: Completion, start: int, stop: int, *, truncated: bool) -> HarmonyMessage:
+def _header(completion: Completion, start: int, stop: int, *, is_cut: bool) -> _Header:
+    """The header that begins at a character, in a message that goes on to `stop`, where the completion may be cut."""
     text, has_start = completion.text, completion.find(START, start, stop) == start
-    at = match_end(_ROLE, text, start + len(START), stop) if has_start else start
+    at = _end_of_word(text, start + len(START), stop) if has_start else start
     # All places are -1 where a marker is missing, as in the header of a model that forgot the format.
     message = completion.find(MESSAGE, at, stop)
     header_end = stop if message < 0 else message
     marker = completion.find(CHANNEL, at, header_end)
-    channel_end = match_end(_ROLE, text, marker + len(CHANNEL), header_end) if marker >= 0 else at
-    recipient = _RECIPIENT.search(text, at, header_end)
+    channel_end = _end_of_word(text, marker + len(CHANNEL), header_end) if marker >= 0 else at
+    found = _RECIPIENT.search(text, at, header_end)
     # A model that forgot the format writes plain text. There, `to=` is a recipient only at the very beginning.
-    plain = message < 0 and marker < 0 and not has_start
-    if recipient and plain and text[at : recipient.start()].strip():
-        recipient = None
-    # Text may follow half a header, but not where the header itself was truncated.
-    after_half_header = channel_end if plain or not truncated else stop
-    return HarmonyMessage(
-        start=at,
-        text_start=message + len(MESSAGE) if message >= 0 else after_half_header,
-        stop=stop,
-        channel=completion.decoded(marker + len(CHANNEL), channel_end) if marker >= 0 else "",
-        recipient=(recipient.start(), completion.decoded(*recipient.span(1))) if recipient else None,
-        has_full_header=message >= 0,
-        truncated=truncated,
-    )
+    is_plain = message < 0 and marker < 0 and not has_start
+    if found and is_plain and text[at : found.start()].strip():
+        found = None
+    recipient = (found.start(), completion.decoded(*found.span(1))) if found else None
+    is_half = is_cut and message < 0 and not is_plain  # the completion was cut within the header
+    first = min([place for place in (marker, found.start() if found else -1, message) if place >= 0], default=at)
+    held = text[at:first].rstrip()
+    words = (at, at) if is_half or not held else (at, at + len(held))
+    rest = (channel_end, header_end) if message >= 0 else (channel_end, channel_end)
+    if marker < 0 and message >= 0:
+        rest = (words[1], header_end)
+    held = text[slice(*rest)]
+    if found and rest[0] <= found.start() < rest[1]:
+        held = held.replace(found.group(), " ", 1)
+    # Text may follow half a header, but not where the header itself was cut.
+    text_at = message + len(MESSAGE) if message >= 0 else stop if is_half else channel_end
+    channel = completion.decoded(marker + len(CHANNEL), channel_end) if marker >= 0 else ""
+    is_known = _TYPE.fullmatch(held) is not None
+    return _Header(words[1], text_at, words, rest, channel, message >= 0, recipient, is_known)
 
 
-# ---- calls
+def _end_of_word(text: str, at: int, stop: int) -> int:
+    match = _ROLE.match(text, at, stop)
+    return match.end() if match else at
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,9 @@ class HarmonyCalls(CallDialect):
     opening: str = " to="
     closing: str = "<|call|>"
     reads_reasoning = True
+    marks = (MESSAGE, END)
+    texts = (MESSAGE,)
+    ends = (END,)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -105,67 +115,59 @@ class HarmonyCalls(CallDialect):
         out.model_text(call.json, msg)
         out.stop(self.closing, msg)
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallReader`: analysis is reasoning, a message to a function is a call, all others are content.
 
-        A recipient is read before the channel, where `write` puts it, and after it. What has no full header is known
-        only where the message ends.
+        So are words between two messages, and those in a header that are no part of one. A recipient is read before
+        the channel, where `write` puts it, and after it.
         """
-        rest = Window(completion, start)
-        while (yield from rest.has(start)):
-            header = Window(completion, start, (MESSAGE, END))
-            yield from header.pass_on(hold)
-            read_to = header.stop + len(MESSAGE) if header.marker == MESSAGE else header.stop
-            is_cut = not header.marker and not completion.stopped
-            message = _read_message(completion, start, read_to, truncated=is_cut)
-            if message.recipient is not None:
-                start = yield from self._scan_call(completion, start, message, out)
+        text = completion.text
+        while start < len(text):
+            header_end, tag = completion.first(start, (MESSAGE, END))
+            begin, found = completion.first(start, (START,), header_end)
+            if found and text[start:begin].strip():  # words before `<|start|>`
+                yield Block(start, begin, kind=Kind.REPLY)
+                start = begin
+            read_to = header_end + (len(tag) if tag == MESSAGE else 0)
+            header = _header(completion, start, read_to, is_cut=not tag and not completion.stopped)
+            yield Block(start, header.words[0])
+            yield Block(*header.words, kind=Kind.REPLY)
+            stop, tag = completion.first(header.stop, (END,))
+            start = stop + len(tag)
+            if header.recipient is not None:
+                yield _call(completion, header, stop, tag)
                 continue
-            is_reasoning = message.channel == "analysis"
-            begin, take = (out.begin_reasoning, out.reasoning_to) if is_reasoning else (out.skip_to, out.content_to)
-            begin(message.text_start)
-            text = Window(completion, message.text_start, (END,))
-            yield from text.pass_on(take)
-            # A marker is "" where the completion ended instead, which then has no more messages.
-            start = text.stop + len(text.marker)
+            if header.is_known:
+                yield Block(header.start, header.stop)
+            else:
+                yield Block(header.start, header.rest[0])
+                yield Block(*header.rest, kind=Kind.REPLY)
+                yield Block(header.rest[1], header.stop)
+            yield Block(header.stop, stop, kind=Kind.REASONING if header.channel == "analysis" else Kind.REPLY)
+            yield Block(stop, start)
 
-    def _scan_call(
-        self, completion: Completion, start: int, message: HarmonyMessage, out: ResponseBuilder
-    ) -> Steps[int]:
-        """Report the call whose header is known; the character after it."""
-        _, recipient = message.recipient or (0, "")
-        out.skip_to(message.start)
-        out.open_call(message.start)
-        text = Window(completion, message.text_start, (END,))
-        if message.has_full_header:
-            out.name(_function_of(recipient))
-            out.begin_argument(message.text_start)
-            yield from text.pass_on(out.argument_to)
-            out.end_argument(text.stop)
-        else:
-            yield from text.pass_on(hold)
-        is_cut = not text.marker and not completion.stopped
-        # Read again to the end: without a full header, what the text is shows only there.
-        message = _read_message(completion, start, text.stop, truncated=is_cut)
-        to, recipient = message.recipient or (0, "")
-        name = _function_of(recipient)
-        arguments: Arguments = None
+
+def _call(completion: Completion, header: _Header, stop: int, tag: str) -> Block:
+    """The call with a header, whose text goes on to `stop`, where `tag` is, "" for none."""
+    is_cut = not tag and not completion.stopped
+    # Read again to the end: without `<|message|>`, what the text is shows only there.
+    header = header if header.is_full else _header(completion, header.start, stop, is_cut=is_cut)
+    to, recipient = header.recipient or (0, "")
+    name = recipient.removeprefix("functions.") or None
+    arguments: Arguments = None
+    status = Status.MALFORMED_STRUCTURE
+    if header.is_full:
+        arguments, status = parse_arguments(completion.decoded(header.stop, stop), name)
+    if is_cut:
+        status = Status.UNCLOSED_BLOCK
+    elif name is None:
+        status = Status.MISSING_NAME
+    elif status is Status.OK and not header.is_known:
         status = Status.MALFORMED_STRUCTURE
-        if message.has_full_header:
-            arguments, status = parse_arguments(completion.decoded(message.text_start, message.stop), name)
-        if message.truncated:
-            status = Status.UNCLOSED_BLOCK
-        elif name is None:
-            status = Status.MISSING_NAME
-        first, last = completion.span(message.start, message.stop)
-        last += not message.truncated  # the token that ends the message belongs to the call
-        raw = completion.decoded(to + len("to="), message.stop)
-        out.close_call(ParsedToolCall(raw, name, arguments, (first, last), status), text.stop)
-        return text.stop + len(text.marker)
-
-
-def _function_of(recipient: str) -> str | None:
-    return recipient.removeprefix("functions.") or None
+    first, last = completion.span(header.start, stop)
+    last += not is_cut  # the token that ends the message belongs to the call
+    raw = completion.decoded(to + len("to="), stop)
+    return Block(header.start, stop + len(tag), ParsedToolCall(raw, name, arguments, (first, last), status))
 
 
 # ---- declarations

@@ -11,16 +11,17 @@ All of these markers are control tokens.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
-from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.blocks import Block, Schemas
 from niels_gpt.renderers.completions.parsed import ParsedToolCall
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, sorted_json, to_json
-from niels_gpt.renderers.dialects.base import Arguments, CallDialect, Schemas
-from niels_gpt.renderers.dialects.json_values import parse_call_object, scan_call_object, strict_json
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect
+from niels_gpt.renderers.dialects.json_values import KeyTwice, parse_call_object, strict_json
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.kinds import Kind
 
 MODEL, END = "<|message_model|>", "<|end_message|>"
 TEXT, THINKING, CALL = "<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>"
@@ -36,6 +37,9 @@ class InklingCalls(CallDialect):
 
     opening = CALL
     reads_reasoning = True
+    marks = _MARKERS
+    texts = (TEXT, THINKING)
+    ends = (END, MODEL, *texts, CALL)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes `<|message_model|>`."""
@@ -46,58 +50,51 @@ class InklingCalls(CallDialect):
         out.model_text(f'{{"name":{to_json(call.name)},"args":{sorted_json(arguments)}}}', msg)
         out.model_markup(END, msg)
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallReader`; the kind of a message distinguishes reasoning, content and calls.
 
         A message without a kind is content. So is a text before a kind that is not a call, where a model that does not
         follow the format may write it.
         """
-        rest = Window(completion, start)
-        while (yield from rest.has(start)):
+        while start < len(completion.text):
             # A completion begins after the generation prompt, so its first message has no `<|message_model|>`.
             head = start + len(MODEL) if completion.find(MODEL, start) == start else start
-            header = Window(completion, head, _MARKERS)
-            yield from header.pass_on(hold)
-            if header.marker == CALL:
-                start = yield from self._scan_call(header, out)
+            yield Block(start, head)
+            at, kind = completion.first(head, _MARKERS)
+            if kind == CALL:
+                yield (block := _call(completion, head, at))
+                start = block.stop
                 continue
-            out.skip_to(head)
-            out.content_to(header.stop)
-            kind = header.marker
-            if kind not in (TEXT, THINKING):
-                start = header.stop + (len(END) if kind == END else 0)
-                continue
-            at = header.stop + len(kind)
-            begin, take = (out.skip_to, out.content_to) if kind == TEXT else (out.begin_reasoning, out.reasoning_to)
-            begin(at)
-            text = Window(completion, at, _MARKERS)
-            yield from text.pass_on(take)
-            start = text.stop + (len(END) if text.marker == END else 0)
+            yield Block(head, at, kind=Kind.REPLY)
+            start = at
+            if kind in (TEXT, THINKING):
+                begin = at + len(kind)
+                yield Block(at, begin)
+                start, kind = completion.first(begin, _MARKERS)
+                yield Block(begin, start, kind=Kind.REPLY if completion.text.startswith(TEXT, at) else Kind.REASONING)
+            if kind == END:
+                yield Block(start, start + len(END))
+                start += len(END)
 
-    @staticmethod
-    def _scan_call(header: Window, out: ResponseBuilder) -> Steps[int]:
-        """Report the call with this header; the character after it."""
-        completion, head, at = header.completion, header.start, header.stop + len(CALL)
-        name = completion.decoded(head, header.stop).strip() or None
-        out.skip_to(head)
-        out.open_call(head)
-        out.name(name)
-        body = Window(completion, at, _MARKERS)
-        value = yield from body.skip_space(at)
-        yield from scan_call_object(body, value, "args", out)
-        yield from body.pass_on(hold)
-        stop = body.stop + (len(END) if body.marker == END else 0)
-        own_name: str | None = None
-        arguments: Arguments = None
-        try:
-            own_name, arguments, status = parse_call_object(strict_json(completion.decoded(at, body.stop)), "args")
-        except ValueError:
-            status = Status.INVALID_JSON
-        # The header's name is enough, even where the object has none.
-        if status is Status.MISSING_NAME and name:
-            status = Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
-        if not body.marker and not completion.stopped:
-            status = Status.UNCLOSED_BLOCK
-        raw, tokens = completion.decoded(head, body.stop), completion.span(head, stop)
-        out.close_call(ParsedToolCall(raw, name or own_name, arguments, tokens, status), stop)
-        return stop
+
+def _call(completion: Completion, head: int, header_end: int) -> Block:
+    """The call whose header is between two characters."""
+    name = completion.decoded(head, header_end).strip() or None
+    at = header_end + len(CALL)
+    end, tag = completion.first(at, _MARKERS)
+    own_name: str | None = None
+    arguments: Arguments = None
+    try:
+        own_name, arguments, status, _ = parse_call_object(strict_json(completion.decoded(at, end)), "args")
+    except KeyTwice:
+        status = Status.MALFORMED_STRUCTURE
+    except ValueError:
+        status = Status.INVALID_JSON
+    # The header's name is enough, even where the object has none.
+    if status is Status.MISSING_NAME and name:
+        status = Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
+    if not tag and not completion.stopped:
+        status = Status.UNCLOSED_BLOCK
+    stop = end + (len(END) if tag == END else 0)
+    raw, tokens = completion.decoded(head, end), completion.span(head, stop)
+    return Block(head, stop, ParsedToolCall(raw, name or own_name, arguments, tokens, status))

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.blocks import Block, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
-from niels_gpt.renderers.completions.partial_json import JSONReader
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, SeparateCalls, call_block, close
-from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block
+from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object
 from niels_gpt.renderers.emitter import Emitter
 
 
 @dataclass(frozen=True)
-class HermesJSON(SeparateCalls, CallDialect):
-    """`<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>`: one JSON object a call."""
+class HermesJSON(CallDialect):
+    """`<tool_call>\n{"name": ..., "arguments": ...}\n</tool_call>`: one JSON object a call."""
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.opening,)
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.closing,)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -30,38 +39,34 @@ class HermesJSON(SeparateCalls, CallDialect):
         call_json = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
         out.model_block(self.opening, call_json, self.closing, msg)
 
-    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
-        """See `SeparateCalls`."""
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`."""
+        while (at := completion.find(self.opening, start)) >= 0:
+            block = self._block(completion, at)
+            if block is not None:
+                yield block
+            start = block.stop if block is not None else at + len(self.opening)
+
+    def _block(self, completion: Completion, at: int) -> Block | None:
+        """The call whose tag is at a character; `None` if the tag is text."""
         inner = at + len(self.opening)
-        block = yield from self._well_formed(completion, at, inner, out)
-        if block is not None:
-            return block
-        # What is not JSON ends at its closing tag, at the next opening one, or with the completion.
-        window = Window(completion, inner, (self.closing, self.opening))
-        yield from window.pass_on(hold)
-        end = window.stop
-        if window.marker != self.closing:
-            return call_block(completion, (at, end), (inner, end), None, None, Status.UNCLOSED_BLOCK)
-        return call_block(completion, (at, end + len(self.closing)), (inner, end), None, None, Status.INVALID_JSON)
-
-    def _well_formed(self, completion: Completion, at: int, inner: int, out: ResponseBuilder) -> Steps[Block | None]:
-        """The block if it is JSON up to its closing tag.
-
-        The JSON decoder finds the end of the value, so strings within it may hold any tag.
-        """
-        rest = Window(completion, inner)
-        value_at = yield from rest.skip_space(inner)
-        yield from scan_call_object(rest, value_at, "arguments", out)
+        value_at = completion.skip_space(inner)
+        # The JSON decoder finds the end of the value, so strings within it may hold any tag.
         try:
-            value, end = call_value_at(completion, value_at)
+            value, end = json_value_at(completion, value_at)
+            end = completion.skip_space(end)
         except ValueError:
+            end = -1
+        if end >= 0 and completion.text.startswith(self.closing, end):
+            name, arguments, status, _ = parse_call_object(value)
+            return call_block(completion, (at, end + len(self.closing)), (inner, end), name, arguments, status)
+        # What is not JSON ends at its closing tag, at the next opening one, or with the completion.
+        end, tag = completion.first(inner, (self.closing, self.opening))
+        if tag == self.closing:
+            return call_block(completion, (at, end + len(tag)), (inner, end), None, None, Status.INVALID_JSON)
+        if value_at < end and completion.text[value_at] != "{":
             return None
-        closing = yield from rest.skip_space(end)
-        if not (yield from rest.starts_with(self.closing, closing)):
-            return None
-        name, arguments, status = parse_call_object(value)
-        span = (at, closing + len(self.closing))
-        return call_block(completion, span, (inner, closing), name, arguments, status)
+        return call_block(completion, (at, end), (inner, end), None, None, Status.UNCLOSED_BLOCK)
 
 
 # ---- without tags
@@ -69,8 +74,6 @@ class HermesJSON(SeparateCalls, CallDialect):
 # Llama separates parallel calls by "; ", Mistral by ", ", and models write line breaks too.
 _BETWEEN_CALLS = re.compile(r"[\s;,]*")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
-_QUOTE_OR_BRACKET = re.compile(r'["{}\[\]]')
-_QUOTE_OR_ESCAPE = re.compile(r'["\\]')
 _LLAMA_CALL = re.compile(r'\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:')
 
 
@@ -82,51 +85,34 @@ class LlamaJSON(CallDialect):
     """
 
     opening = "<|python_tag|>"
+    bare: ClassVar[tuple[str, ...]] = ("{",)
+    ends = ("}",)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.opening,)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
         # The name is not escaped: Llama's template sets quotes around it and writes it as it is.
         out.model_text(f'{{"name": "{call.name}", "parameters": {_arguments_json(call)}}}', msg)
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`. An object at the beginning is held back until it is known to be a call, or none."""
-        at = start
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`. Separators between two calls are markup."""
+        at, after_call = start, False
         while True:
-            stop = yield from self._scan_call(completion, at, out, is_first=at == start)
-            if stop < 0:
-                text = Window(completion, at, (self.opening,), by_id=True)
-                yield from text.pass_on(out.content_to)
-                if not text.marker:
+            block = self._call_at(completion, at)
+            if block is None:
+                at = completion.find_id(self.opening, at)
+                if at < 0:
                     return
-                stop = text.stop
-            at = stop
-
-    def _scan_call(self, completion: Completion, at: int, out: ResponseBuilder, *, is_first: bool) -> Steps[int]:
-        """The end of the call that begins at `at`, separators aside; -1 if none does."""
-        rest = Window(completion, at)
-        # `; {...}`: `at` is before the separator and `first` the call; `inner` is its JSON, after a tag if there is
-        # one.
-        first = inner = yield from rest.skip(_BETWEEN_CALLS, at)
-        has_tag = completion.find_id(self.opening, first) == first
-        if has_tag:
-            inner = yield from rest.skip(_BETWEEN_CALLS, first + len(self.opening))
-        is_object = yield from rest.starts_with("{", inner)
-        is_call = has_tag or (is_object and (yield from _begins_call(rest, inner)))
-        if is_call:
-            _open(out, at, first, is_first)
-            yield from scan_call_object(rest, inner, "parameters", out)
-        if is_object and not rest.closed:
-            yield from _scan_end(rest, inner)
-        elif has_tag and not is_object:  # code, or the call of a built-in tool: the rest of the completion
-            yield from rest.pass_on(hold)
-        # So far the text was only waited for and reported. Now that the call has ended, all of it decides whether it is
-        # one.
-        block = self._call_at(completion, at)
-        if block is None:
-            return -1
-        if not is_call:
-            _open(out, at, first, is_first)
-        return close(block, out)
+                after_call = False
+                continue
+            if after_call and block.start > at:
+                yield Block(at, block.start)
+            yield block
+            at, after_call = block.stop, True
 
     def _call_at(self, completion: Completion, at: int) -> Block | None:
         """The call that begins at `at`, separators aside; `None` if none does."""
@@ -134,9 +120,15 @@ class LlamaJSON(CallDialect):
         first = _skip_separators(text, at)
         has_tag = completion.find_id(self.opening, first) == first
         inner = _skip_separators(text, first + len(self.opening)) if has_tag else first
+        if not has_tag and not text.startswith("{", inner):
+            return None
         end = _json_end(text, inner) if text.startswith("{", inner) else -1
         stop = len(text) if end < 0 else end
-        value = _json_object(completion, inner, stop) if end >= 0 else None
+        try:
+            value, value_end = json_value_at(completion, inner)
+            value = value if isinstance(value, dict) and value_end == stop else None
+        except ValueError:
+            value = None
         # An answer in JSON is no call, so both keys must be there; text that is cut or broken is judged by its
         # beginning.
         has_both_keys = value is not None and {"name", "parameters"} <= value.keys()
@@ -145,35 +137,40 @@ class LlamaJSON(CallDialect):
         name: str | None = None
         arguments: Arguments = None
         if value is not None:
-            name, arguments, status = parse_call_object(value, "parameters")
+            name, arguments, status, _ = parse_call_object(value, "parameters")
         elif end >= 0:
             status = Status.INVALID_JSON
         else:  # after the tag may come code, or the call of a built-in tool
-            status = Status.UNCLOSED_BLOCK if text.startswith("{", inner) else Status.MALFORMED_STRUCTURE
+            status = Status.UNCLOSED_BLOCK if inner == stop or text[inner] == "{" else Status.MALFORMED_STRUCTURE
         return call_block(completion, (first, stop), (first, stop), name, arguments, status)
+
+    def is_text(self, completion: Completion, at: int) -> bool:
+        """See `CallReader`: an object that is complete, and no call."""
+        first = _skip_separators(completion.text, at)
+        return _json_end(completion.text, first) >= 0 and self._call_at(completion, at) is None
 
 
 class Llama4JSON(LlamaJSON):
     """Llama's object after `<|python_start|>` and `<|python_end|>`, with a text between them that may be empty."""
 
     opening = "<|python_end|>"
+    bare = ("{", "<|python_start|>")
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallReader`."""
-        marker = "<|python_start|>"
         # Only at the turn's beginning, where the family writes it: the text up to `<|python_end|>` is content.
-        spelled = yield from Window(completion, start).starts_with(marker, start)
-        if spelled and completion.find_id(marker, start) == start:
-            out.begin_block(start)
-            start += len(marker)
-            out.end_block(start)
-        yield from super().scan(completion, start, schemas, out)
+        if completion.find_id("<|python_start|>", start) == start:
+            yield Block(start, start + len("<|python_start|>"))
+            start += len("<|python_start|>")
+        yield from super().read(completion, start, schemas)
 
 
 class MistralList(CallDialect):
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": "..."}, ...]`: one list a turn, ids of nine characters."""
 
     opening = "[TOOL_CALLS]"
+    marks = ("[TOOL_CALLS]",)
+    ends = ("}",)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes the list's brackets and commas."""
@@ -181,131 +178,62 @@ class MistralList(CallDialect):
         # The template applies `tojson` to the function, cuts the last brace, and adds the id, which it does not escape.
         out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {arguments}, "id": "{call.id}"}}', msg)
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
-        """See `CallReader`."""
-        while True:
-            text = Window(completion, start, (self.opening,), by_id=True)
-            yield from text.pass_on(out.content_to)
-            if not text.marker:
-                return
-            start = yield from self._scan_list(completion, text.stop, out)
-
-    def _scan_list(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[int]:
-        """Report the calls of one list, whose tag is at `at`; its end. What is no list is one malformed call."""
-        inner = at + len(self.opening)
-        rest = Window(completion, inner, (self.opening,), by_id=True)
-        here = yield from rest.skip(_BETWEEN_CALLS, inner)
-        has_bracket = yield from rest.starts_with("[", here)
-        if not has_bracket and not (yield from rest.starts_with("{", here)):
-            out.open_call(at)
-            yield from rest.pass_on(hold)
-            status = Status.UNCLOSED_BLOCK if here >= rest.stop else Status.MALFORMED_STRUCTURE
-            return close(call_block(completion, (at, rest.stop), (at, rest.stop), None, None, status), out)
-        markup, here = at, (yield from rest.skip(_BETWEEN_CALLS, here + has_bracket))
-        while (yield from rest.starts_with("{", here)):
-            out.begin_block(markup)
-            out.end_block(here)
-            out.open_call(here)
-            yield from scan_call_object(rest, here, "arguments", out)
-            end = yield from _scan_end(rest, here)
-            # What lies between two calls (`, `) belongs to no call: `begin_block` takes it as markup in the next round.
-            markup = close(_list_item(completion, here, rest.stop if end < 0 else end, is_closed=end >= 0), out)
-            here = yield from rest.skip(_BETWEEN_CALLS, markup)
-        out.begin_block(markup)
-        out.end_block(here + 1 if (yield from rest.starts_with("]", here)) else markup)
-        # After the tag at least, so that it is not read again.
-        return max(inner, markup)
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`. What is no list after the tag is one malformed call."""
+        text = completion.text
+        while (at := completion.find_id(self.opening, start)) >= 0:
+            start = at + len(self.opening)
+            limit = completion.find_id(self.opening, start)
+            limit = len(text) if limit < 0 else limit
+            here = _skip_separators(text, start, limit)
+            here = _skip_separators(text, here + text.startswith("[", here, limit), limit)
+            if not text.startswith(("{", "]"), here, limit):
+                status = Status.UNCLOSED_BLOCK if here >= limit else Status.MALFORMED_STRUCTURE
+                yield call_block(completion, (at, limit), (at, limit), None, None, status)
+                start = limit
+                continue
+            markup = at
+            while text.startswith("{", here, limit):
+                yield Block(markup, here)
+                end = _json_end(text, here, limit)
+                yield _list_item(completion, here, limit if end < 0 else end, is_closed=end >= 0)
+                markup = limit if end < 0 else end
+                here = _skip_separators(text, markup, limit)
+            stop = here + 1 if text.startswith("]", here, limit) else max(start, markup)
+            yield Block(markup, stop)
+            start = stop
 
 
 def _list_item(completion: Completion, start: int, stop: int, *, is_closed: bool) -> Block:
     """The call of one object in a list."""
     span = start, stop
-    value = _json_object(completion, *span) if is_closed else None
-    if value is None:
+    try:
+        value, end = json_value_at(completion, start)
+    except ValueError:
+        end = -1
+    if not is_closed or end != stop:
         status = Status.INVALID_JSON if is_closed else Status.UNCLOSED_BLOCK
         return call_block(completion, span, span, None, None, status)
-    name, arguments, status = parse_call_object(value)
-    # An id of another type is not repaired: results could not name it.
-    written_id = value.get("id")
-    call_id = written_id if isinstance(written_id, str) and written_id else None
+    name, arguments, status, call_id = parse_call_object(value, id_key="id")
     return call_block(completion, span, span, name, arguments, status, call_id)
 
 
 # ---- reading
 
 
-def _open(out: ResponseBuilder, at: int, first: int, is_first: bool) -> None:
-    """A call begins at `first`; between calls, separators before it are markup."""
-    if not is_first:
-        out.begin_block(at)
-        out.end_block(first)
-    out.open_call(first)
-
-
-def _begins_call(rest: Window, at: int) -> Steps[bool]:
-    """Whether the object at `at` has Llama's two keys in their order, which makes it a call whatever follows.
-
-    It is known as soon as the value of the second member begins. Without a second member, the complete object decides.
-    """
-    reader = JSONReader(at)
-    while not rest.closed:
-        reader.read(rest.completion.text, rest.stop)
-        is_second_known = len(reader.members) == 2 and reader.members[1].start >= 0
-        if reader.ended or reader.broken or len(reader.members) > 2 or is_second_known:
-            break
-        yield from rest.grow()
-    return _LLAMA_CALL.match(rest.completion.text, at) is not None
-
-
-def _scan_end(rest: Window, at: int) -> Steps[int]:
-    """The end of the JSON that opens with a bracket at `at`; -1 if the window ends before. Strings are skipped."""
-    depth, text_of = 0, rest.completion
-    while (at := (yield from rest.search(_QUOTE_OR_BRACKET, at))) >= 0:
-        char = text_of.text[at]
-        if char == '"':
-            at = yield from _string_end(rest, at + 1)
-            if at < 0:
-                break
-            continue
-        depth += 1 if char in "{[" else -1
-        at += 1
-        if depth == 0:
-            return at
-    return -1
-
-
-def _string_end(rest: Window, at: int) -> Steps[int]:
-    """The end of the string whose text begins at `at`; -1 if it is not closed."""
-    while (at := (yield from rest.search(_QUOTE_OR_ESCAPE, at))) >= 0:
-        if rest.completion.text[at] == '"':
-            return at + 1
-        # A backslash and the character that it escapes.
-        at += 2
-    return -1
-
-
-def _json_end(text: str, start: int) -> int:
+def _json_end(text: str, start: int, limit: int | None = None) -> int:
     """The end of the JSON that opens with a bracket at `start`; -1 if it is not closed. Strings are skipped."""
     # {"a": [1]}   depth  1 2 1 0; the kinds of brackets are not compared, the decoder does that afterwards.
     depth = 0
-    for match in _STRING_OR_BRACKET.finditer(text, start):
+    for match in _STRING_OR_BRACKET.finditer(text, start, len(text) if limit is None else limit):
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match.group(), 0)
         if depth == 0:
             return match.end()
     return -1
 
 
-def _json_object(completion: Completion, start: int, stop: int) -> dict[str, Any] | None:
-    """The characters as a JSON object, `None` if they are none."""
-    try:
-        value, end = call_value_at(completion, start)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and end == stop else None
-
-
-def _skip_separators(text: str, at: int) -> int:
-    match = _BETWEEN_CALLS.match(text, at)
+def _skip_separators(text: str, at: int, limit: int | None = None) -> int:
+    match = _BETWEEN_CALLS.match(text, at, len(text) if limit is None else limit)
     return match.end() if match else at
 
 

@@ -7,15 +7,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from niels_gpt.renderers.completions.builder import ResponseBuilder
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
-from niels_gpt.renderers.completions.partial_json import JSONReader
-from niels_gpt.renderers.completions.text import Completion, replace_surrogates
-from niels_gpt.renderers.completions.windows import Steps, Window
+from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import as_mapping, refuse_constant, to_json
+from niels_gpt.renderers.dialects.base import Arguments
 from niels_gpt.sources.arrow_nulls import referred_schema
 
 _DEEPEST = 8  # references and branches within each other, in the schema of one argument
+
+
+class KeyTwice(ValueError):
+    """An object has a key twice, so its value is not certain."""
 
 
 def _finite(number: str) -> float:
@@ -23,10 +25,16 @@ def _finite(number: str) -> float:
     return value if math.isfinite(value) else refuse_constant(number)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise KeyTwice("an object has a key twice")
+    return value
+
+
 # Python's own decoder takes NaN, Infinity and 1e999, which no other JSON reader accepts back.
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite)
-
-
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite, object_pairs_hook=_object)
+_END_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite)  # keys twice are no fault for it
 _BEGINNINGS = tuple('{["-0123456789tfnNI')  # of JSON values, and of the constants that the decoder refuses
 
 
@@ -36,6 +44,7 @@ def strict_json(text: str) -> Any:
     Raises:
         ValueError: it is none, or holds what cannot be written again: NaN, a number beyond all floats, half a surrogate
             pair, lists nested beyond Python's recursion limit.
+        KeyTwice: a `ValueError` too.
     """
     try:
         value = _DECODER.decode(text)
@@ -49,6 +58,8 @@ def strict_json(text: str) -> Any:
 def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
     """The JSON value that begins at a character of a completion, and the character at which it ends.
 
+    `KeyTwice` itself is the value of one in which an object has a key twice: there is none that is certain.
+
     Raises:
         ValueError: see `strict_json`.
     """
@@ -57,123 +68,42 @@ def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
         raise ValueError("no JSON value begins here")
     try:
         value, end = _DECODER.raw_decode(completion.text, start)
+    except KeyTwice:
+        return KeyTwice, _END_DECODER.raw_decode(completion.text, start)[1]
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    text = completion.decoded(start, end)
     # Bytes that are not UTF-8 are lone surrogates in `completion.text` and U+FFFD in `decoded`: read the latter.
-    return (value if text.isascii() and "\\u" not in text else strict_json(text)), end
-
-
-def call_value_at(completion: Completion, start: int) -> tuple[Any, int]:
-    """As `json_value_at`, but `None` in place of an object with a key twice, which has no certain value.
-
-    Raises:
-        ValueError: see `strict_json`.
-    """
-    value, end = json_value_at(completion, start)
-    # The hook's result for the outermost object comes last, so keys that objects within it repeat do not matter.
-    if isinstance(value, dict) and _REPEATS_KEY.decode(completion.decoded(start, end)):
-        return None, end
-    return value, end
-
-
-# Decodes an object to whether it has a key twice.
-_REPEATS_KEY = json.JSONDecoder(object_pairs_hook=lambda pairs: len(dict(pairs)) < len(pairs))
-
-
-def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder, *, name: str = "name") -> Steps[None]:
-    """Wait for a JSON object with a call, up to its end or to where it is no JSON, and report name and arguments.
-
-    Does nothing unless events are observed; the caller reads the whole object afterwards. Arguments before the name are
-    reported after it.
-
-    Args:
-        key, name: the members with the arguments and the name; with an empty `name`, the first member has the name as
-            its key and the arguments as its value.
-    """
-    if not out.is_observed:
-        return
-    # Each is reported once: the name, the beginning of the arguments, their end.
-    reader, text_of = JSONReader(at), rest.completion
-    named = opened = closed = False
-    while True:
-        reader.read(text_of.text, rest.stop)
-        # Reversed, so that the first of several members with one key counts; it may have been reported already.
-        members = {member.key: member for member in reversed(reader.members)}
-        arguments = members.get(key) if name else next(iter(reader.members), None)
-        if not named and not name and arguments is not None:
-            named = True
-            out.name(_whole(arguments.key))
-        elif not named and name in members and members[name].stop >= 0:
-            named = True
-            out.name(_string(text_of.decoded(members[name].start, members[name].stop)))
-        if named and not opened and arguments is not None and arguments.start >= 0:
-            opened = True
-            out.begin_argument(arguments.start)
-        if opened and not closed and arguments is not None:
-            out.argument_to(arguments.stop if arguments.stop >= 0 else reader.at)
-            if arguments.stop >= 0:
-                closed = True
-                out.end_argument(arguments.stop)
-        if reader.ended or reader.broken or rest.closed:
-            return
-        yield from rest.grow()
-
-
-def scan_value(rest: Window, at: int, out: ResponseBuilder) -> Steps[None]:
-    """Wait for a JSON value that is a call's arguments, up to its end or to where it is no JSON, and report its text.
-
-    Does nothing unless events are observed; the caller reads the whole value afterwards.
-    """
-    if not out.is_observed:
-        return
-    reader = JSONReader(at)
-    out.begin_argument(at)
-    while True:
-        reader.read(rest.completion.text, rest.stop)
-        out.argument_to(reader.at)
-        if reader.ended or reader.broken or rest.closed:
-            break
-        yield from rest.grow()
-    if reader.ended:
-        out.end_argument(reader.at)
-
-
-def _whole(text: str) -> str | None:
-    """A decoded string as valid Unicode, `None` if it holds half a surrogate pair."""
-    try:
-        return replace_surrogates(text)
-    except UnicodeEncodeError:
-        return None
-
-
-def _string(text: str) -> str | None:
-    """A JSON text as a string, `None` if it is none."""
-    try:
-        value = strict_json(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, str) else None
+    text = completion.text[start:end]
+    return (value if text.isascii() and "\\u" not in text else strict_json(completion.decoded(start, end))), end
 
 
 def parse_call_object(
-    value: Any, key: str = "arguments", name_key: str = "name"
-) -> tuple[str | None, dict[str, Any] | str | None, Status]:
-    """Name, arguments and status of a call that is one JSON value, with its arguments under `key`."""
+    value: Any, key: str = "arguments", name_key: str = "name", id_key: str = ""
+) -> tuple[str | None, Arguments, Status, str | None]:
+    """Name, arguments, status and id of a call that is one JSON value, with its arguments under `key`.
+
+    A call without arguments may leave them out, but it may have no other member: that might be the arguments under
+    another name.
+    """
     if not isinstance(value, dict):
-        return None, None, Status.MALFORMED_STRUCTURE
-    # A call without arguments may leave them out; `null` in their place is malformed.
-    name, arguments = value.get(name_key), value.get(key, {})
-    as_read = arguments if isinstance(arguments, dict | str) else to_json(arguments)
+        return None, None, Status.MALFORMED_STRUCTURE, None
+    name, call_id = value.get(name_key), value.get(id_key) if id_key else None
+    is_known = value.keys() <= {name_key, key, id_key}
+    # An id of another type is not repaired: results could not name it. `null` in place of arguments is malformed.
+    call_id = call_id if isinstance(call_id, str) and call_id else None
+    arguments = value.get(key, {} if is_known else None)
+    as_read = arguments if isinstance(arguments, dict | str) or key not in value else to_json(arguments)
     if not isinstance(name, str) or not name:
-        return None, as_read, Status.MISSING_NAME
-    return name, as_read, _shape(arguments)
+        return None, as_read, Status.MISSING_NAME, call_id
+    return name, as_read, _shape(arguments) if is_known else Status.MALFORMED_STRUCTURE, call_id
 
 
 def parse_arguments(text: str, name: str | None) -> tuple[dict[str, Any] | str, Status]:
     """Arguments and status of a call to `name`; a text that is no JSON object stays a text."""
     try:
         value = strict_json(text)
+    except KeyTwice:
+        return text, Status.MALFORMED_STRUCTURE
     except ValueError:
         return text, Status.INVALID_JSON
     return value if isinstance(value, dict) else text, _shape(value) if name else Status.MISSING_NAME

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window, hold
-from niels_gpt.renderers.dialects.base import Block, CallReader, Schemas, call_block, close, next_block
-from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
-from niels_gpt.renderers.dialects.notations import PythonKeywords
+from niels_gpt.renderers.dialects.base import call_block
+from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object
+from niels_gpt.renderers.dialects.notations import python_arguments
 
 # Brackets too, so that one list, several lists and calls without a list are read alike.
 _BETWEEN = re.compile(r"[\s,\[\]]*")
-_NAME_END = re.compile(r"[(\n]")
+_PYTHON_HEAD = re.compile(r"([^(\n]*)\(")
+_PYTHON_NAME = re.compile(r"[\w.:/-]*")
 
 
 @dataclass(frozen=True)
@@ -30,45 +31,59 @@ class _Listed(CallReader):
     opening: str
     closing: str
 
-    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+    @property
+    def marks(self) -> tuple[str, ...]:
         """See `CallReader`."""
-        while (opened := (yield from next_block(completion, start, self.opening, out))) >= 0:
-            start = yield from self._scan_list(completion, opened, out)
+        return (self.opening,)
 
-    def _scan_list(self, completion: Completion, opened: int, out: ResponseBuilder) -> Steps[int]:
-        """Report the calls of the list whose tag is at a character; the character after the list."""
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return ("}", ")")
+
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`."""
+        while (opened := completion.find(self.opening, start)) >= 0:
+            start = opened + len(self.opening)
+            for block in self._list(completion, opened):
+                yield block
+                start = block.stop
+
+    def _list(self, completion: Completion, opened: int) -> Iterator[Block]:
+        """The blocks of the list whose tag is at a character; none if the tag is text."""
         markup, at = opened, opened + len(self.opening)
         while True:
-            rest = Window(completion, at, (self.closing, self.opening))  # anew after each call, which may hold the tags
-            at = yield from rest.skip(_BETWEEN, at)
-            if not (yield from rest.has(at)):
+            # Anew after each call, which may hold the tags.
+            limit, tag = completion.first(at, (self.closing, self.opening))
+            at = min(_end_of(_BETWEEN, completion.text, at), limit)
+            if at == limit:
                 break
-            # The brackets, commas and blanks before the call, with the list's tag before the first one.
-            out.begin_block(markup)
-            out.end_block(at)
-            out.open_call(at)
-            markup = at = close((yield from self.scan_call(completion, at, out)), out)
+            if markup == opened and tag != self.closing and not self.can_begin(completion.text, at):
+                return
+            yield Block(markup, at)
+            yield (block := self.call_at(completion, at, limit, tag == self.closing))
+            markup = at = block.stop
         # Without a closing tag the list ends with the completion, or at the next opening tag.
-        closed = rest.marker == self.closing
-        if markup == opened and not closed:  # a tag, and nothing that could be a call
-            span = opened, rest.stop
-            out.open_call(opened)
-            return close(call_block(completion, span, span, None, None, Status.UNCLOSED_BLOCK), out)
-        stop = rest.stop + (len(self.closing) if closed else 0)
-        out.begin_block(markup)
-        out.end_block(stop)
-        return stop
+        stop = limit + (len(tag) if tag == self.closing else 0)
+        if markup > opened or (completion.text[opened + len(self.opening) : limit].strip() and tag == self.closing):
+            yield Block(markup, stop)
+            return
+        # A tag, and nothing that could be a call.
+        status = Status.MALFORMED_STRUCTURE if tag == self.closing else Status.UNCLOSED_BLOCK
+        yield call_block(completion, (opened, stop), (opened, stop), None, None, status)
 
     @abstractmethod
-    def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
-        """Read and report the call that begins at a character."""
+    def can_begin(self, text: str, at: int) -> bool:
+        """Whether a call may begin at a character."""
 
-    def scan_malformed(self, completion: Completion, at: int, name: str | None, status: Status) -> Steps[Block]:
-        """The block of a text at a character that is not a well-formed call: it extends to the end of the list."""
-        rest = Window(completion, at, (self.closing, self.opening))
-        yield from rest.pass_on(hold)
-        status = status if rest.marker == self.closing else Status.UNCLOSED_BLOCK
-        return call_block(completion, (at, rest.stop), (at, rest.stop), name, None, status)
+    @abstractmethod
+    def call_at(self, completion: Completion, at: int, limit: int, is_closed: bool) -> Block:
+        """The call that begins at a character of a list that ends at `limit`, with its closing tag or without."""
+
+
+def _malformed(completion: Completion, at: int, limit: int, name: str | None, status: Status) -> Block:
+    """What is not a well-formed call extends to the end of the list."""
+    return call_block(completion, (at, limit), (at, limit), name, None, status)
 
 
 @dataclass(frozen=True)
@@ -83,48 +98,54 @@ class JSONCalls(_Listed):
     arguments: str = "arguments"
     id: str = "id"
 
-    def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
+    def can_begin(self, text: str, at: int) -> bool:
         """See `_Listed`."""
-        if completion.text[at] != "{":
-            return (yield from self.scan_malformed(completion, at, None, Status.MALFORMED_STRUCTURE))
-        yield from scan_call_object(Window(completion, at), at, self.arguments, out, name=self.name)
+        return text[at] == "{"
+
+    def call_at(self, completion: Completion, at: int, limit: int, is_closed: bool) -> Block:
+        """See `_Listed`."""
+        is_object = completion.text[at] == "{"
         try:
-            value, end = call_value_at(completion, at)
+            value, end = json_value_at(completion, at) if is_object else (None, -1)
         except ValueError:
-            return (yield from self.scan_malformed(completion, at, None, Status.INVALID_JSON))
-        if value is None:  # a key twice
-            return call_block(completion, (at, end), (at, end), None, None, Status.MALFORMED_STRUCTURE)
-        span = at, end
-        call_id, key, name_key = value.get(self.id), self.arguments, self.name
-        if not name_key:  # the form with two keys, so that all forms are read alike
+            end = -1
+        if end < 0:
+            broken = Status.INVALID_JSON if is_object else Status.MALFORMED_STRUCTURE
+            return _malformed(completion, at, limit, None, broken if is_closed else Status.UNCLOSED_BLOCK)
+        keys = self.arguments, self.name, self.id
+        if not self.name and isinstance(value, dict):  # the form with two keys, so that all forms are read alike
             name, arguments = next(iter(value.items())) if len(value) == 1 else (None, value)
-            value, key, name_key = {"name": name, "arguments": arguments}, "arguments", "name"
-        name, arguments, status = parse_call_object(value, key, name_key)
-        written_id = call_id if isinstance(call_id, str) and call_id else None
-        return call_block(completion, span, span, name, arguments, status, written_id)
+            value, keys = {"name": name, "arguments": arguments}, ("arguments", "name", "")
+        return call_block(completion, (at, end), (at, end), *parse_call_object(value, *keys))
 
 
 @dataclass(frozen=True)
 class PythonCalls(_Listed):
-    """`get_weather(city="Oslo", days=1)`, a call a line or with commas between; values are JSON or Python's literals.
+    """`get_weather(city="Oslo", days=1)`, one a line or with commas between; values are JSON's or Python's."""
 
-    Names end at the first bracket, and names of arguments at the first `=`.
-    """
-
-    def scan_call(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[Block]:
+    def can_begin(self, text: str, at: int) -> bool:
         """See `_Listed`."""
-        head = Window(completion, at, (self.closing, self.opening))
+        end = _end_of(_PYTHON_NAME, text, at)
+        return end == len(text) or text[end] == "("
+
+    def call_at(self, completion: Completion, at: int, limit: int, is_closed: bool) -> Block:
+        """See `_Listed`."""
         # A line that ends before any bracket is prose, and no call with a long name.
-        opened = yield from head.search(_NAME_END, at)
-        if opened < 0 or completion.text[opened] != "(":
-            return (yield from self.scan_malformed(completion, at, None, Status.MALFORMED_STRUCTURE))
-        name = completion.decoded(at, opened).strip() or None
-        out.name(name)
+        head = _PYTHON_HEAD.match(completion.text, at, limit)
+        name = completion.decoded(*head.span(1)).strip() or None if head else None
         # The whole rest of the completion: a string may hold the closing tag.
-        read = yield from PythonKeywords().scan(Window(completion, at), opened + 1, out)
+        read = python_arguments(completion, head.end()) if head else None
         if read is None:
-            return (yield from self.scan_malformed(completion, at, name, Status.MALFORMED_STRUCTURE))
+            status = Status.MALFORMED_STRUCTURE if is_closed else Status.UNCLOSED_BLOCK
+            return _malformed(completion, at, limit, name, status)
         arguments, end = read
-        span = at, end
         status = Status.OK if name else Status.MISSING_NAME
-        return call_block(completion, span, span, name, arguments, status)
+        if name and not _PYTHON_NAME.fullmatch(name):
+            status = Status.MALFORMED_STRUCTURE
+        return call_block(completion, (at, end), (at, end), name, arguments, status)
+
+
+def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """The end of what a pattern that always matches matches at a character."""
+    match = pattern.match(text, at)
+    return match.end() if match else at

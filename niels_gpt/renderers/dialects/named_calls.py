@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from niels_gpt.renderers.completions.builder import ALL_SPACE, ResponseBuilder
+from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, CallDialect, Schemas, SeparateCalls, call_block
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block, worst
 from niels_gpt.renderers.dialects.json_values import parse_arguments
-from niels_gpt.renderers.dialects.notations import GemmaObject
+from niels_gpt.renderers.dialects.notations import gemma_arguments
 from niels_gpt.renderers.emitter import Emitter
 
 _ID, _ARGUMENTS = "[CALL_ID]", "[ARGS]"
+_WORD = re.compile(r"\s*\S*\s*")
+# Of these calls and Gemma's: what cannot begin a name is no call.
+_NAME_START = re.compile(r"\s*[\w.:/-]*")
 
 
 @dataclass(frozen=True)
-class NamedCalls(SeparateCalls, CallDialect):
+class NamedCalls(CallDialect):
     """`[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}`, one after the other, without a closing tag.
 
     Attributes:
@@ -28,6 +31,16 @@ class NamedCalls(SeparateCalls, CallDialect):
 
     opening: str = "[TOOL_CALLS]"
     ids: bool = True
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.opening, _ID, _ARGUMENTS)
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.opening,)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -39,64 +52,89 @@ class NamedCalls(SeparateCalls, CallDialect):
         out.model_markup(_ARGUMENTS, msg)
         out.model_text(to_json(call.items, f"{call.where}.arguments"), msg)
 
-    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
-        """See `SeparateCalls`. A call ends at the next one, or with the completion."""
-        block = Window(completion, at + len(self.opening), (self.opening,))
-        head = Window(completion, block.start, (_ARGUMENTS,), within=block)
-        yield from head.pass_on(hold)
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`. A call ends at the next one, or with the completion."""
+        while True:
+            at, mark = completion.first(start, self.marks)
+            if not mark:
+                return
+            start, _ = completion.first(at + len(mark), (self.opening,))
+            if mark == self.opening:
+                block = self._block(completion, at, at + len(mark), start)
+            else:  # a call without its tag
+                block = self._block(completion, at, at, start)
+            if block is None:
+                start = at + len(mark)
+            else:
+                yield block
+
+    def _block(self, completion: Completion, at: int, inner: int, stop: int) -> Block | None:
+        """The call from a character on, whose text is from `inner` to `stop`; `None` if its tag is text."""
+        head, tag = completion.first(inner, (_ARGUMENTS,), stop)
         # `name[CALL_ID]id`, or the name alone.
-        id_at = completion.find(_ID, head.start, head.stop)
-        name = completion.decoded(head.start, head.stop if id_at < 0 else id_at).strip() or None
-        call_id = None if id_at < 0 else completion.decoded(id_at + len(_ID), head.stop).strip() or None
+        id_at, _ = completion.first(inner, (_ID,), head)
+        name = completion.decoded(inner, id_at).strip() or None
+        call_id = completion.decoded(id_at + len(_ID), head).strip() or None if id_at < head else None
         arguments: Arguments = None
         status = Status.MALFORMED_STRUCTURE
-        if head.marker:
-            out.name(name)
-            arguments_at = head.stop + len(_ARGUMENTS)
-            out.begin_argument(arguments_at, trim=ALL_SPACE)
-            yield from block.pass_on(out.argument_to)
-            out.end_argument(block.stop)
-            arguments, status = parse_arguments(completion.decoded(arguments_at, block.stop).strip(), name)
-        is_cut = block.stop == len(completion.text) and not completion.stopped  # then it may be unfinished
-        if is_cut and (not head.marker or status is Status.INVALID_JSON):
+        if tag:
+            arguments, status = parse_arguments(completion.decoded(head + len(tag), stop).strip(), name)
+        if name and status is Status.OK and not _WORD.fullmatch(name):
+            status = Status.MALFORMED_STRUCTURE
+        is_cut = stop == len(completion.text) and not completion.stopped  # then it may be unfinished
+        if at == inner:
+            status = worst(status, is_cut=False)
+        elif not tag and id_at == head and not _NAME_START.fullmatch(completion.text, inner, stop):
+            return None
+        if is_cut and (not tag or status is Status.INVALID_JSON):
             status = Status.UNCLOSED_BLOCK
-        span = at, block.stop
-        return call_block(completion, span, span, name, arguments, status, call_id)
+        return call_block(completion, (at, stop), (at, stop), name, arguments, status, call_id)
 
 
-_BRACE = re.compile("[{}]")
-_NAME = re.compile(r"\s*call:([^{}]*)\{")
+_HEAD = re.compile(r"\s*call:([^{}]*)\{")
+_HEAD_START = re.compile(r"\s*(?:c(?:a(?:l(?:l(?::[^{}]*)?)?)?)?)?")
 
 
-class GemmaCalls(SeparateCalls):
+class GemmaCalls(CallReader):
     """`<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:1}<tool_call|>`, as they are read.
 
     Arguments are in a notation of their own, whose strings are between `<|"|>`.
     """
 
     opening, closing = "<|tool_call>", "<tool_call|>"
+    marks, ends = ("<|tool_call>",), ("<tool_call|>",)
 
-    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
-        """See `SeparateCalls`. A call ends at its closing tag, the next opening one, or with the completion."""
-        inner = at + len(self.opening)
-        limit = Window(completion, inner, (self.closing, self.opening))
-        brace = yield from limit.search(_BRACE, inner)
-        head = _NAME.match(completion.text, inner, brace + 1) if brace >= 0 else None
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`."""
+        while (at := completion.find(self.opening, start)) >= 0:
+            block = self._block(completion, at)
+            if block is not None:
+                yield block
+            start = block.stop if block is not None else at + len(self.opening)
+
+    def _block(self, completion: Completion, at: int) -> Block | None:
+        """The call whose tag is at a character; `None` if the tag is text.
+
+        It ends at its closing tag, the next opening one, or with the completion.
+        """
+        inner = after = at + len(self.opening)
+        end, tag = completion.first(inner, (self.closing, self.opening))
+        head = _HEAD.match(completion.text, inner, end)
         name: str | None = None
         arguments: Arguments = None
         status = Status.MALFORMED_STRUCTURE
         if head is not None:
             name = completion.decoded(*head.span(1)).strip() or None
-            out.name(name)
-            read = yield from GemmaObject().scan(Window(completion, inner), head.end(), out)
+            read = gemma_arguments(completion, head.end())
             status = Status.INVALID_JSON if read is None else Status.OK if name else Status.MISSING_NAME
             if read is not None:  # a text in the arguments may spell the tags
                 arguments, after = read
-                limit = Window(completion, after, (self.closing, self.opening))
-        yield from limit.pass_on(hold)
-        end = limit.stop
-        if limit.marker != self.closing:
+                end, tag = completion.first(after, (self.closing, self.opening))
+        if tag != self.closing:
+            if head is None and not _HEAD_START.fullmatch(completion.text, inner, end):
+                return None
             return call_block(completion, (at, end), (inner, end), name, arguments, Status.UNCLOSED_BLOCK)
-        if arguments is not None and completion.text[limit.start : end].strip():
+        is_word = name is None or _WORD.fullmatch(name)
+        if arguments is not None and (not is_word or completion.text[after:end].strip()):
             status = Status.MALFORMED_STRUCTURE
-        return call_block(completion, (at, end + len(self.closing)), (inner, end), name, arguments, status)
+        return call_block(completion, (at, end + len(tag)), (inner, end), name, arguments, status)

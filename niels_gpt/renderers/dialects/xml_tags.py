@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from niels_gpt.renderers.completions.builder import ResponseBuilder
+from niels_gpt.renderers.completions.blocks import Block, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.completions.windows import Steps, Window, hold
 from niels_gpt.renderers.conversation import Call
-from niels_gpt.renderers.dialects.base import (
-    Block,
-    CallDialect,
-    Schemas,
-    SeparateCalls,
-    call_block,
-    text_or_json,
-    write_arguments,
-)
+from niels_gpt.renderers.dialects.base import CallDialect, call_block, text_or_json, worst, write_arguments
 from niels_gpt.renderers.dialects.json_values import typed_value
 from niels_gpt.renderers.emitter import Emitter
 
+_WORD = re.compile(r"[\w.:/-]+")  # a function's name, where nothing else says where it ends
+_HALF_CALL = re.compile(r"\s*[\w.:/-]*\s*(?:</?\w*)?")
+Parts = tuple[str | None, dict[str, Any], Status, int]  # name, arguments, status, and the end of what could be read
+
 
 @dataclass(frozen=True)
-class Pairs(SeparateCalls, CallDialect):
+class Pairs(CallDialect):
     """`<tool_call>name<arg_key>k</arg_key><arg_value>v</arg_value>...</tool_call>`: arguments as pairs of tags.
 
     A string is written without quotes, everything else as JSON. Reading takes a value's type from the tool's schema
@@ -42,6 +37,16 @@ class Pairs(SeparateCalls, CallDialect):
     value: tuple[str, str] = ("<arg_value>", "</arg_value>")
     separators: tuple[str, str, str] = ("", "", "")
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.opening, self.key[0], self.value[0])
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.closing,)
+
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
         after_name, after_key, after_value = self.separators
@@ -51,53 +56,96 @@ class Pairs(SeparateCalls, CallDialect):
         markup = (after_name, self.key[0], between, self.value[1] + after_value)
         out.model_markup(write_arguments(call, out, msg, markup) + self.closing, msg)
 
-    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
-        """See `SeparateCalls`."""
-        inner = at + len(self.opening)
-        # The first closing tag ends the call, also within a value: nothing distinguishes it from the call's own.
-        block = Window(completion, inner, (self.closing, self.opening))
-        name, arguments, status = yield from self._scan_pairs(block, schemas, out)
-        yield from block.pass_on(hold)
-        is_closed = block.marker == self.closing
-        span = at, block.stop + (len(self.closing) if is_closed else 0)
-        status = status if is_closed else Status.UNCLOSED_BLOCK
-        return call_block(completion, span, (inner, block.stop), name, arguments, status)
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`."""
+        while True:
+            at, mark = completion.first(start, self.marks)
+            if not mark:
+                return
+            # The first closing tag ends the call, also within a value: nothing distinguishes it from the call's own.
+            start = at + len(mark)
+            end, tag = completion.first(start, (self.closing, self.opening))
+            if mark == self.opening:
+                block = self._block(completion, (at, end), tag, schemas)
+            else:
+                block = self._bare_pairs(completion, (at, end), tag, schemas)
+            if block is not None:
+                yield block
+                start = block.stop
 
-    def _scan_pairs(
-        self, block: Window, schemas: Schemas, out: ResponseBuilder
-    ) -> Steps[tuple[str | None, dict[str, Any], Status]]:
-        """Name, arguments and status of the text between the tags of a call."""
-        completion = block.completion
-        before = yield from self._part(block, block.start, self.key[0])
-        name = completion.decoded(block.start, before.stop).strip() or None
-        out.name(name)
-        schema = schemas.get(name or "", {})
-        arguments: dict[str, Any] = {}
+    def _block(self, completion: Completion, span: tuple[int, int], tag: str, schemas: Schemas) -> Block | None:
+        """The call whose tag is at the span's start, up to the next tag; `None` if its tag is text."""
+        (at, end), inner = span, span[0] + len(self.opening)
+        name, arguments, status, read_to = self._pairs(completion, inner, end, schemas)
+        if tag != self.closing:
+            if read_to == inner and not _HALF_CALL.fullmatch(completion.text, inner, end):
+                return None
+            return call_block(completion, (at, end), (inner, end), name, arguments, Status.UNCLOSED_BLOCK)
+        if completion.text[read_to:end].strip() and read_to > inner and status is Status.OK:
+            status = Status.MALFORMED_STRUCTURE
+        return call_block(completion, (at, end + len(tag)), (inner, end), name, arguments, status)
+
+    def _bare_pairs(self, completion: Completion, span: tuple[int, int], tag: str, schemas: Schemas) -> Block | None:
+        """Pairs without the call's own tag; `None` if the tag of a pair at the span's start is text."""
+        at, end = span
+        _, arguments, _, read_to = self._pairs(completion, at, end, schemas)
+        is_cut = end == len(completion.text) and not completion.stopped
+        if not arguments and self.key[1] not in completion.text[at:end] and not is_cut:
+            return None
+        if tag == self.closing and not completion.text[read_to:end].strip():  # the closing tag of a call that lost one
+            read_to, is_cut = end + len(tag), False
+        is_cut &= not arguments
+        stop = end if is_cut else read_to  # behind the first tag at least
+        status = Status.UNCLOSED_BLOCK if is_cut else Status.MALFORMED_STRUCTURE
+        return call_block(completion, (at, stop), (at, stop), None, arguments, status)
+
+    def _pairs(self, completion: Completion, start: int, stop: int, schemas: Schemas) -> Parts:
+        """Name, arguments and status of the text between the tags of a call; `start` as the end if there is no pair."""
+        text, every = completion.text, (*self.key, *self.value)
+        at, tag = _next_tag(completion, start, every, stop)
+        name: str | None = completion.decoded(start, at).strip() or None
         status = Status.OK if name else Status.MISSING_NAME
-        # Each round reads  text <key> key </key> text <value> value </value>;  `before` is the text in front of a key.
-        while before.marker:
-            key = yield from self._part(block, before.stop + len(self.key[0]), self.key[1])
-            opened = (yield from self._part(block, key.stop + len(self.key[1]), self.value[0])) if key.marker else key
-            if not opened.marker:
-                return name, arguments, Status.MALFORMED_STRUCTURE if name else Status.MISSING_NAME
-            key_text, value_at = completion.decoded(key.start, key.stop).strip(), opened.stop + len(self.value[0])
-            out.begin_argument(value_at, key_text)
-            value = yield from self._part(block, value_at, self.value[1], out.argument_to)
-            if not value.marker:
-                return name, arguments, Status.MALFORMED_STRUCTURE if name else Status.MISSING_NAME
-            out.end_argument(value.stop)
-            arguments[key_text], fits = typed_value(completion.decoded(value_at, value.stop), schema, key_text)
-            status = status if fits else Status.INVALID_JSON
-            before = yield from self._part(block, value.stop + len(self.value[1]), self.key[0])
-        return name, arguments, status
+        # Words between two tags are no name: `<tool_call> and </tool_call>`. A line's end may be around one.
+        if name and not (_WORD.fullmatch(name) and (tag or text[start:at].strip("\n") == name)):
+            name, status = None, Status.MALFORMED_STRUCTURE
+        schema, arguments, end = schemas.get(name or "", {}), dict[str, Any](), start
+        malformed = Status.MALFORMED_STRUCTURE if name else status
+        while tag:
+            # Each round reads  <key> key </key> <value> value </value>  with nothing between two of them.
+            key_at = at + len(tag)
+            if tag != self.key[0]:
+                return name, arguments, malformed, max(end, key_at)
+            key_end, tag = _next_tag(completion, key_at, every, stop)
+            value_at, opened = _next_tag(completion, key_end + len(tag), every, stop)
+            # A second opening tag within a value shows that the closing one of the first is missing.
+            value_end, closed = _next_tag(completion, value_at + len(opened), self.value, stop)
+            if (tag, opened, closed) != (self.key[1], *self.value) or text[key_end + len(tag) : value_at].strip():
+                return name, arguments, malformed, max(end, key_at)
+            key, written = completion.decoded(key_at, key_end).strip(), (value_at + len(opened), value_end)
+            value, fits = typed_value(completion.decoded(*written), schema, key)
+            if key in arguments:
+                status = Status.MALFORMED_STRUCTURE
+            elif not fits and status is Status.OK:
+                status = Status.INVALID_JSON
+            arguments[key] = value
+            end = value_end + len(closed)
+            at, tag = _next_tag(completion, end, every, stop)
+            if tag and text[end:at].strip():
+                return name, arguments, malformed, end
+        return name, arguments, status, end
 
-    @staticmethod
-    def _part(block: Window, start: int, tag: str, take: Callable[[int], object] = hold) -> Steps[Window]:
-        """The text of a block from a character up to a tag; its `marker` is "" where the block ends before."""
-        # Within the block, so that an argument without its tag does not reach into the next call.
-        part = Window(block.completion, start, (tag,), within=block)
-        yield from part.pass_on(take)
-        return part
+
+def _next_tag(completion: Completion, start: int, tags: tuple[str, ...], stop: int) -> tuple[int, str]:
+    """The nearest of some tags, and where it is; `stop` and "" if there is none.
+
+    Of a tag that is a token somewhere in the completion, all spellings are text.
+    """
+    nearest, found = stop, ""
+    for tag in tags:
+        at = completion.find_id(tag, start) if completion.find_id(tag) >= 0 else completion.find(tag, start, stop)
+        if 0 <= at < nearest:
+            nearest, found = at, tag
+    return nearest, found
 
 
 # The text around the tools' declarations in the system block of formats with function tags.
@@ -114,13 +162,16 @@ TAGS_EXPLAINED = (
     "do not tell the user about function calls\n</IMPORTANT>"
 )
 
-_ANGLE = re.compile("[<>]")
+_HEAD = re.compile(r"\s*<function=([^<>]*)>\s*")
+_HALF = re.compile(r"<function=[^<>]*")
+_KEY = re.compile(r"<parameter=([^\n<>]*)>")
+_VALUE_END = re.compile(r"</parameter>\s*(?=<parameter=|</function>)")
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
-class FunctionTags(SeparateCalls, CallDialect):
-    """`<tool_call>\\n<function=f>\\n<parameter=k>\\nv\\n</parameter>\\n...</function>\\n</tool_call>`.
+class FunctionTags(CallDialect):
+    """`<tool_call>\n<function=f>\n<parameter=k>\nv\n</parameter>\n...</function>\n</tool_call>`.
 
     A string is written without quotes, objects and lists as JSON. Reading takes a value's type from the tool's schema
     where there is one.
@@ -136,6 +187,16 @@ class FunctionTags(SeparateCalls, CallDialect):
     python: bool = False
     newlines: bool = True
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.opening, "<function=")
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.closing,)
+
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
         out.model_markup(self.opening + "\n<function=", msg)
@@ -148,71 +209,92 @@ class FunctionTags(SeparateCalls, CallDialect):
         json_text = text_or_json(value, where)  # refuses NaN and infinite numbers, which Python would print
         return str(value) if self.python and isinstance(value, int | float | None) else json_text
 
-    def scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
-        """See `SeparateCalls`. A call ends at its closing tag, else at the next call or with the completion."""
-        inner = at + len(self.opening)
-        # The closing tag is searched after the function's end: a value may hold it.
-        block = Window(completion, inner, (self.opening,))
-        name, arguments, status, end = yield from self._scan_function(block, schemas, out)
-        rest = Window(completion, end, (self.closing,), within=block)
-        yield from rest.pass_on(hold)
-        if not rest.marker:
-            status = Status.UNCLOSED_BLOCK
-        elif name and completion.text[end : rest.stop].strip():  # more text after the function's end
-            status = Status.MALFORMED_STRUCTURE
-        span = at, rest.stop + len(rest.marker)
-        return call_block(completion, span, (inner, rest.stop), name, arguments, status)
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`. A call ends at its closing tag, else at the next call or with the completion."""
+        while True:
+            at, mark = completion.first(start, self.marks)
+            if not mark:
+                return
+            start = at + len(mark)
+            if mark == self.opening:
+                block = self._block(completion, at, schemas)
+            else:
+                block = self._bare_function(completion, at, schemas)
+            if block is not None:
+                yield block
+                start = block.stop
 
-    def _scan_function(
-        self, block: Window, schemas: Schemas, out: ResponseBuilder
-    ) -> Steps[tuple[str | None, dict[str, Any], Status, int]]:
+    def _block(self, completion: Completion, at: int, schemas: Schemas) -> Block | None:
+        """The call whose tag is at a character; `None` if the tag is text."""
+        inner = at + len(self.opening)
+        limit, _ = completion.first(inner, (self.opening,))
+        name, arguments, status, end = self._function(completion, inner, limit, schemas)
+        # The closing tag is searched after the function's end: a value may hold it.
+        stop, tag = completion.first(end, (self.closing,), limit)
+        if not tag:
+            if end == inner and not _is_half(completion, inner, limit):
+                return None
+            return call_block(completion, (at, stop), (inner, stop), name, arguments, Status.UNCLOSED_BLOCK)
+        if name and completion.text[end:stop].strip():  # more text after the function's end
+            status = Status.MALFORMED_STRUCTURE
+        return call_block(completion, (at, stop + len(tag)), (inner, stop), name, arguments, status)
+
+    def _bare_function(self, completion: Completion, at: int, schemas: Schemas) -> Block | None:
+        """A function without the tag of a call before it; `None` if its own tag is text."""
+        limit, _ = completion.first(at, (self.opening,))
+        name, arguments, status, end = self._function(completion, at, limit, schemas)
+        is_end = end == limit == len(completion.text)
+        if status is Status.MALFORMED_STRUCTURE and not arguments:
+            # No function's end, and no parameter: a word about a tag, or a call that was cut there.
+            rest = completion.text[end:limit]
+            if not (rest.startswith("<parameter=") or (is_end and not completion.stopped)):
+                return None
+        is_whole = completion.text.endswith("</function>", at, end)
+        stop, tag = completion.first(end, (self.closing,), limit)
+        if tag and not completion.text[end:stop].strip():  # the closing tag of a call that lost its opening one
+            stop += len(tag)
+        else:
+            stop = end if is_whole else limit
+        is_cut = not is_whole and not tag and limit == len(completion.text)
+        return call_block(completion, (at, stop), (at, stop), name, arguments, worst(status, is_cut=is_cut))
+
+    def _function(self, completion: Completion, start: int, limit: int, schemas: Schemas) -> Parts:
         """Name, arguments, status, and their end: after `</function>`, or as far as they could be read."""
-        completion, opened = block.completion, (yield from block.skip_space(block.start))
-        is_function = yield from block.starts_with("<function=", opened)
-        named = opened + len("<function=")
-        angle = (yield from block.search(_ANGLE, named)) if is_function else -1
-        if angle < 0 or completion.text[angle] != ">":
-            return None, {}, Status.MALFORMED_STRUCTURE, block.start
-        name, status = completion.decoded(named, angle).strip() or None, Status.OK
-        out.name(name)
-        schema, arguments = schemas.get(name or "", {}), dict[str, Any]()
-        at = yield from block.skip_space(angle + 1)
-        while (pair := (yield from self._scan_parameter(block, at, out))) is not None:
-            key, text, at = pair
-            # `True` and `None` are no JSON, so they are spelled as JSON before the schema decides.
-            spelled = _PYTHON.get(text, text) if self.python else text
-            arguments[key], fits = typed_value(spelled, schema, key)
-            if spelled != text and isinstance(arguments[key], str):  # a string by its schema keeps Python's spelling
-                arguments[key], fits = typed_value(text, schema, key)
-            status = status if fits else Status.INVALID_JSON
-        end = yield from block.skip_space(at)
-        if not (yield from block.starts_with("</function>", end)):
-            return name, arguments, Status.MALFORMED_STRUCTURE, at
+        text, newline, status = completion.text, "\n" if self.newlines else "", Status.OK
+        head = _HEAD.match(text, start, limit)
+        if head is None:
+            return None, {}, Status.MALFORMED_STRUCTURE, start
+        name = completion.decoded(*head.span(1)).strip() or None
+        schema, arguments, end = schemas.get(name or "", {}), dict[str, Any](), head.end()
+        while found := _KEY.match(text, end, limit):
+            # A value ends at the closing tag that another parameter or the function's end follows, so it may hold such
+            # tags itself. A newline after the tag is markup.
+            value_at = found.end() + (self.newlines and text.startswith("\n", found.end(), limit))
+            stop = _VALUE_END.search(text, value_at, limit)
+            if stop is None:
+                break
+            key, written = completion.decoded(*found.span(1)), completion.decoded(value_at, stop.start())
+            value, fits = self._value(written.removesuffix(newline), schema, key)
+            if key in arguments:
+                status = Status.MALFORMED_STRUCTURE
+            elif not fits and status is Status.OK:
+                status = Status.INVALID_JSON
+            arguments[key], end = value, stop.end()
+        if not text.startswith("</function>", end, limit):
+            return name, arguments, Status.MALFORMED_STRUCTURE, end
         return name, arguments, status if name else Status.MISSING_NAME, end + len("</function>")
 
-    def _scan_parameter(self, block: Window, at: int, out: ResponseBuilder) -> Steps[tuple[str, str, int] | None]:
-        """Key and text of the parameter at `at`, and the end of the white space after it; `None` if there is none.
+    def _value(self, written: str, schema: Any, key: str) -> tuple[Any, bool]:
+        """See `typed_value`."""
+        # `True` and `None` are no JSON, so they are spelled as JSON before the schema decides.
+        spelled = _PYTHON.get(written, written) if self.python else written
+        value, fits = typed_value(spelled, schema, key)
+        if spelled != written and isinstance(value, str):  # a string by its schema keeps Python's spelling
+            return typed_value(written, schema, key)
+        return value, fits
 
-        A value ends at the closing tag that another parameter or the function's end follows, so it may hold such tags
-        itself.
-        """
-        completion = block.completion
-        if not (yield from block.starts_with("<parameter=", at)):
-            return None
-        angle = yield from block.find(">", at + len("<parameter="))
-        if angle < 0:
-            return None
-        newline, start = "\n" if self.newlines else "", angle + 1
-        if self.newlines:  # one more for a newline after the tag (`True` is 1), which is markup
-            start += yield from block.starts_with("\n", start)
-        key = completion.decoded(at + len("<parameter="), angle)
-        out.begin_argument(start, key, suffix=newline)
-        stop = yield from block.find("</parameter>", start, out.argument_to)
-        while stop >= 0:
-            end = yield from block.skip_space(stop + len("</parameter>"))
-            followed = yield from block.starts_with("<parameter=", end)
-            if followed or (yield from block.starts_with("</function>", end)):
-                out.end_argument(stop)
-                return key, completion.decoded(start, stop).removesuffix(newline), end
-            stop = yield from block.find("</parameter>", stop + 1, out.argument_to)
-        return None
+
+def _is_half(completion: Completion, at: int, limit: int) -> bool:
+    """Whether a text up to its end may be the beginning of a function's head."""
+    text = completion.text[at:limit].lstrip()
+    return "<function=".startswith(text) or (text.startswith("<function=") and _HALF.fullmatch(text) is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
+from niels_gpt.renderers.completions.reading import NEWLINES_BEFORE
 from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, USER, DeepSeekV3Renderer
 from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, PlainConfig

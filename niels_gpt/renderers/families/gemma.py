@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from niels_gpt.renderers.completions.builder import ALL_SPACE
+from niels_gpt.renderers.completions.reading import ALL_SPACE
 from niels_gpt.renderers.family import ConversationView, Emitter, Family
 from niels_gpt.renderers.refusals import check_alternates, refuse_only_system
 

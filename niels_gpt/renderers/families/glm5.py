@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.completions.builder import ALL_SPACE
+from niels_gpt.renderers.completions.reading import ALL_SPACE
 from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.dialects.xml_tags import Pairs
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json

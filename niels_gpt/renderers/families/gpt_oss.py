@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.completions.builder import NOTHING
+from niels_gpt.renderers.completions.reading import NOTHING
 from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
 

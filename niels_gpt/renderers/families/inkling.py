@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from niels_gpt.renderers.completions.builder import NOTHING
+from niels_gpt.renderers.completions.reading import NOTHING
 from niels_gpt.renderers.conversation import sorted_json
 from niels_gpt.renderers.dialects.inkling import CALL, END, MODEL, TEXT, THINKING, InklingCalls
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.conversation import sorted_json
-from niels_gpt.renderers.dialects.sections import KIMI_CLOSING, KIMI_OPENING, KimiSection
+from niels_gpt.renderers.dialects.sections import KIMI, KimiSection
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, PlainConfig, Tools
 
 
@@ -84,13 +84,13 @@ class KimiK2Renderer(Family):
         out.model_text(view.text(index), index)
         calls = view.calls(index)
         if calls:
-            out.model_markup(KIMI_OPENING, index)
+            out.model_markup(KIMI.opening, index)
             # The template writes the call's `id`. A call without one gets an id of Kimi's form, which holds the name;
             # they count over the whole conversation: functions.look:0, functions.look:1, ...
             for number, call in enumerate(calls, view.calls_before(index)):
                 with_id = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
                 self.calls.write(with_id, out, index)
-            out.model_markup(KIMI_CLOSING, index)
+            out.model_markup(KIMI.closing, index)
         out.stop(self.end_turn[0], index)
 
     def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.completions.builder import ALL_SPACE
+from niels_gpt.renderers.completions.reading import ALL_SPACE
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import LlamaJSON
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, PlainConfig, Tools, to_json

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
+from niels_gpt.renderers.completions.reading import NEWLINES_BEFORE
 from niels_gpt.renderers.dialects.sections import MINIMAX, MiniMaxSection
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, Tools, to_json
 

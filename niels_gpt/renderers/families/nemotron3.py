@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from niels_gpt.renderers.completions.builder import ALL_SPACE
+from niels_gpt.renderers.completions.reading import ALL_SPACE
 from niels_gpt.renderers.conversation import as_mapping
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from niels_gpt.renderers.completions.builder import NOTHING
+from niels_gpt.renderers.completions.reading import NOTHING
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.family import ConversationView, Emitter, FamilyConfig, PlainConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.completions.builder import NEWLINES_BEFORE
+from niels_gpt.renderers.completions.reading import NEWLINES_BEFORE
 from niels_gpt.renderers.conversation import split_thinking
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import HermesJSON

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.completions.builder import ALL_SPACE
+from niels_gpt.renderers.completions.reading import ALL_SPACE
 from niels_gpt.renderers.conversation import is_tool_result, split_thinking
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags

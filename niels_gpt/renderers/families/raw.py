@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from niels_gpt.errors import TokenizerError
-from niels_gpt.renderers.completions.builder import Trim
+from niels_gpt.renderers.completions.reading import Trim
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 

@@ -1,0 +1,66 @@
+"""`CallReader`: what reads the calls of a format (`renderers/dialects/`), and the blocks that it finds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from niels_gpt.renderers.completions.parsed import ParsedToolCall
+from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.kinds import Kind
+
+Schemas = Mapping[str, Mapping[str, Any]]  # tool name -> the JSON schema of its arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The characters `start` to `stop` of a completion, which are not content.
+
+    Attributes:
+        call: the attempt at a call in them; `None` for markup around calls.
+        kind: MARKUP. A dialect with `reads_reasoning` reads texts too: REASONING, and REPLY for a part of the content.
+    """
+
+    start: int
+    stop: int
+    call: ParsedToolCall | None = None
+    kind: Kind = Kind.MARKUP
+
+
+class CallReader(ABC):
+    """How the tool calls of a format are read.
+
+    Attributes:
+        opening: the markup that the first call begins with.
+        marks: all texts that a block may begin with; what is before the first of them is content.
+        ends: the texts that a call may end with.
+        bare: what a call without a tag begins with, where a turn may begin with one.
+        reads_reasoning: in the format reasoning, content and calls are messages of one kind, so `read` reads all three.
+        texts: of such formats the marks that a text begins with; the first of the `ends` is that of a message, all of
+            them end a text.
+    """
+
+    opening: str
+    bare: ClassVar[tuple[str, ...]] = ()
+    reads_reasoning: ClassVar[bool] = False
+    texts: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """The blocks from the character `start` on, in order; what is between them is content."""
+
+    @property
+    @abstractmethod
+    def marks(self) -> tuple[str, ...]:
+        """See the class."""
+
+    @property
+    @abstractmethod
+    def ends(self) -> tuple[str, ...]:
+        """See the class."""
+
+    def is_text(self, completion: Completion, at: int) -> bool:
+        """Whether no call begins at a character where none was read, whatever follows the completion."""
+        return False
