@@ -13,7 +13,7 @@ from typing import Any, Final
 from niels_gpt.errors import MessageError, shown
 
 
-def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these keys and values.
 
     Raises:
@@ -31,4 +31,4 @@ def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-UNIQUE_KEYS: Final = json.JSONDecoder(object_pairs_hook=_with_unique_keys)
+UNIQUE_KEYS: Final = json.JSONDecoder(object_pairs_hook=with_unique_keys)

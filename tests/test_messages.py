@@ -23,7 +23,7 @@ def called(*calls: object, **more: Any) -> dict[str, Any]:
 
 
 def call(**function: Any) -> dict[str, Any]:
-    return {"function": {"name": "f", "arguments": "{}", **function}}
+    return {"function": {"name": "f", "arguments": {}, **function}}
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,13 @@ def call(**function: Any) -> dict[str, Any]:
         (called({**call(), "id": None, "type": None}, content="x"), called(call(), content="x")),
         (called(call(description=None), content="x"), called(call(), content="x")),
         (called({**call(), "id": "7", "type": "function"}, content=""),) * 2,
-        # Arguments stay as the model wrote them, JSON text or object, nulls and spaces included.
-        (called(call(arguments='{"a":  null }'), content=""),) * 2,
+        # Arguments become objects; their own nulls stay.
+        (called(call(arguments='{"a":  null }'), content=""), called(call(arguments={"a": None}), content="")),
+        (called(call(arguments=""), content=""), called(call(arguments={}), content="")),
+        (called(call(arguments=None), content=""), called(call(arguments={}), content="")),
         (called(call(arguments={"a": None, "b": {"c": [None]}}), content=""),) * 2,
         (called(call(arguments={}), content=""),) * 2,
-        (called(call(arguments="not json"), content=""),) * 2,
+        ({**USER, "tool_calls": [], "documents": []}, USER),
         # What we do not know, a chat template may.
         ({**USER, "date": "today", "deep": {"a": [1, {"b": None}]}},) * 2,
         (called({**call(strict=True), "index": 0}, content=""),) * 2,
@@ -85,7 +87,13 @@ def test_nulls_in_content_parts_are_dropped_too() -> None:
         ([called()], "missing_field", "message 0: content is missing"),  # an empty list is no call
         ([called({"id": "1"})], "missing_field", "message 0: tool_calls.0.function is missing"),
         ([called(call(), call(name=None))], "missing_field", "message 0: tool_calls.1.function.name is missing"),
-        ([called(call(arguments=None))], "missing_field", "message 0: tool_calls.0.function.arguments is missing"),
+        (
+            [called({"function": {"name": "f"}})],
+            "missing_field",
+            "message 0: tool_calls.0.function.arguments is missing",
+        ),
+        ([called(call(arguments="not json"))], "wrong_arguments", "message 0: tool_calls.0.function.arguments is 'not"),
+        ([called(call(arguments="[1]"))], "wrong_arguments", "message 0: tool_calls.0.function.arguments is JSON list"),
         ([{"role": 1, "content": "hi"}], "wrong_type", "message 0: role is 1 (int); expected a string"),
         (
             [USER, USER, {"role": "user", "content": 5}],
@@ -94,8 +102,8 @@ def test_nulls_in_content_parts_are_dropped_too() -> None:
         ),
         ([{"role": "user", "content": b"hi"}], "wrong_type", "message 0: content is b'hi' (bytes); expected a string"),
         ([{**USER, "name": 5}], "wrong_type", "message 0: name is 5 (int); expected a string"),
-        ([{**USER, "train": 1}], "wrong_type", "message 0: train is 1 (int); expected true or false"),
-        ([{**USER, "weight": "1"}], "wrong_type", "message 0: weight is '1' (str); expected a valid number"),
+        ([{**USER, "train": 2}], "wrong_flag", "message 0: train is 2 (int); expected true or false, or 1 or 0"),
+        ([{**USER, "weight": "1"}], "wrong_type", "message 0: weight is '1' (str); expected a number of 0 or more"),
         ([called() | {"tool_calls": "f()"}], "wrong_type", "message 0: tool_calls is 'f()' (str); expected a list"),
         ([called(None)], "wrong_type", "message 0: tool_calls.0 is None (NoneType)"),
         ([called(call(arguments=5))], "wrong_type", "message 0: tool_calls.0.function.arguments is 5 (int)"),

@@ -15,7 +15,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,6 +210,7 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
         yield from _differences(before, after, f"{path}.{key}" if path else key)
 
 
+MOST_UNREAD: Final = 8  # keys that a note lists
 NO_TRAINED_STOP: Final = "no_trained_stop"
 BY_ORACLE: Final = "attributed_by_oracle"
 CHANGE_MESSAGES: Final = {
@@ -222,15 +223,20 @@ CHANGE_MESSAGES: Final = {
     "scores_contradict_ranks": "a completion has a lower score than a worse one, or the margin is below 0: are the "
     "columns exchanged? The ranks (chosen and rejected) count",
     "arrow_nulls_dropped": "nulls that Arrow invented were dropped from tool calls or tools",
+    "arguments_decoded": "arguments of calls are JSON text; they are rendered as the objects they hold, as servers do",
+    "tools_decoded": "tools, or schemas of tools, are JSON text; they are rendered as what they hold",
+    "reasoning_renamed": "the reasoning has another name or is a part of the content; it is read as reasoning_content",
+    "loss_flag_read": "whether a message is trained has another name or is a number; it is read as train or weight",
+    "role_renamed": "a role has the name of another format; it is read as the one that it means",
     "partial_attribution": "the attribution of tokens is only partial (allow_partial): masks may train scaffold",
     BY_ORACLE: "attributed each by itself, because what is remembered of the template does not fit them: as certain, "
     "but slower",
 }
 
 
-def report_changes(out: Path, changed: Mapping[str, int], progress: Progress) -> None:
-    """Note how many rows of a finished build were used with something changed or left out, by code."""
-    for code, rows in sorted(changed.items()):
+def report_changes(out: Path, rejections: Rejections, progress: Progress) -> None:
+    """Note how many rows of a finished build were used with something changed, left out or not read."""
+    for code, rows in sorted(rejections.changed.items()):
         field = code.removesuffix(NOT_WRITTEN)
         # All other codes are names of fields, see `NOT_WRITTEN`.
         message = CHANGE_MESSAGES.get(code) or (
@@ -238,6 +244,10 @@ def report_changes(out: Path, changed: Mapping[str, int], progress: Progress) ->
             "--on-unwritten error (on_unwritten='error')"
         )
         progress.note(f"{out}: {rows:,} rows: {message}")
+    if rejections.unread:
+        found = ", ".join(f"{key} ({rows:,} rows)" for key, rows in rejections.unread.most_common(MOST_UNREAD))
+        more = f" and {len(rejections.unread) - MOST_UNREAD:,} others" if len(rejections.unread) > MOST_UNREAD else ""
+        progress.note(f"{out}: keys that nothing reads (docs/messages.md): {found}{more}")
 
 
 def rows_of_chunk(chunk: Chunk) -> int:
@@ -349,6 +359,8 @@ class Build:
             counts["bad_rows"] = {"left_out": self.rejections.bad_rows, "of": self.rejections.rows}
         if self.rejections.changed:
             counts["changed"] = dict(sorted(self.rejections.changed.items()))
+        if self.rejections.unread:
+            counts["unread_keys"] = dict(sorted(self.rejections.unread.items()))
         write_atomic(self.path / self._manifest, json_bytes(with_manifest_hash(self._meta | counts | {"files": files})))
         self._staged.commit()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
@@ -15,6 +14,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, weight_of
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.rows.chat_shapes import refuse_row_weight
 
 # In a row's metadata: see `EncodedBatch`.
 IMAGES: Final = "images"
@@ -38,6 +38,7 @@ class SFTCacheTask:
             MessageError: a weight other than 0 and 1.
         """
         for batch in self.encoder.encode(rows, rejections):
+            _count_unread(batch, rejections)
             other = (batch.weights != 0) & (batch.weights != 1)
             if other.any():
                 raise MessageError(
@@ -54,7 +55,7 @@ class EpisodeTask:
 
     Args:
         mask_dtype: "uint8", "float32" or `None`; rows whose weights do not fit it are rejected.
-        types: store type, source and weight of each row.
+        types: store type and source of each row.
         source_name: the `source` of rows that name none.
         images: the encoder's folder of images; those of each row are in the chunks' metadata.
     """
@@ -78,6 +79,7 @@ class EpisodeTask:
     def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`."""
         for batch in self.encoder.encode(self._checked(rows), rejections):
+            _count_unread(batch, rejections)
             yield _chunk(batch, self._metadata(batch) if self.with_metadata else ())
 
     def is_current(self, contents: Iterable[Chunk | Rejected]) -> bool:
@@ -100,7 +102,9 @@ class EpisodeTask:
             where = row.where if isinstance(row, Conversation) else f"example {number}"
             try:
                 chat = as_conversation(number, row)
-                _check_message_weights(chat, binary=self.binary_mask)
+                refuse_row_weight(chat.metadata)
+                if self.binary_mask:
+                    _check_message_weights(chat)
                 if self.types:
                     _check_metadata(chat)
             except MessageError as error:
@@ -112,29 +116,29 @@ class EpisodeTask:
         rows: list[dict[str, Any]] = [{} for _ in batch.conversations]
         if self.types:  # the columns of `episodes.parquet`
             for row, chat in zip(rows, batch.conversations, strict=True):
-                weight = chat.metadata.get("weight")
                 row["type"] = chat.metadata.get("type")
                 row["source"] = chat.metadata.get("source") or self.source_name
-                row["weight"] = 1.0 if weight is None else float(weight)
+                row["weight"] = 1.0
         if self.images is not None and batch.images is not None:
             for row, images in zip(rows, batch.images, strict=True):
                 row[IMAGES] = [asdict(image) for image in images]
         return [*rows]
 
 
+def _count_unread(batch: EncodedBatch, rejections: Rejections) -> None:
+    for chat in {
+        id(chat): chat for chat in batch.conversations if chat.unread
+    }.values():  # several samples may be of one
+        rejections.unread.update([*chat.unread])
+
+
 def _chunk(batch: EncodedBatch, metadata: Sequence[RowMetadata] = ()) -> Chunk:
     return Chunk(batch.ids, batch.lengths, batch.weights, [chat.group for chat in batch.conversations], metadata)
 
 
-def _check_message_weights(chat: Conversation, *, binary: bool) -> None:
+def _check_message_weights(chat: Conversation) -> None:
     for index, message in enumerate(chat.messages):
-        if len(message) == 2:  # role and content only: nearly all messages, and no weight to look up
-            continue
-        try:
-            weight = weight_of(message)
-        except MessageError as error:
-            raise MessageError(error.reason, f"message {index}: {error}") from error
-        if binary and weight not in (0.0, 1.0):
+        if len(message) > 2 and (weight := weight_of(message)) not in (0.0, 1.0):  # else role and content only
             raise MessageError(
                 "weight_needs_float32",
                 f"message {index}: weight {weight}, but the mask holds 0 and 1; build with --mask float32 "
@@ -143,12 +147,6 @@ def _check_message_weights(chat: Conversation, *, binary: bool) -> None:
 
 
 def _check_metadata(chat: Conversation) -> None:
-    weight = chat.metadata.get("weight")
-    # bool is an int in Python, and NaN and infinity fail both comparisons with the largest float.
-    if weight is not None and (
-        isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max
-    ):
-        raise MessageError("wrong_weight", f"weight is {weight!r}; expected a number of 0 or more that a float holds")
     for name in ("type", "source"):
         if not isinstance(chat.metadata.get(name, ""), str | None):
             raise MessageError("wrong_type", f"{name} is {chat.metadata[name]!r}; expected a string")

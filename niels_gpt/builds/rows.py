@@ -14,7 +14,7 @@ from niels_gpt.messages import (
     Message,
     check_text,
     is_untrained,
-    normalise,
+    read_conversation,
 )
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -114,7 +114,8 @@ def as_conversation(number: int, row: Sequence[ChatMsg] | Sequence[Message] | Co
             "the row is an object; expected its list of messages, or a Conversation. Rows of a datasets.Dataset: pass "
             "sources.chat_files.from_dataset(dataset)",
         )
-    return Conversation(normalise(row), where=f"example {number}")
+    read = read_conversation(row)
+    return Conversation(read.messages, f"example {number}", changes=read.changes, unread=read.unread)
 
 
 def _check_no_nul(text: str, where: str) -> None:

@@ -39,7 +39,7 @@ class Unit:
 
     Attributes:
         rows, tokens: number of usable rows and of their ids.
-        changed: see `Rejections.changed`.
+        changed, unread: see `Rejections`.
 
     Raises:
         DataError: a file is missing or differs from what was written.
@@ -62,6 +62,7 @@ class Unit:
         self.rows: int = manifest["rows"]
         self.tokens: int = manifest["tokens"]
         self.changed: dict[str, int] = manifest["changed"]
+        self.unread: dict[str, int] = manifest["unread_keys"]
         self._weights_dtype = "u1" if manifest["whole"] else "<f4"
 
     def contents(self) -> Iterator[Chunk | Rejected]:

@@ -162,6 +162,7 @@ def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> 
         "tokens": writer.tokens,
         "whole": task.binary_mask,  # all weights are whole numbers, stored as uint8; else as float32
         "changed": dict(rejections.changed),
+        "unread_keys": dict(rejections.unread),
         "files": files,
     }
     write_atomic(folder / MANIFEST_NAME, json_bytes(with_manifest_hash(manifest)))

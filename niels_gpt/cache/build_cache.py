@@ -297,7 +297,7 @@ def _write_examples(
         for name, writer in writers.items()
     }
     build.finish(totals, splits)
-    report_changes(out, build.rejections.changed, options.progress)
+    report_changes(out, build.rejections, options.progress)
 
 
 def _sft_encoder(

@@ -86,6 +86,7 @@ FIELDS = {
     "totals": OBJECT,
     "dropped": COUNTS,
     "changed": COUNTS,
+    "unread_keys": COUNTS,
 }
 
 

@@ -168,6 +168,7 @@ def left_out_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "dropped": manifest.get("dropped", {}),
         "changed": manifest.get("changed", {}),
+        "unread_keys": manifest.get("unread_keys", {}),
         "bad_rows": manifest.get("bad_rows"),
     }
 
@@ -178,6 +179,8 @@ def add_left_out(table: Table, manifest: Mapping[str, Any]) -> None:
         table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
     for reason, number in manifest.get("changed", {}).items():
         table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+    for key, number in manifest.get("unread_keys", {}).items():
+        table.add_row(f"used, but nothing reads {key}", f"{number:,}", style="yellow")
 
 
 def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:

@@ -157,7 +157,7 @@ def build_splits(
             dropped = dict(build.rejections.dropped) or "none"
             raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
         build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
-        report_changes(out, build.rejections.changed, options.progress)
+        report_changes(out, build.rejections, options.progress)
 
 
 def _check_finished(out: Path, *, images: ImageFolder | None) -> None:

@@ -109,6 +109,7 @@ FIELDS: Final = {
     "special_token_ids": IDS.or_null(),
     "dropped": COUNTS,
     "changed": COUNTS,
+    "unread_keys": COUNTS,
 }
 
 Records = npt.NDArray[np.uint64]

@@ -62,10 +62,10 @@ Content = str | list[ContentPart]
 
 
 class ToolCallFunction(TypedDict):
-    """The function of a tool call; `arguments` are JSON text or an object, whichever the caller passed."""
+    """The function of a tool call; `arguments` may be JSON text, and are an object after `normalise`."""
 
     name: str
-    arguments: str | dict[str, Any]
+    arguments: dict[str, Any]
 
 
 class ToolCall(TypedDict):

@@ -73,6 +73,7 @@ class PreferenceTask:
                     rejections.record([found])  # type: ignore[list-item]
                     continue
                 completions, prompt_length = found
+                rejections.unread.update([*row.unread])
                 ids += [each.ids for each in completions]
                 weights += [each.weights for each in completions]
                 groups += [row.group] * len(completions)
@@ -96,7 +97,9 @@ class PreferenceTask:
             for completion in row.completions:
                 where, metadata = f"{row.where}, {completion.name}", {"row": number, "completion": completion.rank}
                 messages = [*prompt, *completion.messages]
-                chats.append(Conversation(messages, where, tools=row.tools, metadata=metadata, changes=row.changes))
+                chats.append(
+                    Conversation(messages, where, None, row.tools, metadata, changes=row.changes, unread=row.unread)
+                )
         collected = _Collected()
         found: list[list[EncodedCompletion]] = [[] for _ in rows]
         for batch in self.encoder.encode(chats, collected):

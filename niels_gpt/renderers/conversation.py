@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import marshal
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, Messages, check_text, normalise, reasoning_of, with_reasoning_field
+from niels_gpt.messages import Message, Messages, check_text, normalise, reasoning_of
+from niels_gpt.messages.notes import Notes
+from niels_gpt.messages.tools import read_tools
 
 TEXT_PARTS = ("text", "input_text", "output_text")  # the types that a content's text part may have
 
@@ -32,8 +34,7 @@ class ConversationView:
         MessageError: a message is malformed, or has no place in the format; as `normalise`, `check_roles`, `tools_of`.
 
     Attributes:
-        normalised: the messages in one form, copies of the caller's.
-        messages: the same, but an assistant's thinking parts are moved into `reasoning_content`.
+        messages: in one form, copies of the caller's.
         roles: the role of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
         has_generation_prompt: the generation prompt follows the last message.
@@ -50,10 +51,9 @@ class ConversationView:
         *,
         after_call: bool = False,
     ) -> None:
-        self.normalised = normalise(messages)
-        check_roles(self.normalised, allowed, format_name=name, after_call=after_call)
-        self.roles = [message["role"] for message in self.normalised]
-        self.messages = [with_reasoning_field(message, index) for index, message in enumerate(self.normalised)]
+        self.messages = normalise(messages)
+        check_roles(self.messages, allowed, format_name=name, after_call=after_call)
+        self.roles = [message["role"] for message in self.messages]
         self.tools = tools_of(tools)
         self.has_generation_prompt, self.as_produced, self.is_extension = False, False, after_call
         self._last_query = -1  # -1: not computed yet
@@ -93,7 +93,7 @@ class ConversationView:
         return len(message) == 2 and type(message["content"]) is str
 
     def reasoning(self, index: int) -> str | None:
-        """The reasoning of an assistant message, from its own field or thinking parts; `None` if it has none."""
+        """The reasoning of an assistant message; `None` if it has none."""
         return reasoning_of(self.messages[index])
 
     def calls(self, index: int) -> list[Call]:
@@ -264,13 +264,10 @@ def check_roles(
 
 
 class Call(NamedTuple):
-    """A tool call: the function's name, its arguments as JSON text or as an object, and its id ("" if it has none).
-
-    It is call `number` of message `msg`.
-    """
+    """Call `number` of message `msg`: the function's name, its arguments, and its id ("" if it has none)."""
 
     name: str
-    arguments: str | dict[str, Any]
+    arguments: Mapping[str, Any]
     id: str
     msg: int
     number: int
@@ -282,83 +279,34 @@ class Call(NamedTuple):
 
     @property
     def json(self) -> str:
-        """The arguments as JSON text; arguments that are text already stay as they are.
+        """The arguments as JSON text.
 
         Raises:
-            MessageError: the text is not JSON (`wrong_arguments`).
+            MessageError: they are not JSON (`wrong_type`).
         """
-        if isinstance(self.arguments, str):
-            self._parse(self.arguments)
-            return self.arguments
         return to_json(self.arguments, self.where + ".arguments")
-
-    @property
-    def items(self) -> Mapping[str, Any]:
-        """The arguments as an object.
-
-        Raises:
-            MessageError: they are text that is not a JSON object (`wrong_arguments`).
-        """
-        value = self._parse(self.arguments) if isinstance(self.arguments, str) else self.arguments
-        if not isinstance(value, dict):
-            raise self._wrong(f"JSON {type(value).__name__}", "an object")
-        return value
-
-    def _parse(self, text: str) -> Any:
-        try:
-            value = _READER.decode(text)
-        except (ValueError, RecursionError) as error:
-            raise self._wrong(f"{text[:40]!r} ({error})", "JSON") from error
-        if "\\u" in text:  # an escape may spell half a surrogate pair, which `to_json` refuses
-            to_json(value, self.where + ".arguments")
-        return value
-
-    def _wrong(self, found: str, expected: str) -> MessageError:
-        return MessageError(
-            "wrong_arguments", f"{self.where}.arguments is {found}; expected {expected}. Repair the call"
-        )
-
-
-def refuse_constant(constant: str) -> Any:
-    """For `parse_constant` of Python's decoder, which otherwise takes NaN and Infinity. Raises `ValueError`."""
-    raise ValueError(f"{constant} is not JSON")
-
-
-_READER = json.JSONDecoder(parse_constant=refuse_constant)  # `json.loads` would make one at each call
 
 
 # ---- tools
 
 
 class Tools(list[dict[str, Any]]):
-    """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
+    """Tools as `read_tools` returns them. They are not changed: conversations with equal tools share one object.
 
     Attributes:
         json_texts: each tool as JSON, as `to_json` writes it.
 
     Raises:
-        MessageError: `wrong_tools`, naming the tool: not a JSON object with a function that has a name.
+        MessageError: `wrong_tools`: one of them is not JSON.
     """
 
-    def __init__(self, tools: Sequence[Any]) -> None:
-        super().__init__()
-        for index, raw in enumerate(tools):
-            tool, function = raw, raw.get("function") if type(raw) is dict else None
-            # Nearly all tools have this shape, and are taken as they are. The exact types are tested, because
-            # `isinstance` of an abstract class takes ten times as long.
-            if type(function) is not dict or type(function.get("name")) is not str:
-                if isinstance(raw, Mapping) and "function" not in raw and isinstance(raw.get("name"), str):
-                    tool = {"type": "function", "function": dict(raw)}
-                function = tool.get("function") if isinstance(tool, Mapping) else None
-                if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-                    raise MessageError(
-                        "wrong_tools",
-                        f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': "
-                        "{'name', 'description', 'parameters'}}",
-                    )
-                tool = dict(tool)
-            self.append(tool)
-        self.json_texts, self._declarations = _written(self)
+    def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
+        super().__init__(tools)
+        self._declarations: dict[Callable[[Tools], str], str] = {}
+        try:
+            self.json_texts = tuple(to_json(tool, f"tools[{index}]") for index, tool in enumerate(self))
+        except MessageError as error:
+            raise MessageError("wrong_tools", str(error)) from error
 
     def declaration(self, declare: Callable[[Tools], str]) -> str:
         """The text `declare(self)`, computed once for all conversations with these tools.
@@ -373,57 +321,41 @@ class Tools(list[dict[str, Any]]):
         return text
 
 
-# What was written of tools: the JSON of each, and their declarations by the functions that write them.
-_Written = tuple[tuple[str, ...], dict[Callable[[Tools], str], str]]
-
-# Most conversations of a dataset offer the same few tools, and these texts take longer than the rest of a short
-# conversation. The keys are by `marshal`, which tells 1, 1.0 and True apart, and the order of keys.
-_WRITTEN: dict[bytes, _Written] = {}
-_MOST_WRITTEN = 1024
-
-
-def _written(tools: Tools) -> _Written:
-    """What was written of equal tools, or their JSON alone.
-
-    Raises:
-        MessageError: `wrong_tools`: one of them is not JSON.
-    """
-    try:
-        key = marshal.dumps([*tools], 2)  # later versions of marshal write equal values in several ways
-    except ValueError:  # they hold something else than Python's own types
-        key = b""
-    written = _WRITTEN.get(key)
-    if written is None:
-        try:
-            written = tuple(to_json(tool, f"tools[{index}]") for index, tool in enumerate(tools)), {}
-        except MessageError as error:
-            raise MessageError("wrong_tools", str(error)) from error
-        # Not what `marshal` reads back as another value: numpy's numbers, of which it makes bytes.
-        if key and marshal.loads(key) == tools:
-            # All at once: a dataset with more sets of tools than this has few that come again, and an order of use
-            # would cost each of the others.
-            if len(_WRITTEN) >= _MOST_WRITTEN:
-                _WRITTEN.clear()
-            _WRITTEN[key] = written
-    return written
+# Most conversations of a dataset offer the same few tools, and reading and writing these takes longer than the rest of
+# a short conversation. The keys are by `marshal`, which tells 1, 1.0 and True apart, and the order of keys.
+_READ: dict[bytes, Tools] = {}
+_MOST_READ = 1024
 
 
 def tools_of(tools: Any) -> Tools | None:
     """What a caller passed as tools, as `Tools`; `None` for none.
 
     Raises:
-        MessageError: `wrong_tools`: not a list, or as `Tools`.
+        MessageError: as `read_tools`; or as `Tools`.
     """
-    if isinstance(tools, Tools):
+    if tools is None or isinstance(tools, Tools):
         return tools
-    if tools is None or (isinstance(tools, Sized) and len(tools) == 0):  # `not tools` is an error for a numpy array
-        return None
-    if type(tools) is not list and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence)):
-        found = type(tools).__name__
-        raise MessageError(
-            "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
-        )
-    return Tools(tools)
+    try:
+        key = marshal.dumps(tools, 2)  # later versions of marshal write equal values in several ways
+    except ValueError:  # they hold something else than Python's own types
+        key = b""
+    found = _READ.get(key)
+    if found is None:
+        # A copy, which the caller cannot change. Not what `marshal` reads back as another value: numpy's numbers, of
+        # which it makes bytes.
+        copy = marshal.loads(key) if key else None
+        is_same = type(tools) is list and copy == tools
+        read = read_tools(copy if is_same else tools, Notes())
+        if read is None:
+            return None
+        found = Tools(read)
+        if is_same:
+            # All at once: a dataset with more sets of tools than this has few that come again, and an order of use
+            # would cost each of the others.
+            if len(_READ) >= _MOST_READ:
+                _READ.clear()
+            _READ[key] = found
+    return found
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:

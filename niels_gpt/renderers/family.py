@@ -258,7 +258,7 @@ class Family(BaseRenderer):
         view.has_generation_prompt = add_generation_prompt
         view.as_produced = self._is_producing and not add_generation_prompt
         special_tokens = self.config.special_tokens_in_content
-        out = Emitter(view.normalised, parse_content=special_tokens == "parse")
+        out = Emitter(view.messages, parse_content=special_tokens == "parse")
         # The order of the hooks is the order of the text; nothing is moved afterwards.
         self._emit_turns(view, self.begin(view, out), out)
         if add_generation_prompt:

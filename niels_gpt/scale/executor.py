@@ -191,6 +191,7 @@ def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
             yield part
     # A `Counter` adds what it is updated with.
     rejections.changed.update(unit.changed)
+    rejections.unread.update(unit.unread)
 
 
 def _without_outdated(task: Task, unit_task: UnitTask, progress: Progress) -> UnitTask:

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, shown
-from niels_gpt.messages import Conversation, normalise
+from niels_gpt.messages import Conversation, read_conversation
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
@@ -27,7 +27,7 @@ from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
-from niels_gpt.sources.rows.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_of
+from niels_gpt.sources.rows.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_at, unread_columns
 from niels_gpt.sources.rows.media_columns import refuse_media_columns
 from niels_gpt.sources.rows.provider_shapes import SHAPES
 from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
@@ -189,15 +189,17 @@ def record_to_conversation(
         if record.arrow:  # after the columns have the names by which calls and tools are found
             row, nulls = without_arrow_nulls(row)
             changes = {ARROW_NULLS: nulls} if nulls else {}
-        messages, tools = normalise(to_messages(row, dialect, dict(mapping.roles))), tools_of(row, dialect)
-        messages = mapping.with_system(messages)
+        read = read_conversation(to_messages(row, dialect, dict(mapping.roles)), tools_at(row))
+        messages = mapping.with_system(read.messages)
         refuse_media_columns(row, messages)
+        # What is read as something of the conversation is not in its metadata, too.
+        used = {"messages", "tools", "system", "systemInstruction", "system_instruction", *DIALECTS[dialect][0]}
+        metadata = {key: value for key, value in row.items() if key not in used}
+        unread = {**read.unread, **unread_columns(metadata)}
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
-    # What is read as something of the conversation is not in its metadata, too.
-    used = {"messages", "tools", "system", "systemInstruction", "system_instruction", *DIALECTS[dialect][0]}
-    metadata = {key: value for key, value in row.items() if key not in used}
-    return Conversation(messages, where=where, tools=tools, metadata=metadata, changes=changes)
+    changes |= read.changes
+    return Conversation(messages, where, tools=read.tools, metadata=metadata, changes=changes, unread=unread)
 
 
 def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) -> Iterator[Conversation | Rejected]:

@@ -186,6 +186,7 @@ class Rejections:
     Attributes:
         dropped: number of rows left out, by reason code.
         changed: number of rows used with something changed or left out, by code, such as `arrow_nulls_dropped`.
+        unread: number of rows used with a key that nothing reads, by key, such as `message.score`.
         bad_rows: how many were unusable, and not left out on purpose.
         usable: how many were usable, see `within_limit`.
         relative_to: paths below this directory are written relative to it.
@@ -198,6 +199,7 @@ class Rejections:
     def __init__(self, folder: Path, max_bad_rows: int | str) -> None:
         self.dropped: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
         self.bad_rows = 0
         self.files: dict[str, FileRecord] = {}
         self._limit = BadRowLimit.of(max_bad_rows)

@@ -302,22 +302,22 @@ def test_metadata_is_a_row_per_episode(tmp_path: Path, fake: FakeTokenizer) -> N
     import pyarrow.parquet
 
     rows = tmp_path / "chats.jsonl"
-    facts: list[dict[str, Any]] = [{"type": "tool", "weight": 2}, {"source": "web"}, {"type": None, "weight": None}]
+    facts: list[dict[str, Any]] = [{"type": "tool"}, {"source": "web"}, {"type": None, "weight": None}]
     rows.write_text("".join(json.dumps({"messages": CHAT, **more}) + "\n" for more in facts))
     source = ChatFile(rows)
     build_episodes(source.iterate(), tmp_path / "out", encoder=fake, val_frac=0, metadata=True, source_name=source.name)
     table = pyarrow.parquet.read_table(tmp_path / "out" / "train" / "episodes.parquet")
     assert table.to_pylist() == [
-        {"type": "tool", "source": "chats", "weight": 2.0},
+        {"type": "tool", "source": "chats", "weight": 1.0},
         {"type": None, "source": "web", "weight": 1.0},
         {"type": None, "source": "chats", "weight": 1.0},
     ]
 
 
-@pytest.mark.parametrize("facts", [{"weight": "heavy"}, {"weight": -1}, {"type": 3}])
+@pytest.mark.parametrize("facts", [{"weight": 0}, {"type": 3}])
 def test_metadata_of_the_wrong_kind_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer, facts: dict[str, Any]) -> None:
     chat = Conversation([Message(**message) for message in CHAT], where="f:7", metadata=facts)  # type: ignore[typeddict-item]
-    with pytest.raises(DataError, match=r"f:7: (weight|type) is"):
+    with pytest.raises(DataError, match=r"f:7: (the row has a weight|type is)"):
         build_episodes([chat], tmp_path / "out", encoder=fake, metadata=True)
 
 

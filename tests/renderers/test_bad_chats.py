@@ -61,7 +61,7 @@ ANYWHERE: dict[str, tuple[Any, str, str]] = {
     "no role": ([{"content": "x"}], "missing_field", "message 0: role is missing"),
     "no content": ([ASKED, {"role": "user"}], "missing_field", "message 1: content is missing"),
     "a number as content": ([{"role": "user", "content": 5}], "wrong_type", "message 0: content is 5"),
-    "parts that are texts": ([{"role": "user", "content": ["x"]}], "wrong_type", "message 0: content is ['x']"),
+    "parts that are texts": ([{"role": "user", "content": ["x"]}], "wrong_type", "message 0: content.0 is 'x'"),
     "a call without name": ([ASKED, calling(arguments={})], "missing_field", "message 1: tool_calls.0.function.name"),
     "a call without function": (
         [ASKED, {"role": "assistant", "content": "", "tool_calls": [{"id": "i"}]}],
@@ -219,12 +219,15 @@ def test_weights_that_are_none(family: str) -> None:
 
 WRONG_TOOLS: dict[str, tuple[Any, str]] = {
     "one tool alone": ({"name": "f"}, "tools is a dict; expected a list"),
-    "a name": ("f", "tools is a str; expected a list"),
-    "names": (["f"], r"tools\[0\] has no function with a name"),
+    "a name": ("f", "tools is 'f'.*expected JSON"),
+    "names": (["f"], r"tools\[0\] is 'f'.*expected JSON"),
     "a number": (5, "tools is a int; expected a list"),
     "an array": (np.array([{"name": "f"}, {"name": "g"}]), "tools is a ndarray; expected a list"),
     "a tool without name": ([{"name": "f"}, {"function": {"description": "d"}}], r"tools\[1\] has no function"),
-    "a function that is a text": ([{"type": "function", "function": "f"}], r"tools\[0\] has no function"),
+    "a function that is a text": (
+        [{"type": "function", "function": "f"}],
+        r"tools\[0\]\.function is 'f'.*expected JSON",
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import random
@@ -344,9 +345,10 @@ def test_templates_without_their_tokenizers(path: Path) -> None:
         if "image" in source and rng.random() < 0.7:  # such templates want contents in parts
             chat = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in chat]
         variables = {"tools": tools, "bos_token": "<s>", "eos_token": tiny.END}
+        form = with_text_arguments if path.stem == "trl-deepseekv3" else list
         try:
             (expected,), _ = utils.render_jinja_template(
-                [chat], chat_template=source, add_generation_prompt=False, **variables
+                [form(chat)], chat_template=source, add_generation_prompt=False, **variables
             )
         except Exception:  # whatever the template refuses it with
             with pytest.raises(MessageError):
@@ -361,6 +363,17 @@ def test_templates_without_their_tokenizers(path: Path) -> None:
         assert not attribution.startswith("partial: the content")
         compared += 1
     assert compared >= 2
+
+
+def with_text_arguments(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The conversation as a template takes it that writes arguments without a filter."""
+    chat = copy.deepcopy(chat)
+    for call in (call for message in chat for call in message.get("tool_calls", ())):
+        arguments = call["function"]["arguments"]
+        call["function"]["arguments"] = (
+            arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        )
+    return chat
 
 
 def dated(text: str) -> str:

@@ -25,7 +25,7 @@ def write_chats(path: Path, rows: int, *, bad: bool = True) -> Path:
     samples = [json.loads(line) for line in chats_file().read_text(encoding="utf-8").splitlines()]
     with path.open("w", encoding="utf-8") as file:
         for number in range(rows):
-            row = samples[number % len(samples)] | {"type": f"t{number % 3}", "weight": number % 5 / 4}
+            row = samples[number % len(samples)] | {"type": f"t{number % 3}"}
             file.write(json.dumps(row, ensure_ascii=number % 2 == 0) + "\n")
             if bad and number % BAD_EVERY == 5:
                 file.write("{broken\n")

@@ -223,7 +223,7 @@ def test_rows_of_other_shapes_and_columns_too(tmp_path: Path, shape: Any, mappin
     read = as_read(tmp_path, rows, mapping, "parquet")
     assert [chat.tools for chat in read] == [chat.tools for chat in wanted]
     assert [chat.messages for chat in read] == [chat.messages for chat in wanted]
-    assert [[*chat.changes] for chat in read] == [["arrow_nulls_dropped"]] * 3
+    assert all("arrow_nulls_dropped" in chat.changes for chat in read)
 
     allowed = shape("note", {"note": None, "city": None}, open_schema)
     (kept,) = as_read(tmp_path, [allowed], mapping, "parquet")

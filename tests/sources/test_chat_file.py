@@ -39,7 +39,7 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
     ("messages", {"messages": [{**ANSWER, "trainable": False}]}, [{**ANSWER, "train": False}]),
     ("messages", {"messages": [ASK, {**ANSWER, "loss": False}]}, [ASK, {**ANSWER, "train": False}]),  # ms-swift
     ("messages", {"messages": [ASK, {**ANSWER, "masked": True}]}, [ASK, {**ANSWER, "train": False}]),  # torchtune
-    ("messages", {"messages": [ASK, {**ANSWER, "loss": 0.7}]}, [ASK, {**ANSWER, "loss": 0.7}]),  # no flag
+    ("messages", {"messages": [ASK, {**ANSWER, "step_loss_mask": 0}]}, [ASK, {**ANSWER, "train": False}]),  # slime
     (
         "messages",
         {"messages": [ASK, {"role": "assistant", "content": None, "tool_calls": [CALL]}]},
@@ -120,6 +120,9 @@ MISREAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("messages", {"messages": [ASK, {**ANSWER, "function_call": {"name": "add"}}]}, "function_call", "tool_calls"),
     ("messages", {"messages": [ASK, {**ANSWER, "content": None, "refusal": "no"}]}, "refusal", "in 'content'"),
     ("messages", {"messages": [ASK, {**ANSWER, "train": True, "loss": False}]}, "train_twice", "contradict"),
+    ("messages", {"messages": [ASK, {**ANSWER, "loss": 0.7}]}, "wrong_flag", "expected true or false, or 1 or 0"),
+    ("messages", {"messages": [ASK, {**ANSWER, "mask": 1}]}, "mask", "'train', true or false"),
+    ("messages", {"messages": [ASK, ANSWER], "weight": 0}, "row_weight", "by dataset, type or source"),
     ("messages", {"messages": [ASK, ANSWER], "functions": [{"name": "add"}]}, "functions", "tools=functions"),
     ("prompt_completion", {"prompt": [ASK], "completion": [{**ANSWER, "refusal": "no"}]}, "refusal", "message 1"),
     ("sharegpt", {"system": "a", "conversations": [{"from": "system", "value": "b"}]}, "system_twice", "drop one"),
@@ -238,8 +241,8 @@ def test_an_input_of_alpaca_that_is_no_text(tmp_path: Path) -> None:
         ([1], "row_not_an_object", "expected an object with 'messages'"),
         ({"conversation": []}, "no_messages", "no 'messages' in the row; keys found: 'conversation'"),
         ({"messages": "hi"}, "messages_not_a_list", "messages is a str"),
-        ({"messages": [ANSWER], "tools": "{"}, "wrong_type", "tools is text but not JSON"),
-        ({"messages": [ANSWER], "tools": 5}, "wrong_type", "tools is a int"),
+        ({"messages": [ANSWER], "tools": "{"}, "wrong_tools", "expected JSON"),
+        ({"messages": [ANSWER], "tools": 5}, "wrong_tools", "tools is a int"),
     ],
 )
 def test_bad_rows_come_out_in_their_place(tmp_path: Path, row: Any, reason: str, says: str) -> None:
@@ -254,9 +257,12 @@ def test_bad_rows_come_out_in_their_place(tmp_path: Path, row: Any, reason: str,
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"conversations": [{"from": "bot", "value": "x"}]}, "message 0: from is 'bot'; expected one of system, human"),
+        (
+            {"conversations": [{"from": "bot", "value": "x"}]},
+            "message 0: from is 'bot'; expected one of system, ",
+        ),
         ({"conversations": [{"value": "x"}]}, "message 0: expected an object with 'from' and 'value'"),
-        ({"conversations": [{"from": "function_call", "value": "f("}]}, "message 0: function_call is not JSON"),
+        ({"conversations": [{"from": "function_call", "value": "f("}]}, "message 0: function_call is 'f('"),
         ({"instruction": "a", "output": "b", "history": [["q"]]}, "history 0: expected a pair"),
     ],
 )

@@ -197,7 +197,8 @@ def test_anthropic() -> None:
         ASK,
         {
             "role": "assistant",
-            "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I add."}],
+            "content": "I add.",
+            "reasoning_content": "hm",
             "tool_calls": [CALL],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "4"},
@@ -259,7 +260,7 @@ def test_harmony() -> None:
         ]
     }
     assert detect(row) == "harmony"
-    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
     assert messages(row) == [
         SYSTEM,
         ASK,

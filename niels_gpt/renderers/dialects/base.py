@@ -71,7 +71,7 @@ def write_arguments(
     The last closing tag is returned so that it becomes one piece with the end of the call.
     """
     before, opening, middle, after = markup
-    for key, value in call.items.items():
+    for key, value in call.arguments.items():
         out.model_markup(before + opening, msg)
         out.model_text(key, msg)
         out.model_markup(middle, msg)

@@ -40,7 +40,7 @@ class DSML(SectionCalls):
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
-        (opening, closing), arguments, before = self.parameter, call.items, '">\n'
+        (opening, closing), arguments, before = self.parameter, call.arguments, '">\n'
         out.model_markup(self.tags.call, msg)
         out.model_text(call.name, msg)
         for key, value in arguments.items():

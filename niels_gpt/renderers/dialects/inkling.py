@@ -44,7 +44,7 @@ class InklingCalls(CallDialect):
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes `<|message_model|>`."""
         # Through `to_json`, which refuses what is no JSON: `sorted_json` takes only what it has let through.
-        arguments = json.loads(to_json(call.items, f"{call.where}.arguments"))
+        arguments = json.loads(call.json)
         out.model_text(call.name, msg)
         out.model_markup(CALL, msg)
         out.model_text(f'{{"name":{to_json(call.name)},"args":{sorted_json(arguments)}}}', msg)

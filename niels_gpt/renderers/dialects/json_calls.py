@@ -96,7 +96,7 @@ class LlamaJSON(CallDialect):
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
         # The name is not escaped: Llama's template sets quotes around it and writes it as it is.
-        out.model_text(f'{{"name": "{call.name}", "parameters": {_arguments_json(call)}}}', msg)
+        out.model_text(f'{{"name": "{call.name}", "parameters": {call.json}}}', msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallReader`. Separators between two calls are markup."""
@@ -174,9 +174,8 @@ class MistralList(CallDialect):
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`; the family writes the list's brackets and commas."""
-        arguments = _arguments_json(call)
         # The template applies `tojson` to the function, cuts the last brace, and adds the id, which it does not escape.
-        out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {arguments}, "id": "{call.id}"}}', msg)
+        out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {call.json}, "id": "{call.id}"}}', msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallReader`. What is no list after the tag is one malformed call."""
@@ -235,7 +234,3 @@ def _json_end(text: str, start: int, limit: int | None = None) -> int:
 def _skip_separators(text: str, at: int, limit: int | None = None) -> int:
     match = _BETWEEN_CALLS.match(text, at, len(text) if limit is None else limit)
     return match.end() if match else at
-
-
-def _arguments_json(call: Call) -> str:
-    return to_json(call.items, f"{call.where}.arguments")

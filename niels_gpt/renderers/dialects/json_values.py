@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from niels_gpt.messages.calls import finite, refuse_constant
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import as_mapping, refuse_constant, to_json
+from niels_gpt.renderers.conversation import as_mapping, to_json
 from niels_gpt.renderers.dialects.base import Arguments
 from niels_gpt.sources.arrow_nulls import referred_schema
 
@@ -20,11 +20,6 @@ class KeyTwice(ValueError):
     """An object has a key twice, so its value is not certain."""
 
 
-def _finite(number: str) -> float:
-    value = float(number)
-    return value if math.isfinite(value) else refuse_constant(number)
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
@@ -33,8 +28,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # Python's own decoder takes NaN, Infinity and 1e999, which no other JSON reader accepts back.
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite, object_pairs_hook=_object)
-_END_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite)  # keys twice are no fault for it
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite, object_pairs_hook=_object)
+_END_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite)  # keys twice are no fault for it
 _BEGINNINGS = tuple('{["-0123456789tfnNI')  # of JSON values, and of the constants that the decoder refuses
 
 

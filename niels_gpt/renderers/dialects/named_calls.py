@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import Call, to_json
+from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block, worst
 from niels_gpt.renderers.dialects.json_values import parse_arguments
 from niels_gpt.renderers.dialects.notations import gemma_arguments
@@ -50,7 +50,7 @@ class NamedCalls(CallDialect):
             out.model_markup(_ID, msg)
             out.model_text(call.id, msg)
         out.model_markup(_ARGUMENTS, msg)
-        out.model_text(to_json(call.items, f"{call.where}.arguments"), msg)
+        out.model_text(call.json, msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallReader`. A call ends at the next one, or with the completion."""

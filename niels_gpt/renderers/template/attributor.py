@@ -19,6 +19,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ from niels_gpt.renderers.template.pieces import Pieces, joined
 from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens
 from niels_gpt.renderers.template.proofs.proof import PLACE, Ints, Problem, Proof
 from niels_gpt.renderers.template.proofs.substitution import Unproven
-from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, windows_of
+from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, takes_text, windows_of
 from niels_gpt.renderers.template.stretches import Stretch, has_letters, stretches_of, with_declarations, with_edges
 from niels_gpt.renderers.template.strings import strings_in
 from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
@@ -108,13 +109,22 @@ class Attributor:
 
     # ---- rendering
 
+    @cached_property
+    def _takes_text(self) -> bool:
+        """Whether the template takes arguments of calls as JSON text alone; see `takes_text`."""
+        return takes_text(lambda messages: self._text(messages, None, False, self.variables))
+
+    def _given(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message as the template reads it."""
+        return given(message, text_arguments="tool_calls" in message and self._takes_text)
+
     def text(self, messages: Sequence[Mapping[str, Any]], tools: Any, gen: bool) -> str:
         """The output on normalised messages.
 
         Args:
             gen: the value of `add_generation_prompt`.
         """
-        return self._checked_text([given(message) for message in messages], tools, gen)
+        return self._checked_text([self._given(message) for message in messages], tools, gen)
 
     def _checked_text(self, messages: list[dict[str, Any]], tools: Any, gen: bool) -> str:
         try:
@@ -152,7 +162,7 @@ class Attributor:
             MessageError: the template refuses the messages (`template_raised`, `template_failed`), or writes a role
                 that it does not know into a control token (`unknown_role_in_control_token`).
         """
-        conversation = [given(message) for message in messages]
+        conversation = [self._given(message) for message in messages]
         text = self._checked_text(conversation, tools, gen)
         seen = self._seen(conversation, tools, gen, text)
         if seen is not None:
@@ -295,7 +305,7 @@ class Attributor:
         return found
 
     def _solve(self, messages: list[Message], tools: Any, gen: bool) -> dict[tuple[int, int, str], Division]:
-        conversation = [given(message) for message in messages]
+        conversation = [self._given(message) for message in messages]
         try:
             text = self._text(conversation, tools, gen, self.variables)
             seen = self._seen(conversation, tools, gen, text)
@@ -348,7 +358,7 @@ class Attributor:
 
     def _by_oracle(self, messages: list[Message], tools: Any, gen: bool, text: str, seen: Seen | None) -> Emitter:
         """The rendering as the oracle attributes it; without its proof, the template's own text and the contents."""
-        conversation = [given(message) for message in messages]
+        conversation = [self._given(message) for message in messages]
         labels = seen.stretches if seen is not None else self._labels(conversation, tools, gen, text)
         if seen is None:
             self._check_roles(messages, text, labels or ())

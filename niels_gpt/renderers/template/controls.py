@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from niels_gpt.messages import REASONING_FIELDS
+# The names under which templates read the reasoning: Qwen3 `reasoning_content`, gpt-oss `thinking`.
+REASONING_FIELDS: Final = ("reasoning_content", "thinking", "reasoning")
 
 # The fields that are a message's content. Templates write headers from the others (role, name, ids): labels.
 CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})

@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple, cast
 
-from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, reasoning_of
-from niels_gpt.renderers.template.controls import ControlTokens
+from niels_gpt.messages import NoContent
+from niels_gpt.renderers.conversation import to_json
+from niels_gpt.renderers.template.controls import REASONING_FIELDS, ControlTokens
 from niels_gpt.renderers.template.strings import TAG, TemplateStrings, strings_in
 
 # The private-use characters, of which the first 6,400 take two bytes.
@@ -126,14 +127,22 @@ class Lettered:
     bare: set[str] = field(default_factory=set)
 
 
-def given(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as transformers passes it to templates: reasoning under every name, a missing content left out."""
+def given(message: Mapping[str, Any], *, text_arguments: bool = False) -> dict[str, Any]:
+    """A message as templates read it: reasoning under every name, and a missing content left out, as transformers does.
+
+    Args:
+        text_arguments: arguments of calls are passed as JSON text.
+    """
     if len(message) == 2 and type(message.get("content")) is str:  # most messages
         return cast("dict[str, Any]", message)
     fields = {key: value for key, value in message.items() if type(value) is not NoContent}
-    reasoning = reasoning_of(cast("Message", message))
-    # gpt-oss reads `thinking`, Qwen3 `reasoning_content`.
-    return fields if reasoning is None else {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+    if text_arguments and "tool_calls" in fields:
+        fields["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": to_json(call["function"]["arguments"])}}
+            for call in fields["tool_calls"]
+        ]
+    reasoning = message.get("reasoning_content")
+    return fields if reasoning is None else {**dict.fromkeys(REASONING_FIELDS, reasoning), **fields}
 
 
 @dataclass(frozen=True)

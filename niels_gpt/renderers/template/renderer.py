@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Messages, normalise
 from niels_gpt.renderers.base_renderer import BaseRenderer
+from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.notes import OnUnwritten, check_on_unwritten
@@ -132,7 +133,7 @@ class TemplateRenderer(BaseRenderer):
         """The rendered text, without `final_stop` also of conversations with images, which `render` refuses."""
         if self.final_stop:  # where it is written is only known after the attribution
             return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
-        return self._attributor.text(normalise(messages), _checked(tools), add_generation_prompt)
+        return self._attributor.text(normalise(messages), _listed(tools), add_generation_prompt)
 
     def bridge_to_next_turn(
         self,
@@ -149,11 +150,11 @@ class TemplateRenderer(BaseRenderer):
         """The rendering as pieces with their kinds, before it is encoded; the arguments are those of `render`."""
         normalised = normalise(messages)
         refuse_images(normalised, "unsupported_content", _NO_IMAGES)
-        return self._attributor.attribute(normalised, _checked(tools), add_generation_prompt)
+        return self._attributor.attribute(normalised, _listed(tools), add_generation_prompt)
 
     def proof(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Proof:
         """What the oracle proves of a rendering, whatever is remembered; `Unproven` if that is nothing."""
-        return self._attributor.proof(normalise(messages), _checked(tools), add_generation_prompt)
+        return self._attributor.proof(normalise(messages), _listed(tools), add_generation_prompt)
 
     def with_final_stop(self, final_stop: str) -> TemplateRenderer:
         """The same with this `final_stop`; `UsageError` if it is no control token of the tokenizer."""
@@ -208,11 +209,10 @@ def load_template(path: str | Path) -> str:
     return text
 
 
-def _checked(tools: Any) -> Any:
-    """The tools; `MessageError` if they are no list of objects, and not `None`."""
-    if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
-        raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
-    return tools
+def _listed(tools: Any) -> list[dict[str, Any]] | None:
+    """The tools in the shape of the OpenAI chat format; `None` if there are none."""
+    found = tools_of(tools)
+    return None if found is None else list(found)
 
 
 class DefaultRendererConfig(BaseModel):

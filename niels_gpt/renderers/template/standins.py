@@ -15,11 +15,12 @@ in the conversation; `gaps.py` compares the two texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any, Final, NamedTuple
 
+from niels_gpt.errors import MessageError
 from niels_gpt.renderers.template.letters import PLAIN, WORD, Lettered
 
 _FEW: Final = 1  # messages after a place that are taken as they are
@@ -118,14 +119,11 @@ def _plain(role: str) -> MessageKind:
 
 
 def _kind_of_call(call: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
-    arguments = call["function"].get("arguments")
-    if isinstance(arguments, str):
-        kind = "text" if arguments.strip() else "blank"
-    else:
-        kind = "none" if arguments is None else "empty"
-        if arguments:  # what is written last, in the order of the keys or sorted
-            last, greatest = next(reversed(arguments)), max(arguments, key=str.lower)
-            kind = f"{_kind_of_value(arguments[last])} {_kind_of_value(arguments[greatest])}"
+    arguments = call["function"]["arguments"]
+    kind = "text" if isinstance(arguments, str) else "empty"
+    if arguments and kind == "empty":  # what is written last, in the order of the keys or sorted
+        last, greatest = next(reversed(arguments)), max(arguments, key=str.lower)
+        kind = f"{_kind_of_value(arguments[last])} {_kind_of_value(arguments[greatest])}"
     return tuple(sorted(call)), kind
 
 
@@ -162,15 +160,35 @@ def stand_in(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _call(keys: Sequence[str], arguments: str, name: str) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": _NAME}
-    if arguments != "none":
-        last, _, greatest = arguments.partition(" ")
-        values = {"text": '{"place": "stand-in"}', "blank": "", "empty": {}}
-        # "place" is the greatest key, "near" the last one.
-        one_or_two = {"place": _VALUES.get(greatest)} | ({"near": _VALUES.get(last)} if last != greatest else {})
-        function["arguments"] = values.get(arguments, one_or_two)
-    given = {"id": name, "type": "function", "function": function}
+    last, _, greatest = arguments.partition(" ")
+    values = {"text": {"place": "stand-in"}, "empty": {}}
+    # "place" is the greatest key, "near" the last one.
+    one_or_two = {"place": _VALUES.get(greatest)} | ({"near": _VALUES.get(last)} if last != greatest else {})
+    given = {
+        "id": name,
+        "type": "function",
+        "function": {"name": _NAME, "arguments": values.get(arguments, one_or_two)},
+    }
     return {key: given.get(key, _NAME) for key in keys}
+
+
+def takes_text(render: Callable[[list[dict[str, Any]]], str]) -> bool:
+    """Whether a template fails on arguments of calls that are objects, and not on those that are JSON text."""
+    name = "stand-in0"  # of 9 letters and digits, as Mistral's
+    result = {"role": "tool", "content": "stand-in", "tool_call_id": name, "name": _NAME}
+    for lead, tail in product(([], ["system"]), ([result, {"role": "assistant", "content": "stand-in"}], [])):
+        works = []
+        for arguments in ({"place": "stand-in"}, '{"place": "stand-in"}'):
+            call = {"id": name, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
+            said = [{"role": role, "content": "stand-in"} for role in (*lead, "user")]
+            try:
+                render([*said, {"role": "assistant", "content": "", "tool_calls": [call]}, *tail])
+                works.append(True)
+            except MessageError:
+                works.append(False)
+        if any(works):  # else the template refuses this conversation, and the next one may pass
+            return works == [False, True]
+    return False
 
 
 def windows_of(shape: Shape, before: int, after: int) -> list[tuple[Shape, dict[int, int]]]:

@@ -23,8 +23,8 @@ from itertools import chain
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, ToolSpec, normalise
-from niels_gpt.sources.rows.chat_shapes import beside, instruction_turns, plain_message, tools_of, with_unique_arguments
+from niels_gpt.messages import Message, Notes, ToolSpec, read_messages, read_tools
+from niels_gpt.sources.rows.chat_shapes import beside, instruction_turns, tools_at, unread_columns
 from niels_gpt.sources.rows.media_columns import refuse_media_columns
 
 Row = Mapping[str, Any]
@@ -40,6 +40,10 @@ _SCORES: Final = {
     "chosen": ("chosen_score", "score_chosen", "chosen_rating"),
     "rejected": ("rejected_score", "score_rejected", "rejected_rating"),
 }
+
+
+# Columns of numbers, which are read where the form has them, and stay in the metadata.
+_NUMBERS: Final = frozenset(chain(*_SCORES.values(), ("score", "scores", "ranks")))
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Preference:
         prompt: the messages that all completions follow, after `normalise`; at least one.
         completions: the best first; two for "preference", one for "unpaired" and "scored", two or more for "ranked".
         margin: by how much the chosen completion is better, where the row says so.
-        where, group, tools, metadata, changes: as in `Conversation`.
+        where, group, tools, metadata, changes, unread: as in `Conversation`.
     """
 
     form: str
@@ -82,6 +86,7 @@ class Preference:
     tools: list[ToolSpec] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, int] = field(default_factory=dict)
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 def to_preference(row: Row, form: str, where: str = "", changes: Mapping[str, int] | None = None) -> Preference:
@@ -96,7 +101,8 @@ def to_preference(row: Row, form: str, where: str = "", changes: Mapping[str, in
             found = ", ".join(map(repr, row)) or "none"
             names = " or ".join(map(repr, key))
             raise MessageError("missing_column", f"no {names} in the row, or it is null; columns found: {found}")
-    prompt, completions, margin = convert(row)
+    notes = Notes()
+    prompt, completions, margin = convert(row, notes)
     if not prompt:
         raise MessageError("no_prompt", "the prompt is empty; expected at least one message before the completions")
     for completion in completions:
@@ -107,8 +113,10 @@ def to_preference(row: Row, form: str, where: str = "", changes: Mapping[str, in
     if _prompt_name(row) == "instruction":
         used |= {"input", "history"}
     metadata = {key: value for key, value in row.items() if key not in used}
-    tools: Any = tools_of(row)
-    return Preference(form, prompt, tuple(completions), margin, where, None, tools, metadata, changes or {})
+    tools: Any = read_tools(tools_at(row), notes)
+    counted = {**(changes or {}), **notes.changes}
+    unread = {**notes.unread, **unread_columns({name: metadata[name] for name in metadata if name not in _NUMBERS})}
+    return Preference(form, prompt, tuple(completions), margin, where, None, tools, metadata, counted, unread)
 
 
 def detect_form(row: Row) -> str | None:
@@ -119,9 +127,9 @@ def detect_form(row: Row) -> str | None:
     return None
 
 
-def _preference(row: Row) -> tuple[list[Message], list[Completion], float | None]:
+def _preference(row: Row, notes: Notes) -> tuple[list[Message], list[Completion], float | None]:
     sides = {name: _conversation(row[name], name) for name in ("chosen", "rejected")}
-    prompt = _prompt_of(row)
+    prompt = _prompt_of(row, notes)
     if prompt is None:
         plain = [name for name, side in sides.items() if isinstance(side, str)]
         if plain:
@@ -130,10 +138,10 @@ def _preference(row: Row) -> tuple[list[Message], list[Completion], float | None
                 f"{plain[0]} is a text and there is no prompt; expected a 'prompt' column, messages, or a transcript "
                 'that begins with "\\n\\nHuman:"',
             )
-        prompt, completions = _common_prompt(sides)
-        prompt = _checked(beside(row, prompt), "chosen")
+        prompt, completions = _common_prompt(sides, notes)
+        prompt = _checked(beside(row, prompt), "chosen", notes)
     else:
-        prompt, completions = _after_prompt(prompt, sides)
+        prompt, completions = _after_prompt(prompt, sides, notes)
     # The sides are in the order chosen, rejected, so their numbers are their ranks.
     scores = {name: _number(row, names) for name, names in _SCORES.items()}
     pair = [
@@ -144,13 +152,13 @@ def _preference(row: Row) -> tuple[list[Message], list[Completion], float | None
 
 
 def _after_prompt(
-    prompt: list[Message], sides: Mapping[str, str | Messages]
+    prompt: list[Message], sides: Mapping[str, str | Messages], notes: Notes
 ) -> tuple[list[Message], dict[str, list[Message]]]:
     """The prompt and the messages after it, where the row has a prompt; the sides may repeat it (UltraFeedback)."""
     completions: dict[str, list[Message]] = {}
     conversations: dict[str, str | Messages] = {}
     for name, side in sides.items():
-        messages = _checked(_as_messages(side), name)
+        messages = _checked(_as_messages(side), name, notes)
         # What begins with an answer follows the prompt; what begins with anything else contains it.
         if messages and messages[0]["role"] == "assistant":
             completions[name] = messages
@@ -164,7 +172,7 @@ def _after_prompt(
             "prompt_differs",
             f"{with_prompt} begins with a prompt of its own and {without} does not; expected both or neither",
         )
-    common, completions = _common_prompt(conversations)
+    common, completions = _common_prompt(conversations, notes)
     # A system message may be in the prompt only.
     if prompt[0]["role"] == "system" and prompt[1:] == common:
         return prompt, completions
@@ -178,7 +186,7 @@ def _after_prompt(
     return common, completions
 
 
-def _common_prompt(sides: Mapping[str, str | Messages]) -> tuple[list[Message], dict[str, list[Message]]]:
+def _common_prompt(sides: Mapping[str, str | Messages], notes: Notes) -> tuple[list[Message], dict[str, list[Message]]]:
     """The longest common beginning of conversations, and what follows it in each.
 
     ::
@@ -189,7 +197,7 @@ def _common_prompt(sides: Mapping[str, str | Messages]) -> tuple[list[Message], 
     Raises:
         MessageError: they differ before the first answer.
     """
-    conversations = {name: _checked(_as_messages(side), name) for name, side in sides.items()}
+    conversations = {name: _checked(_as_messages(side), name, notes) for name, side in sides.items()}
     first, most = next(iter(conversations.values())), min(map(len, conversations.values()))
     # The number of messages that all sides have in common.
     same = next((at for at in range(most) if any(each[at] != first[at] for each in conversations.values())), most)
@@ -211,26 +219,26 @@ def _common_prompt(sides: Mapping[str, str | Messages]) -> tuple[list[Message], 
     return first[:n], {name: messages[n:] for name, messages in conversations.items()}
 
 
-def _unpaired(row: Row) -> tuple[list[Message], list[Completion], float | None]:
+def _unpaired(row: Row, notes: Notes) -> tuple[list[Message], list[Completion], float | None]:
     label = row["label"]
     if not isinstance(label, bool):
         raise MessageError("wrong_label", f"label is {label!r}; expected true or false")
-    prompt, messages = _single(row)
+    prompt, messages = _single(row, notes)
     return prompt, [Completion(messages, "completion", label=label, score=_number(row, ("score",)))], None
 
 
-def _scored(row: Row) -> tuple[list[Message], list[Completion], float | None]:
-    prompt, messages = _single(row)
+def _scored(row: Row, notes: Notes) -> tuple[list[Message], list[Completion], float | None]:
+    prompt, messages = _single(row, notes)
     return prompt, [Completion(messages, "completion", score=_number(row, ("score",)))], None
 
 
-def _single(row: Row) -> tuple[list[Message], list[Message]]:
-    prompt = _required_prompt(row)
-    found, completions = _after_prompt(prompt, {"completion": _conversation(row["completion"], "completion")})
+def _single(row: Row, notes: Notes) -> tuple[list[Message], list[Message]]:
+    prompt = _required_prompt(row, notes)
+    found, completions = _after_prompt(prompt, {"completion": _conversation(row["completion"], "completion")}, notes)
     return found, completions["completion"]
 
 
-def _ranked(row: Row) -> tuple[list[Message], list[Completion], float | None]:
+def _ranked(row: Row, notes: Notes) -> tuple[list[Message], list[Completion], float | None]:
     name = next(name for name in _LISTS if row.get(name) is not None)
     items = row[name]
     if not isinstance(items, list):
@@ -238,7 +246,7 @@ def _ranked(row: Row) -> tuple[list[Message], list[Completion], float | None]:
     if len(items) < 2:
         raise MessageError("one_completion", f"{name} has {len(items)} completion(s); expected at least two to compare")
     sides = {f"{name} {number}": _item(item, f"{name} {number}") for number, item in enumerate(items)}
-    prompt, messages = _after_prompt(_required_prompt(row), sides)
+    prompt, messages = _after_prompt(_required_prompt(row, notes), sides, notes)
     scores = _each(row, items, name, "scores", _ITEM_SCORES)
     ranks = _dense(_each(row, items, name, "ranks", ("rank",)), scores, name)
     completions = [
@@ -311,7 +319,7 @@ def _prompt_name(row: Row) -> str | None:
     return next((name for name in _PROMPTS if row.get(name) is not None), None)
 
 
-def _prompt_of(row: Row) -> list[Message] | None:
+def _prompt_of(row: Row, notes: Notes) -> list[Message] | None:
     name = _prompt_name(row)
     if name is None:
         return None
@@ -322,11 +330,11 @@ def _prompt_of(row: Row) -> list[Message] | None:
         messages = instruction_turns(row)
     else:
         messages = [{"role": "user", "content": value}]
-    return _checked(beside(row, messages), name)
+    return _checked(beside(row, messages), name, notes)
 
 
-def _required_prompt(row: Row) -> list[Message]:
-    prompt = _prompt_of(row)
+def _required_prompt(row: Row, notes: Notes) -> list[Message]:
+    prompt = _prompt_of(row, notes)
     assert prompt is not None, "to_preference has found the column"
     return prompt
 
@@ -335,10 +343,9 @@ def _as_messages(side: str | Messages) -> Messages:
     return [{"role": "assistant", "content": side}] if isinstance(side, str) else side
 
 
-def _checked(messages: Messages, name: str) -> list[Message]:
+def _checked(messages: Messages, name: str, notes: Notes) -> list[Message]:
     try:
-        plain = [plain_message(message, index) for index, message in enumerate(messages)]
-        return normalise(with_unique_arguments(plain))
+        return read_messages(messages, notes)
     except MessageError as error:
         raise MessageError(error.reason, f"{name}: {error}") from error
 
@@ -376,7 +383,7 @@ _Converted = tuple[list[Message], list[Completion], float | None]
 
 # Name -> the columns by which a row is recognised (alternatives in a tuple), and the conversion. `detect_form` takes
 # the first whose columns a row has.
-FORMS: Final[dict[str, tuple[tuple[tuple[str, ...], ...], Callable[[Row], _Converted]]]] = {
+FORMS: Final[dict[str, tuple[tuple[tuple[str, ...], ...], Callable[[Row, Notes], _Converted]]]] = {
     "preference": ((("chosen",), ("rejected",)), _preference),
     "ranked": ((_PROMPTS, _LISTS), _ranked),
     "unpaired": ((_PROMPTS, ("completion",), ("label",)), _unpaired),

@@ -70,17 +70,11 @@ def _anthropic_answer(turn: Row, index: int) -> Turn:
         if kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"type": "function", "id": block.get("id"), "function": function})
-        elif kind == "redacted_thinking":
-            raise MessageError(
-                "unsupported_block", f"{where} is redacted_thinking, which only the provider can read; drop the row"
-            )
         elif calls:
             # A message has its calls after its content, so this order would be lost.
             raise MessageError(
                 "text_after_call", f"{where} is {kind} after a tool_use; expected calls last. Split the message"
             )
-        elif kind == "thinking":
-            parts.append({"type": "thinking", "thinking": block.get("thinking")})
         else:
             parts.append({key: value for key, value in block.items() if key != "cache_control"})
     answer = {key: value for key, value in turn.items() if key != "content"}
@@ -133,20 +127,6 @@ def _text_of(value: Any, where: str) -> str:
     ):
         return "".join(block["text"] for block in value)
     raise MessageError("wrong_type", f"{where} is {shown(value)}; expected a text or text blocks")
-
-
-def anthropic_tools(tools: list[Any]) -> list[Any]:
-    """Tools in the OpenAI chat format."""
-    return [
-        # The keys stay in their order, because templates write a tool as JSON in the order of its keys.
-        {
-            "type": "function",
-            "function": {"parameters" if key == "input_schema" else key: value for key, value in tool.items()},
-        }
-        if isinstance(tool, Mapping) and "input_schema" in tool
-        else tool  # the provider's own tools, such as a web search, have no schema
-        for tool in tools
-    ]
 
 
 # ---- Gemini
@@ -247,22 +227,6 @@ def _gemini_texts(parts: list[Any], where: str) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def gemini_tools(tools: list[Any]) -> list[Any]:
-    """Tools in the OpenAI chat format."""
-    declarations: list[Any] = []
-    for tool in tools:
-        declared = None
-        if isinstance(tool, Mapping):
-            declared = tool.get("functionDeclarations") or tool.get("function_declarations")
-        if isinstance(declared, list):
-            declarations += [
-                {"type": "function", "function": dict(one)} for one in declared if isinstance(one, Mapping)
-            ]
-        else:
-            declarations.append(tool)
-    return declarations
-
-
 # ---- Harmony
 
 
@@ -333,4 +297,3 @@ SHAPES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Row], list[Any]]]]] 
     "gemini": (("contents",), gemini),
     "harmony": (("messages",), harmony),
 }
-TOOLS: Final[Mapping[str, Callable[[list[Any]], list[Any]]]] = {"anthropic": anthropic_tools, "gemini": gemini_tools}

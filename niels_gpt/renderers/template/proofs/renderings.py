@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import REASONING_FIELDS, Message
-from niels_gpt.renderers.template.controls import ControlTokens
+from niels_gpt.messages import Message
+from niels_gpt.renderers.template.controls import REASONING_FIELDS, ControlTokens
 from niels_gpt.renderers.template.proofs.proof import Ints
 from niels_gpt.renderers.template.proofs.substitution import NONE, Edge, Edges, Substituted, leaves_of
 from niels_gpt.renderers.template.proofs.usual import Usual
