@@ -3,7 +3,7 @@
 A unit is one slice of the input as ids, lengths and weights, in a directory of its own. How it is built::
 
     UnitTask(17, slice, folder)                           what an executor sends to a worker
-    build_unit     attempts/unit_0000017.0/<uuid>/        the files are written here (`_write`), unit.json last
+    build_unit     attempts/unit_0000017/<uuid>/          the files are written here (`_write`), unit.json last
                    unit_0000017/                          and then renamed (`_commit`)
 
 The first rename wins. A later attempt at the same unit finds the name taken and withdraws, so attempts never mix, even
@@ -59,13 +59,11 @@ class UnitTask:
         number: of the unit, in the order of the input.
         part: the slice that it is made from.
         folder: where the units of the build are, see `unit_folder.prepare`.
-        attempt: how often the executor has started it before.
     """
 
     number: int
     part: Slice
     folder: Path
-    attempt: int = 0
 
     @property
     def path(self) -> Path:
@@ -74,8 +72,8 @@ class UnitTask:
 
     @property
     def attempts_path(self) -> Path:
-        """Where this attempt is written; it exists once the attempt has begun."""
-        return self.folder / ATTEMPTS / f"{self.path.name}.{self.attempt}"
+        """Where attempts are written; it exists once the first has begun."""
+        return self.folder / ATTEMPTS / self.path.name
 
     @property
     def share_path(self) -> Path:
@@ -90,10 +88,6 @@ class UnitTask:
             return min(1.0, float(self.share_path.read_text()))
         except (OSError, ValueError):  # not begun, or written at this moment
             return 0.0
-
-    def again(self) -> UnitTask:
-        """The next attempt at the same unit."""
-        return replace(self, attempt=self.attempt + 1)
 
 
 def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:

@@ -30,7 +30,7 @@ from niels_gpt.builds.units import UnitTask, build_unit, is_finished
 from niels_gpt.errors import DataError, StorageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.ranges import UNIT_BYTES
-from niels_gpt.scale.process_pool import Pool
+from niels_gpt.scale.process_pool import built_in_order
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import SLICE_BYTES, Sliceable
 from niels_gpt.sources.rejections import Rejections
@@ -248,10 +248,10 @@ class LocalRunner:
 
         Raises:
             UsageError: the task or the source does not pickle.
-            EngineError: the workers of a unit died or hung three times.
+            EngineError: the workers of a unit died or took too long, three times.
         """
         if self._workers > 1 or self._timeout is not None:
-            yield from Pool(pickled_job(task, source), self._workers, self._timeout).run(unit_tasks)
+            yield from built_in_order(pickled_job(task, source), unit_tasks, self._workers, self._timeout)
         else:
             for unit_task in unit_tasks:
                 build_unit(task, source, unit_task)

@@ -24,7 +24,7 @@ class Watched:
 
     Args:
         gate: nobody reads on before this file is there.
-        fault: what happens to the slices in `at`, the first time each is read: "kill", "hang", "stop", "late".
+        fault: what happens to the slices in `at`, the first time each is read: "kill" or "hang".
     """
 
     file: Sliceable
@@ -56,10 +56,8 @@ class Watched:
     def _fail(self) -> None:
         if self.fault == "hang":
             time.sleep(600)
-        elif self.fault == "late":
-            time.sleep(6)
         else:
-            os.kill(os.getpid(), signal.SIGKILL if self.fault == "kill" else signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _node() -> str:
