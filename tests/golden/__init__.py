@@ -13,7 +13,7 @@ which message it belongs to::
 
 A piece with several lines goes on below an empty margin. `\\n` ends a line, `\\x20` is a blank at its end, `\\\\` a
 backslash. Adjacent pieces of one kind and message are one. Below are the texts that the format has no place for; of a
-conversation that a family refuses the reason is shown.
+conversation that a family refuses the reason is shown. Of training samples the margin says what is trained.
 
 `python -m tests.golden update FAMILY` writes the files of a family, `python -m tests.golden update` those of all.
 """
@@ -24,9 +24,13 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.base import build_training_samples
+from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.kinds import Piece
 from tests.golden.conversations import TOOLS, Chat, chats_of
 from tests.renderers.tiny_families import renderer_of
@@ -58,10 +62,19 @@ def _rendered(family: str, chat: Chat) -> list[str]:
     if chat.produced:
         renderer = renderer.as_produced()
     try:
+        if chat.samples:
+            return [*_samples(renderer, chat)]
         out = renderer.emit(chat.messages, tools=tools, add_generation_prompt=chat.prompt)
     except MessageError as error:
         return [f"refused: {error.reason}"]
     return [*lines(out.pieces()), *(f"unwritten: {one}" for one in out.notes.unwritten)]
+
+
+def _samples(renderer: Family, chat: Chat) -> Iterator[str]:
+    for number, (ids, mask) in enumerate(build_training_samples(renderer, chat.messages), 1):
+        yield f"sample {number}"
+        for trained, run in groupby(zip(ids, mask, strict=True), itemgetter(1)):
+            yield from _block("trained" if trained else "", renderer.encoder.decode([token for token, _ in run]))
 
 
 def _title(chat: Chat) -> str:
@@ -70,17 +83,25 @@ def _title(chat: Chat) -> str:
         for index, message in enumerate(chat.messages)
     )
     options = "".join(f"; {name}={value!r}" for name, value in chat.options.items())
-    extras = "; tools" * chat.tools + "; generation prompt" * chat.prompt + "; as produced" * chat.produced
+    extras = (
+        "; training samples" * chat.samples
+        + "; tools" * chat.tools
+        + "; generation prompt" * chat.prompt
+        + "; as produced" * chat.produced
+    )
     return f"# {roles}{extras}{options}"
 
 
 def lines(pieces: Iterable[Piece]) -> Iterator[str]:
     """The lines of a rendering."""
     for text, message, kind in _joined(pieces):
-        margin = f"{kind.name:9} {message if message >= 0 else '-':>2} |"
-        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-            yield f"{margin} {_escaped(line)}"
-            margin = " " * 12 + " |"
+        yield from _block(f"{kind.name:9} {message if message >= 0 else '-':>2}", text)
+
+
+def _block(margin: str, text: str) -> Iterator[str]:
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        yield f"{margin:12} | {_escaped(line)}"
+        margin = ""
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:

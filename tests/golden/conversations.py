@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from niels_gpt.renderers.family import Family
@@ -18,6 +18,7 @@ class Chat:
     Attributes:
         tools: tools are declared.
         prompt: the generation prompt follows.
+        samples: its training samples are shown, and not its rendering.
         produced: the last message is written as the model produced it (`Family.as_produced`).
         options: of the family, where they are not the defaults.
     """
@@ -26,6 +27,7 @@ class Chat:
     tools: bool = False
     prompt: bool = False
     produced: bool = False
+    samples: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -121,6 +123,8 @@ CHATS = {
     "reasoning around a call": Chat(_REASONED),
     "reasoning around a call, as produced": Chat(_REASONED, produced=True),
     "reasoning of earlier turns": Chat([*_REASONED, _MORE, _LATER | _THOUGHT]),
+    "samples": Chat([_USER, _ANSWER | _THOUGHT, _MORE, _LATER | {"train": False}, _MORE, _LATER, _MORE], samples=True),
+    "samples with a call": Chat([*_REASONED, _MORE, _LATER | _THOUGHT, _MORE], samples=True),
 }
 IMAGES = {
     "images": Chat([_said("user", [*_parts("Look: "), _PICTURE, *_parts(" and "), _PICTURE]), _ANSWER]),
@@ -190,6 +194,10 @@ def chats_of(family: type[Family]) -> dict[str, Chat]:
     chats, options = CHATS | PARTICULAR.get(family.name, {}), family.config_class.model_fields
     if issubclass(family, TakesImages):
         chats |= {name: chat for name, chat in IMAGES.items() if chat.options.keys() <= options.keys()}
+    for on in (("sampled_openers",), ("final_stop",), ("sampled_openers", "final_stop")):  # what ends GLM's turns
+        if set(on) <= options.keys():
+            for name in ("samples", "samples with a call"):
+                chats[f"{name}, {', '.join(on)}"] = replace(CHATS[name], options=dict.fromkeys(on, True))
     has_tools = "tool" in family.roles
     if not has_tools:  # all conversations with calls are refused alike: two show it
         shown = ("tools", "one call")

@@ -1,10 +1,9 @@
-"""gpt-oss beside OpenAI's own library for its format: ids, the end of training, reading; what differs is listed."""
+"""gpt-oss beside OpenAI's own library for its format: ids, the end of training, reading (docs/deviations.md)."""
 
 from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,8 +18,8 @@ from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
 from niels_gpt.renderers.registry import config_of
 from tests.assets import encoder_at
 from tests.renderers.chats import Messages, conversation, forged
-from tests.renderers.harmony import FOLDER, as_harmony, assistant_of, judge, spoken
-from tests.renderers.small import assistant, call, result, user
+from tests.renderers.harmony import FOLDER, as_harmony, assistant_of, judge
+from tests.renderers.small import assistant, call, user
 from tests.renderers.sweeps import wanted
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no {FOLDER}, whose vocabulary it needs (set NGPT_ASSETS)")
@@ -52,7 +51,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def ours(**options: Any) -> GptOssRenderer:
-    return GptOssRenderer(encoder_at(FOLDER), config_of({"name": "gpt-oss", **options}))  # type: ignore[arg-type]
+    return GptOssRenderer(encoder_at(FOLDER), config_of({"name": "gpt-oss", "on_unwritten": "drop", **options}))  # type: ignore[arg-type]
 
 
 def chats(number: int, seed: int) -> list[tuple[Messages, Any]]:
@@ -123,82 +122,6 @@ def test_the_end_of_what_is_trained(theirs: Any) -> None:
     assert [ids[-1] for ids, _ in samples] == [stops["<|return|>"]] * 2  # each answer as it was produced
     first = theirs.render_conversation_for_training(as_harmony([asked, assistant("y")], None))
     assert samples[0][0] == first
-
-
-# ---- rendering that differs: the official template's text is ours
-
-
-@dataclass(frozen=True)
-class Differs:
-    """A conversation, and what stands in one text and not in the other."""
-
-    messages: Messages
-    ours: str
-    theirs: str
-    tools: Any = None
-
-
-def function(**properties: Any) -> list[dict[str, Any]]:
-    parameters = {"type": "object", "properties": properties}
-    return [{"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}]
-
-
-THINKING = assistant("y", reasoning_content="hm")
-DIFFERS: dict[str, Differs] = {
-    "instructions without tools": Differs([{"role": "system", "content": "s"}], "\n\ns\n\n<|end|>", "\n\ns<|end|>"),
-    "reasoning before the only answer": Differs(
-        [user("x"), THINKING],
-        "assistant<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>y<|return|>",
-        "<|start|>user<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>y<|return|>",
-    ),
-    "reasoning behind the first answer": Differs(
-        [user("x"), assistant("y"), user("z"), THINKING, user("u")],
-        "<|message|>z<|end|><|start|>assistant<|channel|>final<|message|>y<|end|>",
-        "<|message|>z<|end|><|start|>assistant<|channel|>analysis<|message|>hm<|end|>",
-    ),
-    "a default": Differs(
-        [user()],
-        "a?: number, // default: 3,\n",
-        "a?: number, // default: 3\n",
-        function(a={"type": "integer", "default": 3}),
-    ),
-    "an object of any kind": Differs([user()], "a?: object,\n", "a?: {\n    },\n", function(a={"type": "object"})),
-    "an object": Differs(
-        [user()],
-        "a?: {\nb?: " + "\n" + 16 * " " + "string},\n",
-        "a?: {\n    b?: string,\n    },\n",
-        function(a={"type": "object", "properties": {"b": {"type": "string"}}}),
-    ),
-    "a list of anything": Differs([user()], "a?: any[],\n", "a?: Array<any>,\n", function(a={"type": "array"})),
-    "one of several": Differs(
-        [user()],
-        "a?: string | \nnumber,\n",
-        "a?:\n | string\n | number\n,\n",
-        function(a={"oneOf": [{"type": "string"}, {"type": "integer"}]}),
-    ),
-    "no arguments": Differs([user()], "type f = () => any;", "type f = (_: {\n}) => any;", function()),
-}
-
-
-@pytest.mark.parametrize("case", DIFFERS)
-def test_listed_differences(theirs: Any, case: str) -> None:
-    listed = DIFFERS[case]
-    text = ours().text(listed.messages, tools=listed.tools)
-    other = theirs.decode(theirs.render_conversation_for_training(as_harmony(listed.messages, listed.tools)))
-    assert listed.ours in text
-    assert listed.theirs not in text
-    assert listed.theirs in other
-    assert listed.ours not in other
-
-
-def test_results_of_tools_are_quoted(theirs: Any) -> None:
-    """The library writes what it is given; the template writes JSON. With JSON given, both are equal."""
-    chat = [user("x"), assistant("", tool_calls=[call("get")]), result("get", text="rain")]
-    given = as_harmony(chat, None)
-    assert given.messages[-1].content[0].text == '"rain"'
-    assert ours().render_ids(chat) == theirs.render_conversation_for_training(given)
-    plain = spoken("tool", "rain", name="functions.get", recipient="assistant", channel="commentary")
-    assert theirs.decode(theirs.render(plain)).endswith("<|message|>rain<|end|>")
 
 
 # ---- reading

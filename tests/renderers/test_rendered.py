@@ -93,7 +93,7 @@ def test_counts_and_spans_of_real_renderings(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
 def test_a_batch_is_its_renderings(name: str) -> None:
-    renderer = family(name)
+    renderer = family(name, on_unwritten="drop")
     rng = random.Random(2)
     conversations = [conversation(rng, flags=0.3) for _ in range(20)]
     batch = renderer.render_many(conversations)

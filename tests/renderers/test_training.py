@@ -11,14 +11,12 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import UsageError
-from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import (
     LossOn,
     RenderedTokens,
     build_training_sample,
     build_training_samples,
     build_trajectory_step,
-    loss_weights,
 )
 from niels_gpt.renderers.masks import as_produced
 from niels_gpt.renderers.template.renderer import TemplateRenderer
@@ -82,43 +80,9 @@ def test_keys_that_hold_none() -> None:
     )
 
 
-@pytest.mark.parametrize("name", GLMS)
-def test_openers_are_trained_with_the_turn_that_they_end(name: str) -> None:
-    keeps = {"preserve_all_thinking": True}
-    renderer = family(name, sampled_openers=True, **keeps)
-    thinks = {"reasoning_content": "x"}
-    messages = [
-        user(),
-        assistant("one", **thinks, tool_calls=[call()]),
-        result(),
-        assistant("two", **thinks),
-        user("x"),
-    ]
-
-    def sample(role_to_mask: Any = None, **second: Any) -> str:
-        given = [*messages[:3], {**messages[3], **second}, *messages[4:]]
-        return told(renderer, build_training_sample(renderer, given, role_to_mask=role_to_mask)).replace("\n", "")
-
-    both = sample()
-    assert "</tool_call><|observation|>]<tool_response>" in both
-    assert "</think>two<|user|>]x" in both
-    assert "[" not in both.split("[gMASK]<sop>")[1].split("<|assistant|>")[0]
-    assert sample(lambda message: message["role"] == "assistant") == both
-    assert sample(lambda message: message["role"] != "assistant").replace("[gMASK]", "").count("[") == 0
-    for told_one in (sample(train=False), sample(lambda message: message["content"] == "one"), sample(weight=0)):
-        assert "</tool_call><|observation|>]" in told_one
-        assert told_one.endswith("two<|user|>x")
-    rendered = renderer.render(messages)
-    weights = loss_weights(rendered, normalise([*messages[:3], {**messages[3], "weight": 0.25}, messages[4]]), LossOn())
-    openers = [at for at, owner in enumerate(rendered.message_indices) if owner in (2, 4) and rendered.sampled_mask[at]]
-    assert weights[openers].tolist() == [1.0, 0.25]
-    without = family(name, **keeps)
-    assert told(without, build_training_sample(without, messages)).replace("\n", "").endswith("two]<|user|>x")
-
-
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
 def test_ensure_final_stop(name: str) -> None:
-    renderer = family(name)
+    renderer = family(name, on_unwritten="drop")
     stop = renderer.get_stop_token_ids()[0]
     for messages in (
         [user(), assistant()],
@@ -138,45 +102,6 @@ def test_ensure_final_stop(name: str) -> None:
     messages = [user(), assistant()]
     untrained = build_training_sample(renderer, messages, role_to_mask=lambda message: False, ensure_final_stop=True)
     assert untrained == (renderer.render_ids(messages), [False] * len(untrained[0]))
-
-
-@pytest.mark.parametrize("name", GLMS)
-def test_the_option_final_stop_ends_the_last_turn(name: str) -> None:
-    plain, closed = family(name), family(name, final_stop=True)
-    for last, stop in ((assistant(), "<|user|>"), (assistant(tool_calls=[call()]), "<|observation|>")):
-        messages = [user(), last]
-        ids, mask = build_training_sample(plain, messages)
-        closing = [closed.encoder.added_ids[stop]]
-        assert build_training_sample(closed, messages) == (ids + closing, [*mask, True])
-        assert build_training_sample(closed, messages, ensure_final_stop=True) == (ids + closing, [*mask, True])
-        assert build_training_sample(closed, [user(), {**last, "train": False}])[1] == [False] * (len(ids) + 1)
-    for messages in ([user()], [user(), assistant(), user()], [user(), assistant(tool_calls=[call()]), result()]):
-        assert closed.render(messages) == plain.render(messages)
-    prompted = closed.render_ids([user(), assistant()], add_generation_prompt=True)
-    assert prompted == plain.render_ids([user(), assistant()], add_generation_prompt=True)
-
-
-@pytest.mark.parametrize("name", GLMS)
-def test_no_turn_gets_two_stops(name: str) -> None:
-    """A turn with reasoning that history drops has a sample of its own, which the next opener would end, too."""
-    thinks = {"reasoning_content": "x"}
-    messages = [user(), assistant("one", **thinks), user("y"), assistant("two", **thinks)]
-    openers = family(name, sampled_openers=True)
-    closed = family(name, sampled_openers=True, final_stop=True)
-    stop = closed.encoder.added_ids["<|user|>"]
-    usual = build_training_samples(openers, messages)
-    samples = build_training_samples(closed, messages)
-    assert len(samples) == len(usual)
-    for (ids, mask), (usual_ids, usual_mask) in zip(samples, usual, strict=True):
-        own = usual_ids if usual_ids[-1] == stop else [*usual_ids, stop]
-        assert (ids, mask) == (own, [*usual_mask, True][: len(own)])
-
-
-def test_an_opener_before_is_no_stop_of_the_last_turn() -> None:
-    """The last turn says nothing that serving did not supply; the last trained token is an opener before it."""
-    renderer = family("glm-5", sampled_openers=True, enable_thinking=False)
-    sample = build_training_sample(renderer, [user(), assistant("x"), user("x"), assistant("")], ensure_final_stop=True)
-    assert told(renderer, sample).endswith("</think>[x<|user|>]x<|assistant|></think>[<|endoftext|>]")
 
 
 def test_no_stop_to_put_there() -> None:
@@ -227,7 +152,7 @@ def test_every_turn_is_trained_once_as_it_was_produced(name: str) -> None:
     options = {"enable_thinking": True} if name == "laguna-xs.2" else {}  # off by default
     if name == "deepseek-v3.1":
         options = {"thinking": True}  # off by default
-    renderer = family("glm-5", sampled_openers=True) if openers else family(name, **options)
+    renderer = family("glm-5", sampled_openers=True) if openers else family(name, on_unwritten="drop", **options)
     rng, several = random.Random(5), 0
     for _ in range(25):
         messages = conversation(rng, thinks=1.0 if name.startswith(ALWAYS) else 0.6, flags=0.2)
@@ -248,31 +173,6 @@ def test_every_turn_is_trained_once_as_it_was_produced(name: str) -> None:
         several += len(samples) > 1
     forgets = openers or (name in TOKENS and TOKENS[name].reasons and not TOKENS[name].keeps)
     assert several > 5 if forgets else several == 0
-
-
-def test_samples_as_a_person_would_write_them() -> None:
-    qwen = family("qwen3")
-    messages = [
-        user("a"),
-        assistant("b", reasoning_content="x"),
-        user("c"),
-        assistant("d", reasoning_content="y"),
-        user("e"),
-    ]
-    question, answer = (
-        "<|im_start|>user\n{}<|im_end|>\n",
-        "<|im_start|>assistant\n[<think>\n{}\n</think>\n\n{}<|im_end|>]\n",
-    )
-    first = question.format("a") + answer.format("x", "b")
-    second = (
-        question.format("a") + "<|im_start|>assistant\nb<|im_end|>\n" + question.format("c") + answer.format("y", "d")
-    )
-    samples = build_training_samples(qwen, messages)
-    assert [told(qwen, sample) for sample in samples] == [first, second]  # the last question trains nothing
-    kept = family("qwen3", preserve_all_thinking=True)
-    assert [told(kept, sample) for sample in build_training_samples(kept, messages)] == [
-        first + question.format("c") + answer.format("y", "d") + question.format("e")
-    ]
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
@@ -326,23 +226,6 @@ def test_nothing_to_train_is_one_sample() -> None:
         ]
 
 
-@pytest.mark.parametrize("name", [name for name in GLMS if not TOKENS[name].keeps])  # a sample for each answer
-def test_every_sample_ends_in_a_stop(name: str) -> None:
-    renderer, thinks = family(name), {"reasoning_content": "x"}
-    block = "[\n<think>x</think>\n" if name == "glm-4.5" else "<think>[x</think>"  # what the prompt supplies
-    messages = [user("a"), assistant("b", **thinks), user("c"), assistant("d", **thinks)]
-    closed = build_training_samples(renderer, messages, ensure_final_stop=True)
-    for sample, answer in zip(closed, "bd", strict=True):
-        assert told(renderer, sample).endswith(f"{block}{answer}<|endoftext|>]")
-    openers = family(name, sampled_openers=True)
-    first, second = (told(openers, sample) for sample in build_training_samples(openers, messages))
-    assert first.endswith(f"{block}b<|user|>]")
-    assert second.endswith(f"{block}d]")
-    first, second = (told(openers, s) for s in build_training_samples(openers, messages, ensure_final_stop=True))
-    assert first.endswith("b<|user|>]")
-    assert second.endswith("d<|endoftext|>]")
-
-
 @pytest.mark.skipif(not (ASSETS / "qwen3-8b").is_dir(), reason=f"no qwen3-8b in {ASSETS} (set NGPT_ASSETS)")
 def test_the_official_template_gives_the_same_samples() -> None:
     from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
@@ -359,7 +242,7 @@ def test_the_official_template_gives_the_same_samples() -> None:
 
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
 def test_trajectory_steps(name: str) -> None:
-    renderer, rng, prefixes = family(name), random.Random(9), 0
+    renderer, rng, prefixes = family(name, on_unwritten="drop"), random.Random(9), 0
     for _ in range(25):
         messages = conversation(rng)
         at = rng.choice([i for i, message in enumerate(messages) if message["role"] == "assistant"])
