@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -115,7 +114,8 @@ class Reader:
             and first + 1 < len(blocks)
             and text.endswith(self.before_first_call, content[0].start, content[0].stop)
         ):
-            content[0] = replace(content[0], stop=content[0].stop - len(self.before_first_call))
+            start, stop = content[0].start, content[0].stop - len(self.before_first_call)
+            content[0] = Block(start, stop, kind=Kind.REPLY)
 
 
 def calls_of(blocks: Iterable[Block], end: int = 0) -> list[ParsedToolCall]:
@@ -138,22 +138,25 @@ def _place(block: Block) -> tuple[int, int]:
 
 def _trimmed(text: str, parts: list[Block], trim: Trim) -> list[Block]:
     """The parts of a text without what is removed around the whole; those that are empty are left out."""
-    parts = [part for part in parts if part.stop > part.start]
-    if trim.prefix and parts and text.startswith(trim.prefix, parts[0].start, parts[0].stop):
-        parts[0] = replace(parts[0], start=parts[0].start + len(trim.prefix))
-    while trim.left != "" and parts:
-        kept = text[parts[0].start : parts[0].stop].lstrip(trim.left)
-        parts[0] = replace(parts[0], start=parts[0].stop - len(kept))
-        if kept:
+    spans = [(part.start, part.stop) for part in parts if part.stop > part.start]
+    if not spans or trim is NOTHING:
+        return [part for part in parts if part.stop > part.start]
+    kind, (start, stop) = parts[0].kind, spans[0]
+    if trim.prefix and text.startswith(trim.prefix, start, stop):
+        spans[0] = start + len(trim.prefix), stop
+    while spans and trim.left != "":
+        start, stop = spans[0]
+        spans[0] = stop - len(text[start:stop].lstrip(trim.left)), stop
+        if spans[0][0] < stop:
             break
-        del parts[0]
-    while trim.right != "" and parts:
-        kept = text[parts[-1].start : parts[-1].stop].rstrip(trim.right)
-        parts[-1] = replace(parts[-1], stop=parts[-1].start + len(kept))
-        if kept:
+        del spans[0]
+    while spans and trim.right != "":
+        start, stop = spans[-1]
+        spans[-1] = start, start + len(text[start:stop].rstrip(trim.right))
+        if start < spans[-1][1]:
             break
-        del parts[-1]
-    return [part for part in parts if part.stop > part.start]
+        del spans[-1]
+    return [Block(start, stop, kind=kind) for start, stop in spans if stop > start]
 
 
 def _pieces(completion: Completion, blocks: list[Block], calls: list[ParsedToolCall]) -> list[ParsedPiece]:
@@ -162,12 +165,12 @@ def _pieces(completion: Completion, blocks: list[Block], calls: list[ParsedToolC
     A call has the tokens of its span, but for the stop.
     """
     pieces: list[ParsedPiece] = []
-    starts, spans, end, size = completion.starts, iter(calls), 0, len(completion.ids)
+    spans, end, size = iter(calls), 0, len(completion.ids)
     for block in blocks:
         if block.call is not None:
             first, last = next(spans).token_span or (end, end)
         else:
-            first, last = bisect_left(starts, block.start), bisect_left(starts, block.stop)
+            first, last = completion.token_from(block.start), completion.token_from(block.stop)
         first, last = min(max(first, end), size), min(max(last, end), size)
         if first > end:
             pieces.append(ParsedPiece(Kind.MARKUP, (end, first)))

@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import accumulate
 
-import numpy as np
-
 from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
 
 _UNKNOWN = "\ufffd".encode()
@@ -48,6 +46,7 @@ class Completion:
         else:
             self._bytes = encoder.token_bytes(self.ids)
         self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
+        self._is_ascii = self.text.isascii()
         self.guessed = False
         self._found: dict[int, list[int]] = {}  # id of an added token -> its places, filled when they are first needed
 
@@ -56,24 +55,23 @@ class Completion:
         return replace_surrogates(self.text[start:stop])
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
-        """The tokens that hold the characters `start` to `stop`."""
-        # Tokens that start at 0 3 5: the characters 3 to 5 are token 1; 3 to 3 are none, the span 1 to 1.
-        first = self._holding(start, bisect_right(self.starts, start) - 1)
-        return first, max(first, bisect_left(self.starts, stop))
-
-    def _holding(self, at: int, last: int) -> int:
-        """The token with the first byte of a character, of which `last` may be a later part.
+        """The tokens that hold the characters `start` to `stop`.
 
         ::
 
-            tokens  ")" b"\xd8" b"\xb1"     the character at 1, in the tokens 1 and 2: last 2, so 1
+            tokens  "a" b"\xc3" b"\xa9b"    before them 0 1 2 bytes    text  "aéb"
+            1 to 2  the bytes 1 to 3: the token with the first byte, up to the one with the last: (1, 3)
         """
-        if at >= len(self.text) or self.text[at] < "\x80" or "\udc80" <= self.text[at] <= "\udcff":
-            return last
-        # Bytes 0x80 to 0xbf continue a character, so a token that begins with one does not begin the character.
-        while last > 0 and all(0x80 <= byte < 0xC0 for byte in self._bytes[last][:1]):
-            last -= 1
-        return last
+        first = bisect_right(self._before, self._byte(start)) - 1
+        return first, max(first, self.token_from(stop))
+
+    def token_from(self, at: int) -> int:
+        """The first token that begins at a character or after it."""
+        return bisect_left(self._before, self._byte(at))
+
+    def _byte(self, at: int) -> int:
+        """How many bytes are before a character."""
+        return at if self._is_ascii else len(self.text[:at].encode("utf-8", "surrogateescape"))
 
     def find(self, marker: str, start: int = 0, stop: int | None = None) -> int:
         """The next character at which a marker begins, -1 if there is none.
@@ -130,39 +128,20 @@ class Completion:
         return bool(b"".join(self._bytes[start:stop]).strip())
 
     @cached_property
-    def starts(self) -> list[int]:
-        """The character in which each token starts, and the end: one more than there are tokens.
-
-        ::
-
-            tokens  "a" b"\xc3" b"\xa9b"     bytes before  0 1 2 4     characters "aéb" start at bytes  0 1 3 4
-            starts  0 1 1 3                  (the last character that starts at or before each byte)
-        """
-        before = [0, *accumulate(map(len, self._bytes))]
-        if self.text.isascii():
-            return before
-        edges = np.concatenate(([0], np.cumsum(_byte_lengths(self.text))))
-        starts: list[int] = (edges.searchsorted(before, side="right") - 1).tolist()
-        return starts
+    def _before(self) -> list[int]:
+        """How many bytes are before each token, and all; one more than there are tokens."""
+        return [0, *accumulate(map(len, self._bytes))]
 
     def _places_of(self, token: int) -> Sequence[int]:
         """The characters at which an added token starts, ascending."""
         if token not in self._found:
-            number = self.ids.count(token)  # none for most tokens: no place of a token is needed then
-            places, at = self._found.setdefault(token, []), -1
-            for _ in range(number):
-                at = self.ids.index(token, at + 1)
-                places.append(self.starts[at])
+            places, at, char = self._found.setdefault(token, list[int]()), 0, 0
+            for _ in range(self.ids.count(token)):  # none for most tokens
+                place = self.ids.index(token, at)
+                char += len(b"".join(self._bytes[at:place]).decode("utf-8", "surrogateescape"))
+                places.append(char)
+                char, at = char + len(self._bytes[place].decode()), place + 1
         return self._found[token]
-
-
-def _byte_lengths(text: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The number of bytes of each character; 1 for a lone surrogate, in place of a byte that is not UTF-8."""
-    # "aé😀" has the codes 0x61 0xe9 0x1f600 and so 1 2 4 bytes.
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    is_byte = (codes >= 0xDC80) & (codes <= 0xDCFF)
-    lengths = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
-    return np.where(is_byte, 1, lengths)
 
 
 def replace_surrogates(text: str) -> str:
