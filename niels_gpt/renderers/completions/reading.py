@@ -170,7 +170,7 @@ def _pieces(completion: Completion, blocks: list[Block], calls: list[ParsedToolC
         if block.call is not None:
             first, last = next(spans).token_span or (end, end)
         else:
-            first, last = completion.token_from(block.start), completion.token_from(block.stop)
+            first, last = completion.span(block.start, block.stop)
         first, last = min(max(first, end), size), min(max(last, end), size)
         if first > end:
             pieces.append(ParsedPiece(Kind.MARKUP, (end, first)))

@@ -63,11 +63,7 @@ class Completion:
             1 to 2  the bytes 1 to 3: the token with the first byte, up to the one with the last: (1, 3)
         """
         first = bisect_right(self._before, self._byte(start)) - 1
-        return first, max(first, self.token_from(stop))
-
-    def token_from(self, at: int) -> int:
-        """The first token that begins at a character or after it."""
-        return bisect_left(self._before, self._byte(at))
+        return first, max(first, bisect_left(self._before, self._byte(stop)))
 
     def _byte(self, at: int) -> int:
         """How many bytes are before a character."""

@@ -51,14 +51,16 @@ class _Listed(CallReader):
 
     def _list(self, completion: Completion, opened: int) -> Iterator[Block]:
         """The blocks of the list whose tag is at a character; none if the tag is text."""
-        markup, at = opened, opened + len(self.opening)
+        markup = opened
+        at = first = completion.skip_space(opened + len(self.opening))
         while True:
             # Anew after each call, which may hold the tags.
             limit, tag = completion.first(at, (self.closing, self.opening))
             at = min(_end_of(_BETWEEN, completion.text, at), limit)
             if at == limit:
                 break
-            if markup == opened and tag != self.closing and not self.can_begin(completion.text, at):
+            is_text = completion.text[first] == "," or not self.can_begin(completion.text, at)
+            if markup == opened and tag != self.closing and is_text:
                 return
             yield Block(markup, at)
             yield (block := self.call_at(completion, at, limit, tag == self.closing))
