@@ -115,6 +115,15 @@ def test_odd_answers_come_back(content: str, reasoning: str | None) -> None:
     assert (parsed.content, parsed.reasoning_content, parsed.tool_calls) == (content, reasoning or None, [])
 
 
+def test_empty_reasoning_is_no_message() -> None:
+    """Neither before an answer nor before a call: nobody trains an empty analysis."""
+    renderer = renderer_of("gpt-oss", ("preserve_all_thinking", True))
+    for answer in (assistant("y"), assistant("", tool_calls=[call()]), assistant("z", tool_calls=[call()])):
+        with_empty = renderer.text([user(), answer | {"reasoning_content": ""}])
+        assert with_empty == renderer.text([user(), answer])
+        assert "analysis<|message|><|end|>" not in with_empty
+
+
 def test_preambles_are_content() -> None:
     text = "<|channel|>commentary<|message|>let me see<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>"
     ids = ours().encoder.encode_pieces([text], [True])[0].tolist()

@@ -100,7 +100,8 @@ class GptOssRenderer(Family):
         Reasoning is written before the last answer, and before calls that no answer follows.
         """
         # `analysis` and `preamble` are texts of the channels analysis and commentary.
-        calls, analysis, preamble = view.calls(index), view.reasoning(index), ""
+        # An empty reasoning is none, as in the template.
+        calls, analysis, preamble = view.calls(index), view.reasoning(index) or None, ""
         is_last = view.is_produced(index)
         out.scaffold(_ASSISTANT, index)
         if calls:
@@ -110,7 +111,7 @@ class GptOssRenderer(Family):
             # Models write both, reasoning and a preamble, so both are written.
             content = view.text(index)
             if analysis or self.config.text_before_calls == "commentary":
-                analysis, preamble = analysis or None, content
+                preamble = content
             else:
                 analysis = content or None
         # The template keeps the reasoning of an answer where it is the last message and `add_generation_prompt` is off.
