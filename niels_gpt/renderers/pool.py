@@ -20,7 +20,7 @@ from niels_gpt.renderers.types import RenderedTokens
 
 
 class RendererPool:
-    """A renderer that threads share; in other packages a pool of `size` renderers.
+    """A renderer that threads share, with its methods; in other packages a pool of `size` renderers.
 
     Ours are thread-safe, and hold the interpreter's lock while they render: more of them would need more memory and
     not be faster.
@@ -45,27 +45,22 @@ class RendererPool:
     def render(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
     ) -> RenderedTokens:
-        """See `Renderer`."""
         return self._renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def render_ids(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
     ) -> list[int]:
-        """See `Renderer`."""
         return self._renderer.render_ids(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def lists_unwritten(self) -> Renders:
-        """See `BaseRenderer.lists_unwritten`."""
         lists: Renders = listing(self._renderer)
         return lists
 
     @property
     def on_unwritten(self) -> OnUnwritten:
-        """See `BaseRenderer`."""
         return decided(self._renderer, None)
 
     def as_produced(self) -> Renders:
-        """See `Family.as_produced`."""
         return as_produced(self._renderer)
 
     def parse_response(
@@ -88,7 +83,6 @@ class RendererPool:
         return self._renderer.stream(prompt_ids, tools=tools)
 
     def get_stop_token_ids(self) -> list[int]:
-        """See `Renderer`."""
         return self._renderer.get_stop_token_ids()
 
     def bridge_to_next_turn(
@@ -116,7 +110,6 @@ class RendererPool:
 
     @property
     def supports_tools(self) -> bool:
-        """See `Family`."""
         return supports_tools(self._renderer)
 
     @property

@@ -21,7 +21,10 @@ TAGS = (
     *("<think>", "</think>", "<tool_response>", "</tool_response>", "<tool_call>", "/nothink", "/no_think", "/think"),
     *("</assistant>", "<|im_end|>", "<response>", "[INST]", "</s>", "〈|EOS|〉", "<", "%s", "%", "{}", '{"a": 1}'),
 )
-WORDS = ("hello", "a b", "ü", "é\u0301", "你好", "🤖", "\n", " ", "\u00a0", "\t", "\0", "x\n\ny", "1", *TAGS)
+WORDS = (
+    *("hello", "a b", "ü", "é\u0301", "你好", "🤖", "\n", " ", "\u00a0", "\u3000", "\u200b", "\t", "\0", "x\n\ny", "1"),
+    *('say "hi"', "C:\\new", "<b>&amp;", "5 > 3", "'", "\x7f", *TAGS),
+)
 
 
 def by_general_path(renderer: Family, conversations: list[Messages], tools: list[Any] | None = None) -> RenderedBatch:

@@ -278,10 +278,11 @@ def test_nothing_keeps_a_renderer_that_is_used_no_more(part: int) -> None:
 def used(family: str) -> list[weakref.ref[Any]]:
     """A renderer that has done all that it can, and its encoder."""
     if family == "template":
-        renderer: Any = TemplateRenderer(folder_of("qwen3"), template=CHATML)
+        renderer: Any = TemplateRenderer(folder_of("qwen3"), template=CHATML, on_unwritten="drop")
         rows: Any = [(conversation(random.Random(seed)), None) for seed in range(20)]
     else:
-        renderer, rows = create_renderer(folder_of(family), family), chats(family, 20)
+        renderer = create_renderer(folder_of(family), {"name": family, "on_unwritten": "drop"})
+        rows = chats(family, 20)
     for messages, tools in rows:
         rendered = renderer.render(messages, tools=tools)
         renderer.parse_response(rendered.token_ids, tools=tools)
