@@ -222,6 +222,10 @@ CHANGE_MESSAGES: Final = {
     "identical_completions": "completions of different ranks have the same ids, which teaches nothing; drop such rows",
     "scores_contradict_ranks": "a completion has a lower score than a worse one, or the margin is below 0: are the "
     "columns exchanged? The ranks (chosen and rejected) count",
+    "developer_as_system": "the format has no role developer, so those messages are written as system's, as servers do",
+    "text_parts_joined": "text parts of a content are joined by newlines, as servers do for formats without parts",
+    "call_ids_named": "ids of calls and results are written as functions.NAME:NUMBER, since the format names functions "
+    "by them",
     "arrow_nulls_dropped": "nulls that Arrow invented were dropped from tool calls or tools",
     "arguments_decoded": "arguments of calls are JSON text; they are rendered as the objects they hold, as servers do",
     "tools_decoded": "tools, or schemas of tools, are JSON text; they are rendered as what they hold",

@@ -18,7 +18,16 @@ from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, 
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.loss import LossOn, check_full
 from niels_gpt.renderers.masks import Renders, batch_weights, listing, stops_of, trained_turns
-from niels_gpt.renderers.notes import OnUnwritten, Unwritten, check_on_unwritten, check_written, decided, refused
+from niels_gpt.renderers.notes import (
+    NO_NOTES,
+    Notes,
+    OnUnwritten,
+    Unwritten,
+    check_on_unwritten,
+    check_written,
+    decided,
+    refused,
+)
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -236,8 +245,8 @@ class RendererEncoder:
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
-        route = getattr(rendered, "attribution_route", "")
-        rejections.changed.update(changes_of(chat, [(attribution, route)], lost))
+        notes = getattr(rendered, "notes", NO_NOTES)
+        rejections.changed.update(changes_of(chat, [(attribution, notes)], lost))
         return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
 
     def _weights(
@@ -257,23 +266,25 @@ class RendererEncoder:
         return weights
 
 
-def changes_of(chat: Conversation, attributed: Sequence[tuple[str, str]], unwritten: Sequence[Unwritten]) -> list[str]:
+def changes_of(
+    chat: Conversation, attributed: Sequence[tuple[str, Notes]], unwritten: Sequence[Unwritten]
+) -> list[str]:
     """The codes of what is to be said of a conversation, each once; for `Rejections.changed`.
 
     Args:
-        attributed: the attribution of its renderings, and how each was found (`Notes.route`).
+        attributed: the attribution of its renderings, and the notes of each.
         unwritten: what is in none of them.
     """
     fields = dict.fromkeys(f"{one.field}{NOT_WRITTEN}" for one in unwritten)
     is_partial = any(attribution != "full" for attribution, _ in attributed)
-    by_oracle = any(route == "oracle" for _, route in attributed)
-    return [*chat.changes, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
+    by_oracle = any(notes.route == "oracle" for _, notes in attributed)
+    adapted = dict.fromkeys(code for _, notes in attributed for code in notes.changes)
+    return [*{**chat.changes, **adapted}, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
 
 
-def attributed_of(rendered: RenderedBatch) -> list[tuple[str, str]]:
-    """The attribution of each conversation, and how it was found."""
-    routes = [notes.route for notes in rendered.notes] or [""] * len(rendered)
-    return list(zip(rendered.attribution, routes, strict=True))
+def attributed_of(rendered: RenderedBatch) -> list[tuple[str, Notes]]:
+    """The attribution of each conversation, and its notes."""
+    return list(zip(rendered.attribution, rendered.notes or [NO_NOTES] * len(rendered), strict=True))
 
 
 def _conversation(

@@ -122,7 +122,7 @@ class SampleEncoder(RendererEncoder):
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
-        attributed = [(one.attribution, getattr(one, "attribution_route", "")) for one in rendered]
+        attributed = [(one.attribution, getattr(one, "notes", NO_NOTES)) for one in rendered]
         rejections.changed.update(changes_of(chat, attributed, lost))
         return chat, samples
 

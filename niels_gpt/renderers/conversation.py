@@ -16,8 +16,15 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, Messages, check_text, normalise, reasoning_of
 from niels_gpt.messages.notes import Notes
 from niels_gpt.messages.tools import read_tools
-
-TEXT_PARTS = ("text", "input_text", "output_text")  # the types that a content's text part may have
+from niels_gpt.renderers.adapting import (
+    DEVELOPER_AS_SYSTEM,
+    IDS_NAMED,
+    PARTS_JOINED,
+    TEXT_PARTS,
+    developer_as_system,
+    joined_parts,
+    named_ids,
+)
 
 
 class ConversationView:
@@ -29,12 +36,16 @@ class ConversationView:
         name: the format's name, for errors.
         tools: as the caller gave them; see `tools_of`.
         after_call: the messages follow an assistant's turn that is not among them and may have called tools (a bridge).
+        parts: the roles whose contents may be parts, which the format writes one after the other.
+        names_in_ids: the id of a call must name its function.
 
     Raises:
         MessageError: a message is malformed, or has no place in the format; as `normalise`, `check_roles`, `tools_of`.
 
     Attributes:
-        messages: in one form, copies of the caller's.
+        normalised: the messages in one form, copies of the caller's.
+        messages: the same as the format can express them (`adapting.py`).
+        changes: code -> how many times something is otherwise in `messages`, see `Normalised.changes`.
         roles: the role of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
         has_generation_prompt: the generation prompt follows the last message.
@@ -50,13 +61,30 @@ class ConversationView:
         tools: Any = None,
         *,
         after_call: bool = False,
+        parts: Collection[str] = (),
+        names_in_ids: bool = False,
     ) -> None:
-        self.messages = normalise(messages)
-        check_roles(self.messages, allowed, format_name=name, after_call=after_call)
-        self.roles = [message["role"] for message in self.messages]
+        self.normalised = normalise(messages)
+        self.changes: dict[str, int] = {}
+        read: Sequence[Message] = self.normalised
+        if "developer" not in allowed and "system" in allowed:
+            read = self._changed(DEVELOPER_AS_SYSTEM, developer_as_system(read))
+        check_roles(read, allowed, format_name=name, after_call=after_call)
+        if len(parts) < len(allowed):
+            read = self._changed(PARTS_JOINED, joined_parts(read, [role for role in allowed if role not in parts]))
+        if names_in_ids:
+            read = self._changed(IDS_NAMED, named_ids(read))
+        self.roles = [message["role"] for message in read]
+        self.messages = read
         self.tools = tools_of(tools)
         self.has_generation_prompt, self.as_produced, self.is_extension = False, False, after_call
         self._last_query = -1  # -1: not computed yet
+
+    def _changed(self, code: str, adapted: tuple[Sequence[Message], int]) -> Sequence[Message]:
+        messages, count = adapted
+        if count:
+            self.changes[code] = count
+        return messages
 
     # ---- one message
 
@@ -126,10 +154,6 @@ class ConversationView:
         return 0 if self.roles[0] == "system" else -1
 
     # ---- its place in the conversation
-
-    def calls_before(self, index: int) -> int:
-        """The number of calls in earlier messages."""
-        return sum(len(message.get("tool_calls") or ()) for message in self.messages[:index])
 
     def is_produced(self, index: int) -> bool:
         """Whether the message is the one being produced: the last one, with no generation prompt after it."""

@@ -61,6 +61,9 @@ class Family(BaseRenderer):
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
         roles: the roles that the format can express. Without `tool` among them, no tools and calls are written.
         declares_tools: the format declares tools.
+        parts: the roles whose text parts the vendor's template writes one after the other, with nothing between them.
+            Text parts of other roles are joined by newlines, as servers do.
+        names_in_ids: calls and results are headed by ids, which name the function (Kimi).
         system_turn, user_turn, tool_turn: what is before and after the content of a turn, where it has nothing else.
             Without `system_turn`, system messages that `begin` has not written are refused.
         calls_section: what is before the first call, whatever the content, and after the last one. Without the former
@@ -105,6 +108,8 @@ class Family(BaseRenderer):
     optional_controls: ClassVar[tuple[str, ...]] = ()
     names_results: ClassVar[bool] = False
     declares_tools: ClassVar[bool] = True
+    parts: ClassVar[frozenset[str]] = frozenset()
+    names_in_ids: ClassVar[bool] = False
     version: ClassVar[int] = 1
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
@@ -250,15 +255,19 @@ class Family(BaseRenderer):
         """
         view, out = self._written(messages, tools, add_generation_prompt)
         takes_tools = self.declares_tools and "tool" in self.roles
+        if view.changes:
+            out.notes = out.notes._replace(changes=view.changes)
         note_left_out(view, out, declares_tools=takes_tools, has_place=self._has_place_for_reasoning)
         return out
 
     def _written(self, messages: Messages, tools: Any, add_generation_prompt: bool) -> tuple[ConversationView, Emitter]:
-        view = ConversationView(messages, self.roles, self.name, tools)
+        view = ConversationView(
+            messages, self.roles, self.name, tools, parts=self.parts, names_in_ids=self.names_in_ids
+        )
         view.has_generation_prompt = add_generation_prompt
         view.as_produced = self._is_producing and not add_generation_prompt
         special_tokens = self.config.special_tokens_in_content
-        out = Emitter(view.messages, parse_content=special_tokens == "parse")
+        out = Emitter(view.normalised, parse_content=special_tokens == "parse")
         # The order of the hooks is the order of the text; nothing is moved afterwards.
         self._emit_turns(view, self.begin(view, out), out)
         if add_generation_prompt:
@@ -389,7 +398,15 @@ class Family(BaseRenderer):
 
     def _emit_extension(self, messages: Sequence[Message], tools: Any, image_count: int) -> Emitter:
         """New messages and the generation prompt, without what `begin` writes."""
-        view = ConversationView(messages, self.roles, self.name, tools, after_call=True)
+        view = ConversationView(
+            messages,
+            self.roles,
+            self.name,
+            tools,
+            after_call=True,
+            parts=self.parts,
+            names_in_ids=self.names_in_ids,
+        )
         special_tokens = self.config.special_tokens_in_content
         out = Emitter(messages, parse_content=special_tokens == "parse")
         out.image_count = image_count

@@ -48,11 +48,14 @@ class Notes(NamedTuple):
             per message. "": by a grammar.
         unwritten: texts that the format has no place for.
         by_format: answers' reasoning that the format drops from history by design.
+        changes: code -> how many times a text, a role or an id is written otherwise than the caller has it; see
+            `adapting.py`.
     """
 
     route: str = ""
     unwritten: tuple[Unwritten, ...] = ()
     by_format: tuple[Unwritten, ...] = ()
+    changes: Mapping[str, int] = {}
 
 
 NO_NOTES = Notes()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -157,6 +157,11 @@ class RenderedTokens(_BuiltWhenRead):
     def by_format(self) -> tuple[Unwritten, ...]:
         """The reasoning of answers that the format drops from history by design."""
         return self.notes.by_format
+
+    @property
+    def changes(self) -> Mapping[str, int]:
+        """What is written otherwise than the caller has it, code -> how many times (`adapting.py`)."""
+        return self.notes.changes
 
     def __getstate__(self) -> dict[str, Any]:
         """The dataclass fields: a pickle holds all lists and no arrays."""

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import MessageError
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.adapting import named_ids
 from niels_gpt.renderers.base import RenderedTokens
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 
@@ -176,7 +178,7 @@ def test_bodies_keep_their_origin(name: str) -> None:
         "".join(filter(str.isalpha, text)).replace("ll", "l")
         for text in (("elo world", "azy dog l") if name == "trim and slice" else ("hello world", "lazy dog l"))
     ]
-    assert renderer.render(chat).attribution == "full"
+    assert renderer.lists_unwritten().render(chat).attribution == "full"
 
 
 def test_a_content_with_spaces_around_it_is_content() -> None:
@@ -287,6 +289,8 @@ def test_text_ids_and_facts_of_the_official_templates(folder: Path) -> None:
     compared = 0
     for _ in range(25):
         chat, tools = random_chat(rng)
+        if "kimi" in folder.name:  # other ids are renamed, see test_adapting.py
+            chat = [dict(message) for message in named_ids(normalise(chat))[0]]
         sorted_tools = json.loads(json.dumps(tools, sort_keys=True)) if "kimi" in folder.name else tools
         for gen in (False, True):
             options: dict[str, Any] = {"tools": tools, "tokenize": False, "add_generation_prompt": gen}

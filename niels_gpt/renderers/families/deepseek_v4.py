@@ -111,6 +111,7 @@ class DeepSeekV4Renderer(Family):
     """
 
     name = "deepseek-v4"
+    parts = frozenset({"system", "user", "assistant", "tool", "developer", "latest_reminder"})
     config_class: ClassVar[type[FamilyConfig]] = DeepSeekV4RendererConfig
     end_turn = (STOP, "")
     stops = (STOP,)

@@ -16,6 +16,7 @@ class GemmaRenderer(Family):
     """
 
     name = "gemma"
+    parts = frozenset({"user", "assistant"})
     content_trim = ALL_SPACE
     roles = ("system", "user", "assistant")
     end_turn = (_END, "\n")

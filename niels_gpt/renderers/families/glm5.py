@@ -75,6 +75,7 @@ class GLM5Renderer(Family):
     """
 
     name = "glm-5"
+    parts = frozenset({"system", "user", "assistant"})
     call_instructions: ClassVar[str] = _CALL_INSTRUCTIONS
     separator: ClassVar[str] = ""
     config_class: ClassVar[type[FamilyConfig]] = GLM5RendererConfig
@@ -177,6 +178,7 @@ class GLM51Renderer(GLM5Renderer):
     """GLM-5.1: reasoning is not stripped, some turns without reasoning get an empty block, tools are bare functions."""
 
     name = "glm-5.1"
+    parts = frozenset({"system", "user", "assistant", "tool"})
     config_class: ClassVar[type[FamilyConfig]] = GLM51RendererConfig
 
     @staticmethod

@@ -48,6 +48,7 @@ class InklingRenderer(Family):
     """
 
     name = "inkling"
+    parts = frozenset({"system", "user", "assistant", "tool"})
     config_class: ClassVar[type[FamilyConfig]] = InklingRendererConfig
     end_turn = (_STOP, "")
     stops = (_STOP,)

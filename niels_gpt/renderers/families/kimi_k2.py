@@ -35,6 +35,8 @@ class KimiK2Renderer(Family):
     name = "kimi-k2"
     config_class: ClassVar[type[FamilyConfig]] = KimiK2RendererConfig
     roles = ("system", "user", "assistant", "tool", "tool_declare")
+    parts = frozenset(roles)
+    names_in_ids = True
     end_turn = ("<|im_end|>", "")
     stops = (end_turn[0],)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
@@ -85,11 +87,8 @@ class KimiK2Renderer(Family):
         calls = view.calls(index)
         if calls:
             out.model_markup(KIMI.opening, index)
-            # The template writes the call's `id`. A call without one gets an id of Kimi's form, which holds the name;
-            # they count over the whole conversation: functions.look:0, functions.look:1, ...
-            for number, call in enumerate(calls, view.calls_before(index)):
-                with_id = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
-                self.calls.write(with_id, out, index)
+            for call in calls:
+                self.calls.write(call, out, index)
             out.model_markup(KIMI.closing, index)
         out.stop(self.end_turn[0], index)
 
@@ -100,7 +99,7 @@ class KimiK2Renderer(Family):
         """Write a tool result in a turn of its own, headed by the id of its call."""
         # The template knows three openers; all roles but user and assistant have `<|im_system|>`.
         self._header("<|im_system|>", view, index, out)
-        # The id holds the function's name (functions.look:0); a result without id is headed by nothing.
+        # The id holds the function's name (functions.look:0).
         out.labelled("## Return of ", view.messages[index].get("tool_call_id", ""), "\n", index)
         self.write_content(view, index, out)
         out.scaffold("<|im_end|>", index)

@@ -49,6 +49,7 @@ class MiniMaxM2Renderer(Family):
     """
 
     name = "minimax-m2"
+    parts = frozenset({"system", "user", "assistant"})
     config_class = MiniMaxM2RendererConfig
     content_trim = NEWLINES_BEFORE
     block_may_be_missing = True  # history writes no block for a turn without reasoning

@@ -32,6 +32,7 @@ class MistralV7Renderer(Family):
     """
 
     name = "mistral-v7"
+    parts = frozenset({"system", "user", "assistant", "tool"})
     has_reasoning = False
     end_turn = ("</s>", "")
     stops = (end_turn[0],)

@@ -28,6 +28,8 @@ class QwenImages(TakesImages, Qwen3Renderer):
         <|vision_start|><|image_pad|><|vision_end|>What is this?<|im_end|>
     """
 
+    parts = frozenset({"system", "user", "assistant", "tool"})
+
     image_tokens = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
     placeholders: ClassVar[dict[str, int]] = {"<|image_pad|>": 1, "<|video_pad|>": 2}
     optional_controls = (*image_tokens, "<|video_pad|>")

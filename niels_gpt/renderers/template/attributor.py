@@ -48,6 +48,7 @@ from niels_gpt.renderers.template.pieces import Pieces, joined
 from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens
 from niels_gpt.renderers.template.proofs.proof import PLACE, Ints, Problem, Proof
 from niels_gpt.renderers.template.proofs.substitution import Unproven
+from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, takes_text, windows_of
 from niels_gpt.renderers.template.stretches import Stretch, has_letters, stretches_of, with_declarations, with_edges
 from niels_gpt.renderers.template.strings import strings_in
@@ -98,9 +99,13 @@ class Attributor:
     variables: Mapping[str, Any]
     bos: str = ""
     final_stop: str = ""
+    reads: Reads = field(init=False)
     _windows: dict[Any, dict[tuple[int, int, str], Division]] = field(default_factory=dict)
     _known: dict[Any, Divisions] = field(default_factory=dict)
     _has_reasoning: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.reads = Reads(lambda messages: self.text(messages, None, False))
 
     @property
     def controls(self) -> ControlTokens:

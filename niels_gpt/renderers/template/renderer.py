@@ -133,7 +133,8 @@ class TemplateRenderer(BaseRenderer):
         """The rendered text, without `final_stop` also of conversations with images, which `render` refuses."""
         if self.final_stop:  # where it is written is only known after the attribution
             return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
-        return self._attributor.text(normalise(messages), _listed(tools), add_generation_prompt)
+        adapted, _ = self._attributor.reads.adapted(normalise(messages))
+        return self._attributor.text(adapted, _listed(tools), add_generation_prompt)
 
     def bridge_to_next_turn(
         self,
@@ -150,11 +151,16 @@ class TemplateRenderer(BaseRenderer):
         """The rendering as pieces with their kinds, before it is encoded; the arguments are those of `render`."""
         normalised = normalise(messages)
         refuse_images(normalised, "unsupported_content", _NO_IMAGES)
-        return self._attributor.attribute(normalised, _listed(tools), add_generation_prompt)
+        adapted, changes = self._attributor.reads.adapted(normalised)
+        out = self._attributor.attribute([*adapted], _listed(tools), add_generation_prompt)
+        if changes:
+            out.messages, out.notes = normalised, out.notes._replace(changes=changes)
+        return out
 
     def proof(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Proof:
         """What the oracle proves of a rendering, whatever is remembered; `Unproven` if that is nothing."""
-        return self._attributor.proof(normalise(messages), _listed(tools), add_generation_prompt)
+        adapted, _ = self._attributor.reads.adapted(normalise(messages))
+        return self._attributor.proof([*adapted], _listed(tools), add_generation_prompt)
 
     def with_final_stop(self, final_stop: str) -> TemplateRenderer:
         """The same with this `final_stop`; `UsageError` if it is no control token of the tokenizer."""

@@ -44,12 +44,13 @@ def notes_of(
     found: dict[Unwritten, None] = {}
     dropped: dict[Unwritten, None] = {}
     for leaf in missing:
-        if leaf.message < 0:
+        if leaf.message < 0 or leaf.forms:  # a number may be written in another form
             continue
         one = Unwritten(leaf.message, _FIELDS[leaf.field], leaf.text)
         is_answer = messages[leaf.message]["role"] == "assistant"
-        if is_answer and leaf.field == "content" and id(leaf.text) in written:
-            dropped[one] = None  # a part of an answer, such as its reasoning before </think>
+        is_reasoning = "</think>" in leaf.text and not leaf.text.rpartition("</think>")[2].strip()
+        if is_answer and leaf.field == "content" and (id(leaf.text) in written or is_reasoning):
+            dropped[one] = None  # a part of an answer, such as its reasoning before </think>, or nothing but reasoning
         elif is_answer and leaf.field == "reasoning" and writes_reasoning():
             dropped[one] = None
         else:
