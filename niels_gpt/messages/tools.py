@@ -69,10 +69,14 @@ def _tool(tool: Any, where: str, notes: Notes) -> dict[str, Any]:
             "{'name', 'description', 'parameters'}}",
         )
     check_strings(tool, where)
-    named = next((name for name in keys.SCHEMAS if name in function), "parameters")
+    named = next((name for name in keys.SCHEMAS if function.get(name) is not None), "")
     # The keys stay in their order, because templates write a tool as JSON in the order of its keys.
-    fields = {"parameters" if key == named else key: value for key, value in function.items()}
-    if fields.get("parameters") is not None:
+    fields = {
+        "parameters" if key == named else key: value
+        for key, value in function.items()
+        if value is not None or key not in keys.SCHEMAS
+    }
+    if named:
         fields["parameters"] = _schema(fields["parameters"], f"{where}: {named} of {fields['name']}", notes)
     notes.count_unread("tool", tool, keys.TOOL)
     notes.count_unread("tool.function", fields, keys.TOOL_FUNCTION)
