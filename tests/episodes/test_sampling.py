@@ -453,7 +453,7 @@ def test_a_plan_holds_every_member_once(dataset: Path, groups: Any) -> None:
             assert sorted(np.concatenate(items).tolist()) == members.tolist()
 
 
-@pytest.mark.parametrize("damage", ["short", "empty", "foreign", "bit", "other arrays", "too few"])
+@pytest.mark.parametrize("damage", ["short", "empty", "foreign", "bit"])
 def test_a_damaged_plan_is_made_again(dataset: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     split = EpisodeSplit([dataset], "train")
     mapped = packing_plan(split, 13)  # of the file that is damaged below, in its place
@@ -461,14 +461,9 @@ def test_a_damaged_plan_is_made_again(dataset: Path, damage: str, caplog: pytest
     del mapped
     (path,) = plan_files(dataset)
     whole = path.read_bytes()
-    if damage == "other arrays":
-        np.savez(path, items=made.items)
-    elif damage == "too few":
-        np.savez(path, items=made.items[:-1], offsets=made.offsets, tokens=made.tokens)
-    else:
-        flipped = bytearray(whole)
-        flipped[len(whole) // 4] ^= 1
-        path.write_bytes({"short": whole[:-30], "empty": b"", "foreign": b"hello" * 99, "bit": bytes(flipped)}[damage])
+    flipped = bytearray(whole)
+    flipped[len(whole) // 4] ^= 1
+    path.write_bytes({"short": whole[:-30], "empty": b"", "foreign": b"hello" * 99, "bit": bytes(flipped)}[damage])
     with caplog.at_level(logging.WARNING):
         assert same_plan(packing_plan(split, 13), made)
     assert len(caplog.messages) == 1
@@ -546,7 +541,7 @@ def test_two_processes_at_once(dataset: Path) -> None:
     assert [process.returncode for process in started] == [0, 0]
     assert answers[0] == answers[1]
     (path,) = plan_files(dataset)
-    assert path.suffix == ".npz"
+    assert path.suffix == ".plan"
     assert json.loads(answers[0]) == numbers(open_loader(dataset, packing=True).batches())
 
 
