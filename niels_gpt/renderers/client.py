@@ -8,11 +8,12 @@ that of a call: the result and its errors, `generate`, the request, the answer, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -197,7 +198,8 @@ async def generate(
     url = f"{root}/inference/v1/generate"
     if on_event is not None and isinstance(renderer, StreamingRenderer):
         parser = renderer.stream(prompt.ids, tools=tools)
-        completion = await _stream(client, url, body | {"stream": True}, extra_headers, parser, on_event)
+        payloads = _payloads(client, url, body | {"stream": True}, extra_headers)
+        completion = await _stream(payloads, url, parser, on_event)
         return _result(prompt, completion, parser.result())
     status, content = await _post(client, url, body, extra_headers)
     # Of a completion of 32k tokens, reading the JSON and the text would hold the event loop for tens of milliseconds.
@@ -268,50 +270,21 @@ async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[st
     return response.status_code, response.content
 
 
-async def _stream(
-    client: Any,
-    url: str,
-    body: dict[str, Any],
-    headers: Mapping[str, str] | None,
-    parser: ResponseParser,
-    on_event: Callable[[Event], object],
-) -> Completed:
-    """A completion that the server sends part by part; the parser's events are reported as they come."""
+async def _payloads(
+    client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None
+) -> AsyncGenerator[tuple[int, Any]]:
+    """The status, and each part of a completion that the server streams: a line of the stream, or its JSON."""
     httpx = _optional_httpx()
-
-    def report(ids: list[int]) -> None:
-        for event in parser.feed(ids):
-            on_event(event)
-
     if isinstance(client, httpx.AsyncClient):
-        completion = await _stream_lines(client, url, body, headers, report)
-    else:
-        completion = await _stream_objects(client, url, body, headers, report)
-    for event in parser.finish():
-        on_event(event)
-    return completion
-
-
-async def _stream_lines(
-    client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None, report: Callable[[list[int]], None]
-) -> Completed:
-    """A stream read by httpx."""
-    try:
-        async with client.stream("POST", url, json=body, headers=headers) as response:
-            if not response.is_success:
-                raise _refused(url, response.status_code, await response.aread())
-            parts = StreamedCompletion(url, response.status_code)
-            async for line in response.aiter_lines():
-                report(parts.take_line(line))
-    except _optional_httpx().HTTPError as error:
-        raise _no_answer(url, error) from error
-    return parts.whole()
-
-
-async def _stream_objects(
-    client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None, report: Callable[[list[int]], None]
-) -> Completed:
-    """A stream read by openai's client, whose exceptions pass through."""
+        try:
+            async with client.stream("POST", url, json=body, headers=headers) as response:
+                if not response.is_success:
+                    raise _refused(url, response.status_code, await response.aread())
+                async for line in response.aiter_lines():
+                    yield response.status_code, line
+        except httpx.HTTPError as error:
+            raise _no_answer(url, error) from error
+        return
     from openai import AsyncStream
 
     options = {"headers": dict(headers)} if headers else {}
@@ -320,14 +293,24 @@ async def _stream_objects(
             url, cast_to=object, body=body, options=options, stream=True, stream_cls=AsyncStream[object]
         )
         # openai's client reads the lines of the stream itself, and gives the JSON of each.
-        parts = StreamedCompletion(url, stream.response.status_code)
         async for payload in stream:
-            report(parts.take(payload))
-    except ServerError:  # of `parts`: it names the url already
-        raise
+            yield stream.response.status_code, payload
     except Exception as error:  # everything that the caller's client raises gets the note, as in `_post`
         error.add_note(f"{url}: {_server_answer(error)}")
         raise
+
+
+async def _stream(
+    payloads: AsyncGenerator[tuple[int, Any]], url: str, parser: ResponseParser, on_event: Callable[[Event], object]
+) -> Completed:
+    """A completion that the server sends part by part; the parser's events are reported as they come."""
+    parts = StreamedCompletion(url)
+    async with contextlib.aclosing(payloads) as each:
+        async for status, payload in each:
+            for event in parser.feed(parts.take(status, payload)):
+                on_event(event)
+    for event in parser.finish():
+        on_event(event)
     return parts.whole()
 
 

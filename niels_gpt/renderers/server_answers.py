@@ -102,44 +102,34 @@ def excerpt(content: bytes) -> str:
 class StreamedCompletion:
     """A completion that comes in parts, each of them an object like that of `completed`, with new tokens only."""
 
-    def __init__(self, url: str, status: int) -> None:
-        self._url, self._status = url, status
+    def __init__(self, url: str) -> None:
+        self._url, self._status = url, 200
         self._parts: list[Completed] = []
         self._is_done = False
 
-    def take_line(self, line: str) -> list[int]:
-        """A line of a stream of server-sent events; the ids in it.
-
-        Raises:
-            ServerError: it is no part of a completion.
-        """
-        name, _, data = line.partition(":")
-        if name != "data":  # other fields, comments and the empty lines between events
-            return []
-        data = data.strip()
-        if data == "[DONE]":
-            self._is_done = True
-            return []
-        try:
-            payload = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            found = f"no JSON ({type(error).__name__}: {error})"
-            raise _wrong(self._url, self._status, found, "an object with choices", data.encode()) from error
-        return self.take(payload)
-
-    def take(self, payload: Any) -> list[int]:
-        """Take the next part of the stream, as parsed JSON, and return its ids. A part without choices has usage only.
+    def take(self, status: int, part: Any) -> list[int]:
+        """The ids in a part of the stream: a line of server-sent events, or the JSON of one. Some hold none.
 
         Raises:
             ServerError: it is no part of a completion, or an error that came after the first part.
         """
-        content = json.dumps(payload).encode()
+        self._status, payload = status, part
+        if isinstance(part, str):
+            name, _, data = part.partition(":")
+            is_end = name == "data" and data.strip() == "[DONE]"
+            self._is_done |= is_end
+            if name != "data" or is_end:  # other fields, comments, the empty lines between events
+                return []
+            try:
+                payload = json.loads(data)
+            except (ValueError, RecursionError) as error:
+                found = f"no JSON ({type(error).__name__}: {error})"
+                raise _wrong(self._url, status, found, "an object with choices", data.encode()) from error
         # The last part, with `usage` only, if the caller asked for it (`stream_options`).
         if isinstance(payload, dict) and payload.get("choices") == [] and "error" not in payload:
             return []
-        part = _first_choice(self._url, self._status, payload, content)
-        self._parts.append(part)
-        return part.ids
+        self._parts.append(_first_choice(self._url, status, payload, json.dumps(payload).encode()))
+        return self._parts[-1].ids
 
     def whole(self) -> Completed:
         """The completion of all parts together.

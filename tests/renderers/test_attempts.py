@@ -110,6 +110,16 @@ def test_what_is_not_accounted_for_is_not_ok(case: str) -> None:
     assert all(status is not Status.OK for _, _, status in calls)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "llama-3", "hunyuan"])
+def test_a_json_call_may_name_its_type(name: str) -> None:
+    """As OpenAI writes calls, and models that were trained on them."""
+    call = '{"type": "function", "name": "f", "KEY": {"a": 1}}'
+    around = {"qwen3": "<tool_call>CALL</tool_call>", "llama-3": "CALL", "hunyuan": "<tool_calls>[CALL]</tool_calls>"}
+    text = around[name].replace("CALL", call).replace("KEY", "parameters" if name == "llama-3" else "arguments")
+    assert read(name, text) == ("", [("f", {"a": 1}, Status.OK)])
+    assert read(name, text.replace('"function"', '"tool"'))[1][0][2] is MALFORMED
+
+
 # ---- every attempt is returned
 
 FUNCTION = "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>"

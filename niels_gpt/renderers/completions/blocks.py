@@ -33,7 +33,7 @@ class CallReader(ABC):
     """How the tool calls of a format are read.
 
     Attributes:
-        opening: the markup that the first call begins with.
+        opening, closing: the markup that the first call begins with, and the one that a call ends with.
         marks: all texts that a block may begin with; what is before the first of them is content.
         ends: the texts that a call may end with.
         bare: what a call without a tag begins with, where a turn may begin with one.
@@ -43,6 +43,7 @@ class CallReader(ABC):
     """
 
     opening: str
+    closing: str
     bare: ClassVar[tuple[str, ...]] = ()
     reads_reasoning: ClassVar[bool] = False
     texts: ClassVar[tuple[str, ...]] = ()
@@ -52,15 +53,34 @@ class CallReader(ABC):
         """The blocks from the character `start` on, in order; what is between them is content."""
 
     @property
-    @abstractmethod
     def marks(self) -> tuple[str, ...]:
         """See the class."""
+        return (self.opening,)
 
     @property
-    @abstractmethod
     def ends(self) -> tuple[str, ...]:
         """See the class."""
+        return (self.closing,)
 
     def is_text(self, completion: Completion, at: int) -> bool:
         """Whether no call begins at a character where none was read, whatever follows the completion."""
         return False
+
+
+class SeparateCalls(CallReader):
+    """Calls between tags, one behind the other, with content between them; subclasses read one."""
+
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallReader`."""
+        while True:
+            at, mark = completion.first(start, self.marks)
+            if not mark:
+                return
+            start = at + len(mark)
+            if (block := self.call_at(completion, at, mark, schemas)) is not None:
+                yield block
+                start = block.stop
+
+    @abstractmethod
+    def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
+        """The call that begins with a mark at a character; `None` if that is text."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from niels_gpt.renderers.completions.blocks import Block, Schemas
+from niels_gpt.renderers.completions.blocks import Block, Schemas, SeparateCalls
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call, to_json
@@ -17,21 +17,11 @@ from niels_gpt.renderers.emitter import Emitter
 
 
 @dataclass(frozen=True)
-class HermesJSON(CallDialect):
+class HermesJSON(SeparateCalls, CallDialect):
     """`<tool_call>\n{"name": ..., "arguments": ...}\n</tool_call>`: one JSON object a call."""
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.opening,)
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.closing,)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -39,16 +29,8 @@ class HermesJSON(CallDialect):
         call_json = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
         out.model_block(self.opening, call_json, self.closing, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`."""
-        while (at := completion.find(self.opening, start)) >= 0:
-            block = self._block(completion, at)
-            if block is not None:
-                yield block
-            start = block.stop if block is not None else at + len(self.opening)
-
-    def _block(self, completion: Completion, at: int) -> Block | None:
-        """The call whose tag is at a character; `None` if the tag is text."""
+    def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
+        """See `SeparateCalls`."""
         inner = at + len(self.opening)
         value_at = completion.skip_space(inner)
         # The JSON decoder finds the end of the value, so strings within it may hold any tag.
@@ -87,11 +69,6 @@ class LlamaJSON(CallDialect):
     opening = "<|python_tag|>"
     bare: ClassVar[tuple[str, ...]] = ("{",)
     ends = ("}",)
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.opening,)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""

@@ -77,13 +77,13 @@ def parse_call_object(
 ) -> tuple[str | None, Arguments, Status, str | None]:
     """Name, arguments, status and id of a call that is one JSON value, with its arguments under `key`.
 
-    A call without arguments may leave them out, but it may have no other member: that might be the arguments under
-    another name.
+    A call without arguments may leave them out, but it may have no other member than a type: that might be the
+    arguments under another name.
     """
     if not isinstance(value, dict):
         return None, None, Status.MALFORMED_STRUCTURE, None
     name, call_id = value.get(name_key), value.get(id_key) if id_key else None
-    is_known = value.keys() <= {name_key, key, id_key}
+    is_known = value.keys() <= {name_key, key, id_key, *(("type",) if value.get("type") == "function" else ())}
     # An id of another type is not repaired: results could not name it. `null` in place of arguments is malformed.
     call_id = call_id if isinstance(call_id, str) and call_id else None
     arguments = value.get(key, {} if is_known else None)

@@ -32,11 +32,6 @@ class _Listed(CallReader):
     closing: str
 
     @property
-    def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.opening,)
-
-    @property
     def ends(self) -> tuple[str, ...]:
         """See `CallReader`."""
         return ("}", ")")

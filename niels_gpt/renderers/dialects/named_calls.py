@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
+from niels_gpt.renderers.completions.blocks import Block, Schemas, SeparateCalls
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call
@@ -22,7 +21,7 @@ _NAME_START = re.compile(r"\s*[\w.:/-]*")
 
 
 @dataclass(frozen=True)
-class NamedCalls(CallDialect):
+class NamedCalls(SeparateCalls, CallDialect):
     """`[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}`, one after the other, without a closing tag.
 
     Attributes:
@@ -33,14 +32,14 @@ class NamedCalls(CallDialect):
     ids: bool = True
 
     @property
-    def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.opening, _ID, _ARGUMENTS)
-
-    @property
     def ends(self) -> tuple[str, ...]:
         """See `CallReader`."""
         return (self.opening,)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """See `CallReader`."""
+        return (self.opening, _ID, _ARGUMENTS)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -52,24 +51,10 @@ class NamedCalls(CallDialect):
         out.model_markup(_ARGUMENTS, msg)
         out.model_text(call.json, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`. A call ends at the next one, or with the completion."""
-        while True:
-            at, mark = completion.first(start, self.marks)
-            if not mark:
-                return
-            start, _ = completion.first(at + len(mark), (self.opening,))
-            if mark == self.opening:
-                block = self._block(completion, at, at + len(mark), start)
-            else:  # a call without its tag
-                block = self._block(completion, at, at, start)
-            if block is None:
-                start = at + len(mark)
-            else:
-                yield block
-
-    def _block(self, completion: Completion, at: int, inner: int, stop: int) -> Block | None:
-        """The call from a character on, whose text is from `inner` to `stop`; `None` if its tag is text."""
+    def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
+        """See `SeparateCalls`. A call ends at the next one, or with the completion."""
+        inner = at + (len(mark) if mark == self.opening else 0)
+        stop, _ = completion.first(at + len(mark), (self.opening,))
         head, tag = completion.first(inner, (_ARGUMENTS,), stop)
         # `name[CALL_ID]id`, or the name alone.
         id_at, _ = completion.first(inner, (_ID,), head)
@@ -95,25 +80,16 @@ _HEAD = re.compile(r"\s*call:([^{}]*)\{")
 _HEAD_START = re.compile(r"\s*(?:c(?:a(?:l(?:l(?::[^{}]*)?)?)?)?)?")
 
 
-class GemmaCalls(CallReader):
+class GemmaCalls(SeparateCalls):
     """`<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:1}<tool_call|>`, as they are read.
 
     Arguments are in a notation of their own, whose strings are between `<|"|>`.
     """
 
     opening, closing = "<|tool_call>", "<tool_call|>"
-    marks, ends = ("<|tool_call>",), ("<tool_call|>",)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`."""
-        while (at := completion.find(self.opening, start)) >= 0:
-            block = self._block(completion, at)
-            if block is not None:
-                yield block
-            start = block.stop if block is not None else at + len(self.opening)
-
-    def _block(self, completion: Completion, at: int) -> Block | None:
-        """The call whose tag is at a character; `None` if the tag is text.
+    def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
+        """See `SeparateCalls`.
 
         It ends at its closing tag, the next opening one, or with the completion.
         """

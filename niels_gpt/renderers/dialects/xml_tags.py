@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from niels_gpt.renderers.completions.blocks import Block, Schemas
+from niels_gpt.renderers.completions.blocks import Block, Schemas, SeparateCalls
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call
@@ -21,7 +20,7 @@ Parts = tuple[str | None, dict[str, Any], Status, int]  # name, arguments, statu
 
 
 @dataclass(frozen=True)
-class Pairs(CallDialect):
+class Pairs(SeparateCalls, CallDialect):
     """`<tool_call>name<arg_key>k</arg_key><arg_value>v</arg_value>...</tool_call>`: arguments as pairs of tags.
 
     A string is written without quotes, everything else as JSON. Reading takes a value's type from the tool's schema
@@ -42,11 +41,6 @@ class Pairs(CallDialect):
         """See `CallReader`."""
         return (self.opening, self.key[0], self.value[0])
 
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.closing,)
-
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
         after_name, after_key, after_value = self.separators
@@ -56,26 +50,13 @@ class Pairs(CallDialect):
         markup = (after_name, self.key[0], between, self.value[1] + after_value)
         out.model_markup(write_arguments(call, out, msg, markup) + self.closing, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`."""
-        while True:
-            at, mark = completion.first(start, self.marks)
-            if not mark:
-                return
-            # The first closing tag ends the call, also within a value: nothing distinguishes it from the call's own.
-            start = at + len(mark)
-            end, tag = completion.first(start, (self.closing, self.opening))
-            if mark == self.opening:
-                block = self._block(completion, (at, end), tag, schemas)
-            else:
-                block = self._bare_pairs(completion, (at, end), tag, schemas)
-            if block is not None:
-                yield block
-                start = block.stop
-
-    def _block(self, completion: Completion, span: tuple[int, int], tag: str, schemas: Schemas) -> Block | None:
-        """The call whose tag is at the span's start, up to the next tag; `None` if its tag is text."""
-        (at, end), inner = span, span[0] + len(self.opening)
+    def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
+        """See `SeparateCalls`."""
+        # The first closing tag ends the call, also within a value: nothing distinguishes it from the call's own.
+        end, tag = completion.first(at + len(mark), (self.closing, self.opening))
+        if mark != self.opening:
+            return self._bare_pairs(completion, (at, end), tag, schemas)
+        inner = at + len(self.opening)
         name, arguments, status, read_to = self._pairs(completion, inner, end, schemas)
         if tag != self.closing:
             if read_to == inner and not _HALF_CALL.fullmatch(completion.text, inner, end):
@@ -170,7 +151,7 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
-class FunctionTags(CallDialect):
+class FunctionTags(SeparateCalls, CallDialect):
     """`<tool_call>\n<function=f>\n<parameter=k>\nv\n</parameter>\n...</function>\n</tool_call>`.
 
     A string is written without quotes, objects and lists as JSON. Reading takes a value's type from the tool's schema
@@ -192,11 +173,6 @@ class FunctionTags(CallDialect):
         """See `CallReader`."""
         return (self.opening, "<function=")
 
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.closing,)
-
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
         out.model_markup(self.opening + "\n<function=", msg)
@@ -209,23 +185,10 @@ class FunctionTags(CallDialect):
         json_text = text_or_json(value, where)  # refuses NaN and infinite numbers, which Python would print
         return str(value) if self.python and isinstance(value, int | float | None) else json_text
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`. A call ends at its closing tag, else at the next call or with the completion."""
-        while True:
-            at, mark = completion.first(start, self.marks)
-            if not mark:
-                return
-            start = at + len(mark)
-            if mark == self.opening:
-                block = self._block(completion, at, schemas)
-            else:
-                block = self._bare_function(completion, at, schemas)
-            if block is not None:
-                yield block
-                start = block.stop
-
-    def _block(self, completion: Completion, at: int, schemas: Schemas) -> Block | None:
-        """The call whose tag is at a character; `None` if the tag is text."""
+    def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
+        """See `SeparateCalls`. A call ends at its closing tag, else at the next call or with the completion."""
+        if mark != self.opening:
+            return self._bare_function(completion, at, schemas)
         inner = at + len(self.opening)
         limit, _ = completion.first(inner, (self.opening,))
         name, arguments, status, end = self._function(completion, inner, limit, schemas)
