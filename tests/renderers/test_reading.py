@@ -143,7 +143,7 @@ def ids_of(family: str, text: str) -> list[int]:
 
 @pytest.mark.parametrize(
     "parameters",
-    ["x", [1], {"properties": "x"}, *({"properties": {"k": held}} for held in (5, {"type": 5}, {"anyOf": 5}))],
+    [{"properties": {"k": held}} for held in ({"type": 5}, {"anyOf": 5})],
     ids=str,
 )
 def test_schemas_that_are_none_say_nothing(parameters: Any) -> None:
