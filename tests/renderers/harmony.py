@@ -87,14 +87,12 @@ def as_harmony(messages: Messages, tools: Any, **system: Any) -> harmony.Convers
 def assistant_of(message: dict[str, Any], text: str) -> list[harmony.Message]:
     """An assistant's message as those of the library."""
     calls = message.get("tool_calls") or []
-    thoughts = message.get("reasoning_content")
-    if calls:
-        thoughts = thoughts or text or None
+    thoughts = message.get("reasoning_content") or (text if calls else "") or None
     made = [] if thoughts is None else [spoken("assistant", thoughts, channel="analysis")]
     if not calls:
         return [*made, spoken("assistant", text, channel="final")]
     function = calls[0]["function"]
     given = function["arguments"]
-    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    arguments = json.dumps(json.loads(given) if isinstance(given, str) else given, ensure_ascii=False)
     to = {"recipient": f"functions.{function['name']}", "channel": "commentary", "content_type": "json"}
     return [*made, spoken("assistant", arguments, **to)]

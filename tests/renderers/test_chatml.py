@@ -177,15 +177,12 @@ SCHEMAS: list[Any] = [
     {"anyOf": [{"type": "string"}, {"type": "null"}], "name": "n", "description": None},
     {"type": "object", "properties": {"é": {}}, "required": []},
     {},
-    True,
-    "text",
 ]
 PARAMETERS: list[Any] = [
     {"type": "object", "properties": {}},
     {"type": "object", "required": ["a", "é"], "additionalProperties": False, "$defs": {"x": {"type": "string"}}},
-    {"properties": "no mapping", "title": "T", "description": "d", "x": 1.5},
+    {"properties": {}, "title": "T", "description": "d", "x": 1.5},
     {},
-    "text",
 ]
 
 

@@ -78,7 +78,7 @@ def test_tools_of_all_kinds_as_the_official_template_declares_them() -> None:
 
 @pytest.mark.parametrize("wrong", [True, None, 5, "x", [], [1], {"type": 5}, {"type": []}, {"type": {}}], ids=str)
 def test_what_is_no_schema_is_any_type(wrong: Any) -> None:
-    """Wherever a schema should stand: nothing fails, and nothing else is lost."""
+    """Wherever a schema should stand: nothing else is lost. (What is no schema at all is refused before.)"""
     places: list[dict[str, Any]] = [{"properties": wrong}, {"properties": {"k": wrong}}]
     for key in ("items", "oneOf", "properties", "enum", "default", "description", "required"):
         for kind in ("array", "object", "string", None):
@@ -90,7 +90,6 @@ def test_what_is_no_schema_is_any_type(wrong: Any) -> None:
         text = namespace("functions", [tool])
         assert "type f = (" in text
         assert ("z" in text) is ("'z'" in str(parameters))
-        assert ours().render_ids([user()], tools=[tool])
 
 
 def test_schemas_that_are_nested_too_deeply() -> None:
