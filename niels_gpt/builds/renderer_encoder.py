@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +41,16 @@ NO_IMAGES = (
 )
 
 
+KWARGS: Final = "chat_template_kwargs"  # the column of rows that has options of the renderer for each row
+
+
 @runtime_checkable
 class BatchRenderer(Renders, Protocol):
     """A renderer that also renders many conversations in one call, each as `render` does."""
 
-    def render_many(self, conversations: Sequence[Any], *, tools: Sequence[Any] | None = None) -> RenderedBatch: ...
+    def render_many(
+        self, conversations: Sequence[Any], *, tools: Sequence[Any] | None = None, **options: Any
+    ) -> RenderedBatch: ...
 
 
 @runtime_checkable
@@ -191,7 +198,7 @@ class RendererEncoder:
             return None
         try:
             rendered = self.renderer.render_many(
-                [chat.messages for chat in chats], tools=[chat.tools for chat in chats]
+                [chat.messages for chat in chats], tools=[chat.tools for chat in chats], **kwargs_of_all(chats)
             )
             weights = batch_weights(rendered, self.on, allow_partial=True)  # the policy decides below
         except MessageError:
@@ -234,7 +241,8 @@ class RendererEncoder:
                 files: list[ImageFile] = []
             else:
                 messages, files = self.images.located(messages)
-            rendered = self.renderer.render(messages, tools=chat.tools)
+            render: Any = self.renderer.render  # the protocol has no options, which only some rows have
+            rendered = render(messages, tools=chat.tools, **kwargs_of(chat))
             attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
             lost = getattr(rendered, "unwritten", ())
             self.policy.check(attribution, lost)
@@ -280,6 +288,31 @@ def changes_of(
     by_oracle = any(notes.route == "oracle" for _, notes in attributed)
     adapted = dict.fromkeys(code for _, notes in attributed for code in notes.changes)
     return [*{**chat.changes, **adapted}, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
+
+
+def kwargs_of(chat: Conversation) -> dict[str, Any]:
+    """The keyword with a row's `chat_template_kwargs`, where it has some; renderers of other packages lack it.
+
+    Raises:
+        MessageError: it is no object.
+    """
+    found = chat.metadata.get(KWARGS)
+    if isinstance(found, str) and found.strip():
+        with suppress(ValueError):
+            found = json.loads(found)
+    if not found:
+        return {}
+    if not isinstance(found, Mapping):
+        raise MessageError("wrong_type", f"{KWARGS} is {str(found)[:40]!r}; expected an object of names and values")
+    # Arrow adds a null for every key that any row has.
+    given = {name: value for name, value in found.items() if value is not None}
+    return {KWARGS: given} if given else {}
+
+
+def kwargs_of_all(chats: Sequence[Conversation]) -> dict[str, Any]:
+    """The same for a batch: one entry per conversation, where any has some."""
+    given = [kwargs_of(chat).get(KWARGS) for chat in chats]
+    return {KWARGS: given} if any(given) else {}
 
 
 def attributed_of(rendered: RenderedBatch) -> list[tuple[str, Notes]]:

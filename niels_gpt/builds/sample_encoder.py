@@ -21,7 +21,14 @@ import numpy as np
 
 from niels_gpt.builds.build import check_ids
 from niels_gpt.builds.encoder_protocol import EncodedBatch
-from niels_gpt.builds.renderer_encoder import BatchRenderer, RendererEncoder, attributed_of, changes_of
+from niels_gpt.builds.renderer_encoder import (
+    BatchRenderer,
+    RendererEncoder,
+    attributed_of,
+    changes_of,
+    kwargs_of,
+    kwargs_of_all,
+)
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
@@ -75,9 +82,12 @@ class SampleEncoder(RendererEncoder):
         # Chats of the turns 1 3 and 1: three parts, (chat 0, 1) (chat 0, 3) (chat 1, 1).
         parts = [(chat, turn) for chat, chat_turns in zip(chats, turns, strict=True) for turn in chat_turns]
         try:
-            wholes = self.renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
+            wholes = self.renderer.render_many(
+                [chat.messages for chat in chats], tools=[chat.tools for chat in chats], **kwargs_of_all(chats)
+            )
             ends = [chat.messages[: turn + 1] for chat, turn in parts]
-            produced = producer.render_many(ends, tools=[chat.tools for chat, _ in parts])
+            of_parts = [chat for chat, _ in parts]
+            produced = producer.render_many(ends, tools=[chat.tools for chat in of_parts], **kwargs_of_all(of_parts))
             notes = iter(produced.notes)
             lost = [
                 lost_in_all(of_whole, {turn: next(notes) for turn in chat_turns})
@@ -110,9 +120,12 @@ class SampleEncoder(RendererEncoder):
         try:
             refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
             turns = trained_turns(chat.messages, self.on)
-            producer = as_produced(self.renderer)
-            rendered: list[Any] = [self.renderer.render(chat.messages, tools=chat.tools)]
-            rendered += [producer.render(chat.messages[: turn + 1], tools=chat.tools) for turn in turns]
+            renderer: Any = self.renderer  # the protocol has no options, which only some rows have
+            producer: Any = as_produced(self.renderer)
+            rendered: list[Any] = [renderer.render(chat.messages, tools=chat.tools, **kwargs_of(chat))]
+            rendered += [
+                producer.render(chat.messages[: turn + 1], tools=chat.tools, **kwargs_of(chat)) for turn in turns
+            ]
             whole_notes, *notes = (getattr(one, "notes", NO_NOTES) for one in rendered)
             lost = lost_in_all(whole_notes, dict(zip(turns, notes, strict=True)))
             attribution = next((one.attribution for one in rendered if one.attribution != "full"), "full")

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final, Protocol, Self, runtime_checkable
+from weakref import WeakKeyDictionary
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, Messages
@@ -30,7 +31,7 @@ from niels_gpt.renderers.completions.reading import BLANK_LINES, NOTHING, Reader
 from niels_gpt.renderers.completions.reasoning import PromptEnd
 from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.completions.text import Completion, text_at_end
-from niels_gpt.renderers.conversation import tools_of
+from niels_gpt.renderers.conversation import to_json, tools_of
 from niels_gpt.renderers.dialects.base import schemas_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
@@ -39,6 +40,11 @@ from niels_gpt.renderers.notes import OnUnwritten, check_written
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
+
+# Renderers with the options of single conversations: of each renderer by the options as JSON. Not on the renderer: its
+# pickle must not depend on what it has rendered.
+_WITH_KWARGS: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+_MOST_KWARGS: Final = 64
 
 # What `show` renders.
 EXAMPLE: Final[list[Message]] = [
@@ -137,8 +143,18 @@ class BaseRenderer(ABC):
         """The rendered text."""
         return "".join(self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).texts)
 
-    def render(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> RenderedTokens:
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> RenderedTokens:
         """Ids with attribution.
+
+        Args:
+            chat_template_kwargs: options of the family or variables of the template for this conversation alone.
 
         `RenderedTokens.attribution` is "full"; of a template also "partial: ..." with what could not be attributed.
 
@@ -148,7 +164,29 @@ class BaseRenderer(ABC):
             UsageError: `tools` are not in the shape of the OpenAI chat format.
             TemplateError: the template is unusable: a forbidden operation, endless work.
         """
-        return encode_one(self.encoder, self._emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+        renderer = self.with_kwargs(chat_template_kwargs)
+        out = renderer._emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        return encode_one(self.encoder, out)
+
+    def with_kwargs(self, kwargs: Mapping[str, Any] | None) -> Self:
+        """The same renderer with the `chat_template_kwargs` of a conversation.
+
+        Raises:
+            MessageError: `unknown_option`: one of them is not known, or has a value that it does not take.
+        """
+        if not kwargs:
+            return self
+        others = _WITH_KWARGS.setdefault(self, {})
+        key = to_json(dict(kwargs), "chat_template_kwargs")
+        if key not in others:
+            if len(others) >= _MOST_KWARGS:
+                others.clear()
+            others[key] = self._with_kwargs(kwargs)
+        other: Self = others[key]
+        return other
+
+    @abstractmethod
+    def _with_kwargs(self, kwargs: Mapping[str, Any]) -> Self: ...
 
     def _emit(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
         """What `emit` writes, if nothing is left out that must not be."""
@@ -166,16 +204,32 @@ class BaseRenderer(ABC):
         ids: list[int] = self.encoder.encode_pieces(out.texts, recognised)[0].tolist()
         return ids
 
-    def render_many(self, conversations: Sequence[Messages], *, tools: Sequence[Any] | None = None) -> RenderedBatch:
+    def render_many(
+        self,
+        conversations: Sequence[Messages],
+        *,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> RenderedBatch:
         """Many conversations at once, with the results of `render`.
 
         Args:
-            tools: one entry per conversation; default none.
+            tools, chat_template_kwargs: one entry per conversation; default none.
 
         Raises:
             MessageError: for the first conversation that cannot be rendered, with its index.
         """
-        return render_conversations(self.encoder, self._emit, conversations, tools)
+        if chat_template_kwargs is None:
+            return render_conversations(self.encoder, self._emit, conversations, tools)
+
+        def emit(messages: Messages, *, tools: Any = None) -> Emitter:
+            own, kwargs = tools
+            return self.with_kwargs(kwargs)._emit(messages, tools=own)
+
+        offered = [None] * len(conversations) if tools is None else tools
+        return render_conversations(
+            self.encoder, emit, conversations, list(zip(offered, chat_template_kwargs, strict=True))
+        )
 
     # ---- completions
 

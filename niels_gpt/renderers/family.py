@@ -123,12 +123,8 @@ class Family(BaseRenderer):
         # Some tokenizers do not mark all of their turn tokens as special; the format says which are control tokens.
         if isinstance(self.encoder, TokenizerAdapter):
             self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
-        # Here, so that the fingerprint of datasets holds what is rendered.
-        if found := self.found_options():
-            self.config = with_options(self.config, found)
-        self.thinks = not self.thinking_option or bool(getattr(self.config, self.thinking_option))
-        self.on_unwritten = self.config.on_unwritten
         self._is_producing = False
+        self._configure()
         # Now, because a tokenizer of another family would encode the missing control tokens as ordinary text. Stops
         # after the first may be missing: tokenizers of one family differ in them.
         missing = [text for text in (*self.controls, *self.stops[:1]) if text not in self.encoder.added_ids]
@@ -138,6 +134,26 @@ class Family(BaseRenderer):
                 "tokenizer of that family. Name another renderer, or 'template' for the tokenizer's own chat template"
             )
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
+
+    def _configure(self) -> None:
+        """Set what follows from the config."""
+        # Here, so that the fingerprint of datasets holds what is rendered.
+        if found := self.found_options():
+            self.config = with_options(self.config, found)
+        self.thinks = not self.thinking_option or bool(getattr(self.config, self.thinking_option))
+        self.on_unwritten = self.config.on_unwritten
+
+    def _with_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        other, on_unwritten = copy.copy(self), self.on_unwritten  # shallow, so that both share the encoder
+        try:
+            if "name" in kwargs:
+                raise UsageError("chat_template_kwargs cannot have 'name': it chooses the renderer. Drop it")
+            other.config = with_options(self.config, kwargs)
+            other._configure()
+        except UsageError as error:
+            raise MessageError("unknown_option", f"chat_template_kwargs: {error}") from error
+        other.on_unwritten = on_unwritten
+        return other
 
     def found_options(self) -> Mapping[str, Any]:
         """The options that depend on the tokenizer, where the caller has left them open (`None`)."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.errors import MessageError, TemplateError, did_you_mean
 from niels_gpt.messages import Messages, normalise
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.conversation import tools_of
@@ -29,7 +29,7 @@ from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.letters import Writer
 from niels_gpt.renderers.template.proofs.proof import Proof
 from niels_gpt.renderers.template.proofs.stops import check_final_stop
-from niels_gpt.renderers.template.strings import template_strings
+from niels_gpt.renderers.template.strings import template_strings, variables_of
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.sources.files.inputs import read_text
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
@@ -156,6 +156,21 @@ class TemplateRenderer(BaseRenderer):
         if changes:
             out.messages, out.notes = normalised, out.notes._replace(changes=changes)
         return out
+
+    def _with_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        read = variables_of(self.source) - _NO_VARIABLES - {"raise_exception", "strftime_now"}
+        known = sorted(name for name in read if not name.endswith("_token"))
+        unknown = next((name for name in kwargs if name not in known), None)
+        if unknown is not None:
+            raise MessageError(
+                "unknown_option",
+                f"chat_template_kwargs has {unknown!r}, which the chat template does not read; expected some of "
+                f"{', '.join(known) or 'none'}{did_you_mean(unknown, known)}. Drop it",
+            )
+        other = copy.copy(self)  # shallow, so that both share the encoder
+        other._variables = {**self._variables, **kwargs}
+        other._attributor = other._attribution()
+        return other
 
     def proof(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> Proof:
         """What the oracle proves of a rendering, whatever is remembered; `Unproven` if that is nothing."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
 from niels_gpt.renderers.template.environment import ChatEnvironment
 
@@ -74,6 +74,11 @@ def template_strings(source: str) -> TemplateStrings:
     compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
     searched = {text for text in searched if len(text) <= _LONGEST and not text.isidentifier()}
     return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched)), frozenset(TAG.findall(source)))
+
+
+def variables_of(source: str) -> set[str]:
+    """The names that a template reads and does not set: its variables."""
+    return meta.find_undeclared_variables(ChatEnvironment(_no_date).parse(source))
 
 
 def _searched_by(compare: nodes.Compare) -> Iterator[str]:

@@ -22,7 +22,8 @@ from niels_gpt.errors import MessageError, shown
 from niels_gpt.messages.keys import FLAGS
 from niels_gpt.sources.rows.provider_shapes import SHAPES, list_at, looks_like
 
-READ_COLUMNS: Final = frozenset({"type", "source"})  # of a row's metadata, which builds store
+# Of a row's metadata: what builds store, and the options of its renderer.
+READ_COLUMNS: Final = frozenset({"type", "source", "chat_template_kwargs"})
 
 Row = Mapping[str, Any]
 Roles = Mapping[str, str]

@@ -1,0 +1,96 @@
+"""`chat_template_kwargs` of a row or a call: options of the family or variables of the template for it alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.episodes.build import build_episodes
+from niels_gpt.errors import MessageError
+from niels_gpt.sources.chat_files import ChatFile
+from tests.conftest import run_cli
+from tests.renderers.small import CHATML, assistant, family, user
+from tests.renderers.test_choices import manifest_of
+from tests.renderers.test_oracle import made
+from tests.renderers.tiny_families import folder_of
+
+CHAT = [user("a"), assistant("b")]
+NAMED = "{% if persona is defined %}{{ persona }}{% endif %}" + CHATML
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3", {"enable_thinking": False}),
+    ("qwen3.5", {"enable_thinking": False}),
+    ("glm-4.5", {"enable_thinking": False}),
+    ("kimi-k2.5", {"thinking": False}),
+    ("gpt-oss", {"reasoning_effort": "high"}),
+    ("llama-3", {"date_string": "1 May 2031"}),
+]
+
+
+@pytest.mark.parametrize(("name", "kwargs"), OPTIONS)
+def test_options_of_one_conversation(name: str, kwargs: dict[str, Any]) -> None:
+    plain, set_ = family(name), family(name, **kwargs)
+    for gen in (False, True):
+        rendered = plain.render(CHAT, add_generation_prompt=gen, chat_template_kwargs=kwargs)
+        assert rendered == set_.render(CHAT, add_generation_prompt=gen)
+        assert plain.render(CHAT, add_generation_prompt=gen) == family(name).render(CHAT, add_generation_prompt=gen)
+    batch = plain.render_many([CHAT, CHAT, CHAT], chat_template_kwargs=[None, kwargs, {}])
+    assert [one.token_ids for one in batch] == [one.render(CHAT).token_ids for one in (plain, set_, plain)]
+
+
+def test_variables_of_a_template() -> None:
+    renderer = made(NAMED)
+    rendered = renderer.render(CHAT, chat_template_kwargs={"persona": "Ann"})
+    assert rendered.token_ids == made(NAMED, persona="Ann").render(CHAT).token_ids
+    assert renderer.render(CHAT).token_ids == made(NAMED).render(CHAT).token_ids
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "said"),
+    [
+        ("qwen3", {"enable_thnking": False}, "no option 'enable_thnking'; expected one of .*enable_thinking"),
+        ("qwen3", {"enable_thinking": "perhaps"}, "enable_thinking is 'perhaps'"),
+        ("qwen3", {"name": "llama-3"}, "cannot have 'name'"),
+        ("llama-3", {"enable_thinking": False}, "no option 'enable_thinking'; expected one of .*date_string"),
+        ("template", {"personna": "x"}, "'personna', which the chat template does not read; expected some of persona"),
+        ("template", {"messages": []}, "'messages', which the chat template does not read"),
+    ],
+)
+def test_unknown_ones_are_refused_with_the_known(name: str, kwargs: dict[str, Any], said: str) -> None:
+    renderer = made(NAMED) if name == "template" else family(name)
+    with pytest.raises(MessageError, match=said) as caught:
+        renderer.render(CHAT, chat_template_kwargs=kwargs)
+    assert caught.value.reason == "unknown_option"
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("samples", ["per-conversation", "auto"])
+def test_rows_of_files_have_their_own(tmp_path: Path, as_text: bool, samples: Any) -> None:
+    kwargs: Any = {"reasoning_effort": "high", "model_identity": None}
+    column = json.dumps(kwargs) if as_text else kwargs
+    rows = [{"messages": CHAT}, {"messages": CHAT, "chat_template_kwargs": column}, {"messages": CHAT}]
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plain, high = family("gpt-oss"), family("gpt-oss", reasoning_effort="high")
+    build_episodes(ChatFile(chats), tmp_path / "e", encoder=as_encoder(plain, samples=samples), val_frac=0)
+    expected = [one.render(CHAT).token_ids for one in (plain, high, plain)]
+    stored = (tmp_path / "e" / "train" / "tokens.bin").read_bytes()
+    manifest = manifest_of(tmp_path / "e")
+    assert "unread" not in manifest or "row.chat_template_kwargs" not in manifest["unread"]
+    size = len(stored) // sum(map(len, expected))
+    made_ = [int.from_bytes(stored[at : at + size], "little") for at in range(0, len(stored), size)]
+    assert sorted(made_) == sorted(token for ids in expected for token in ids)
+
+
+def test_a_row_with_an_unknown_option_is_a_bad_row(tmp_path: Path) -> None:
+    chats = tmp_path / "chats.jsonl"
+    rows = [{"messages": CHAT}, {"messages": CHAT, "chat_template_kwargs": {"think": False}}]
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = (chats, "--tokenizer", folder_of("qwen3"), "--renderer", "qwen3", "--val-frac", 0, "--out", tmp_path / "e")
+    refused = run_cli("episodes", "build", *given)
+    assert refused.returncode == 3
+    assert f"{chats}:2: chat_template_kwargs: renderer qwen3: no option 'think'" in " ".join(refused.stderr.split())
