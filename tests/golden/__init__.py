@@ -27,13 +27,15 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import build_training_samples
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.kinds import Piece
-from tests.golden.conversations import TOOLS, Chat, chats_of
-from tests.renderers.tiny_families import renderer_of
+from niels_gpt.renderers.kinds import CONTENT, SAMPLED, Kind, Piece
+from niels_gpt.renderers.template.renderer import TemplateRenderer, load_template
+from tests.golden.conversations import CHATS, TOOLS, Chat, chats_of
+from tests.renderers.tiny_families import folder_of, renderer_of
 
 FOLDER = Path(__file__).parent
 
@@ -96,6 +98,44 @@ def lines(pieces: Iterable[Piece]) -> Iterator[str]:
     """The lines of a rendering."""
     for text, message, kind in _joined(pieces):
         yield from _block(f"{kind.name:9} {message if message >= 0 else '-':>2}", text)
+
+
+def beside_template(family: str, template: Path, variables: dict[str, Any]) -> str:
+    """Where a family and a chat template write the same conversation otherwise, as a diff; "" for nothing.
+
+    The margin has what both know of a piece: who writes it, and not its kind. A conversation that one of them refuses
+    or that the template does not attribute is named.
+    """
+    ours = renderer_of(family)
+    theirs = TemplateRenderer(
+        folder_of(family),
+        template=load_template(template),
+        clock=lambda form: "2026-01-31",
+        stops=ours.stops,
+        **variables,
+    )
+    found: list[str] = []
+    for name, chat in CHATS.items():
+        if chat.samples or chat.produced:
+            continue
+        texts: list[list[str]] = []
+        for renderer in (ours, theirs):
+            try:
+                out = renderer.emit(
+                    chat.messages, tools=TOOLS if chat.tools else None, add_generation_prompt=chat.prompt
+                )
+                kinds = (piece._replace(kind=_WRITTEN_BY[piece.kind]) for piece in out.pieces())
+                texts.append([*lines(kinds), *([out.attribution] if out.attribution != "full" else [])])
+            except MessageError as error:
+                texts.append([f"refused: {error}"])
+        found += difflib.unified_diff(texts[1], texts[0], f"{name}, template", f"{name}, {family}", n=2, lineterm="")
+    return "\n".join(found)
+
+
+# The model's own text as a reply, the caller's as context, all else as the template's.
+_WRITTEN_BY = {
+    kind: Kind.REPLY if kind & SAMPLED else Kind.CONTEXT if kind & CONTENT else Kind.TEMPLATE for kind in Kind
+}
 
 
 def _block(margin: str, text: str) -> Iterator[str]:

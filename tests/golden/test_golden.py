@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
-from tests.golden import FOLDER, difference
+from tests.golden import FOLDER, beside_template, difference
+from tests.renderers.small import CHATML
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -20,6 +23,16 @@ def test_a_family_writes_its_golden_texts(family: str) -> None:
 @pytest.mark.parametrize("family", TEMPLATE_FAMILIES)
 def test_a_family_by_template_has_none(family: str) -> None:
     pytest.skip("its template is not in the repository; test_template_families.py judges it where the assets are")
+
+
+def test_a_family_beside_a_template(tmp_path: Path) -> None:
+    file = tmp_path / "chat_template.jinja"
+    file.write_text(CHATML, encoding="utf-8")
+    found = beside_template("chatml", file, {})
+    assert "--- one call, template" in found, "which ChatML refuses"
+    assert "plain" not in found
+    file.write_text(CHATML.replace("<|im_end|>\n", "<|im_end|>"), encoding="utf-8")
+    assert "+TEMPLATE   1 | \\n" in beside_template("chatml", file, {})
 
 
 def test_no_golden_texts_are_of_a_family_that_is_no_more() -> None:
