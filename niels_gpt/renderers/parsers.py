@@ -6,8 +6,9 @@ one of the dialects that the families use (`renderers/dialects/`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.completions.blocks import CallReader
@@ -25,6 +26,8 @@ from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniM
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
 from niels_gpt.tokenizer.load import open_encoder
 
+T = TypeVar("T")
+
 
 class ToolParser(Protocol):
     """Separates the tool calls of a completion from its content."""
@@ -40,18 +43,55 @@ class ReasoningParser(Protocol):
         """`(reasoning, rest)`; reasoning is `None` if there is none."""
 
 
+# Several model families share a dialect, so one has several names.
+_DIALECTS: dict[str, CallReader] = {
+    **dict.fromkeys(("hermes", "qwen2.5", "qwen3"), HermesJSON()),
+    **dict.fromkeys(("qwen3-coder", "qwen3.5", "nemotron-3"), FunctionTags(python=True)),
+    **dict.fromkeys(("glm", "laguna-xs.2"), Pairs()),
+    "kimi-k2": KimiSection(),
+    "minimax-m2": MiniMaxSection(),
+    "deepseek-v3": FencedJSON(),
+    "deepseek-v3.1": SeparatedJSON(),
+    "deepseek-v4": DSML(),
+    "deepseek-v4.1": SpacedDSML(),
+    "llama-3": LlamaJSON(),
+    "llama-4": Llama4JSON(),
+    **dict.fromkeys(("mistral", "mistral-v7"), MistralList()),
+    **dict.fromkeys(("mistral-v11", "mistral-v13"), NamedCalls()),
+    "seed-oss": FunctionTags("<seed:tool_call>", "</seed:tool_call>", python=True, newlines=False),
+    "hunyuan": JSONCalls("<tool_calls>", "</tool_calls>"),
+    "command-a": JSONCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", "tool_call_id"),
+    "apertus": JSONCalls("<|tools_prefix|>", "<|tools_suffix|>", name=""),  # an object's only key is the name
+    "lfm2": PythonCalls("<|tool_call_start|>", "<|tool_call_end|>"),
+    "gemma-4": GemmaCalls(),
+    "olmo-3": PythonCalls("<function_calls>", "</function_calls>"),
+}
+_TAGS: dict[str, tuple[str, str]] = {
+    "think": ("<think>", "</think>"),
+    "mistral-v13": ("[THINK]", "[/THINK]"),
+    "seed-oss": ("<seed:think>", "</seed:think>"),
+    "command-a": ("<|START_THINKING|>", "<|END_THINKING|>"),
+    "apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
+    "gemma-4": ("<|channel>thought", "<channel|>"),
+}
+
+
 class DialectParser:
-    """A tool parser for one dialect; subclasses set `form`."""
+    """A tool parser for one dialect.
 
-    form: ClassVar[CallReader]
+    Args:
+        name: of the dialect; subclasses have their own.
+    """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._encoder = open_encoder(tokenizer)
+    name = ""
+
+    def __init__(self, tokenizer: Any, name: str = "") -> None:
+        self._encoder, self._form = open_encoder(tokenizer), _DIALECTS[name or self.name]
 
     def extract(self, token_ids: Sequence[int], *, tools: Any = None) -> tuple[list[int], list[ParsedToolCall]]:
         """See `ToolParser`."""
         completion = Completion(self._encoder, token_ids, ())
-        blocks = list(self.form.read(completion, 0, schemas_of(tools_of(tools))))
+        blocks = list(self._form.read(completion, 0, schemas_of(tools_of(tools))))
         spans = [completion.span(block.start, block.stop) for block in blocks]
         # Nine ids with calls at 3..5 and 6..9 have content at 0..3, 5..6 and 9..9.
         starts, stops = [0, *(stop for _, stop in spans)], [*(start for start, _ in spans), len(completion.ids)]
@@ -65,134 +105,37 @@ class DialectParser:
 class Qwen3ToolParser(DialectParser):
     """Hermes JSON between `<tool_call>` tags."""
 
-    form = HermesJSON()
+    name = "qwen3"
 
 
 class Qwen35ToolParser(DialectParser):
     """Function tags between `<tool_call>` tags, as Qwen3.5, Qwen3.6 and Nemotron 3 write them."""
 
-    form = FunctionTags(python=True)
+    name = "qwen3.5"
 
 
 class GlmToolParser(DialectParser):
     """Pairs of key and value tags between `<tool_call>` tags."""
 
-    form = Pairs()
-
-
-class KimiK2ToolParser(DialectParser):
-    """Kimi's section of calls with ids."""
-
-    form = KimiSection()
-
-
-class MiniMaxToolParser(DialectParser):
-    """MiniMax's section of invocations."""
-
-    form = MiniMaxSection()
+    name = "glm"
 
 
 class DeepSeekV3ToolParser(DialectParser):
     """DeepSeek's section of fenced JSON."""
 
-    form = FencedJSON()
-
-
-class DeepSeekV31ToolParser(DialectParser):
-    """DeepSeek's section of names and JSON, since V3.1."""
-
-    form = SeparatedJSON()
-
-
-class DeepSeekV4ToolParser(DialectParser):
-    """DeepSeek V4's DSML."""
-
-    form = DSML()
-
-
-class DeepSeekV41ToolParser(DialectParser):
-    """DeepSeek V4.1's DSML."""
-
-    form = SpacedDSML()
-
-
-class Llama3ToolParser(DialectParser):
-    """Llama's bare JSON."""
-
-    form = LlamaJSON()
-
-
-class Llama4ToolParser(DialectParser):
-    """Llama 4's bare JSON, after a text between two tags."""
-
-    form = Llama4JSON()
-
-
-class MistralToolParser(DialectParser):
-    """Mistral's list after `[TOOL_CALLS]`."""
-
-    form = MistralList()
-
-
-class MistralNamedToolParser(DialectParser):
-    """Mistral's calls since Tekken v11: a name, then `[ARGS]`."""
-
-    form = NamedCalls()
-
-
-class SeedToolParser(DialectParser):
-    """Function tags between Seed-OSS's own tags."""
-
-    form = FunctionTags("<seed:tool_call>", "</seed:tool_call>", python=True, newlines=False)
-
-
-class HunyuanToolParser(DialectParser):
-    """A JSON list between `<tool_calls>` tags."""
-
-    form = JSONCalls("<tool_calls>", "</tool_calls>")
-
-
-class CommandAToolParser(DialectParser):
-    """A JSON list of actions, as Cohere's Command A and R7B write them."""
-
-    form = JSONCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", "tool_call_id")
-
-
-class ApertusToolParser(DialectParser):
-    """A JSON list of objects with one key, the function's name."""
-
-    form = JSONCalls("<|tools_prefix|>", "<|tools_suffix|>", name="")
-
-
-class Gemma4ToolParser(DialectParser):
-    """Gemma 4's own notation."""
-
-    form = GemmaCalls()
-
-
-class LFM2ToolParser(DialectParser):
-    """A list of Python calls."""
-
-    form = PythonCalls("<|tool_call_start|>", "<|tool_call_end|>")
-
-
-class OLMo3ToolParser(DialectParser):
-    """Python calls, one a line."""
-
-    form = PythonCalls("<function_calls>", "</function_calls>")
+    name = "deepseek-v3"
 
 
 class ThinkTextReasoningParser:
-    """`<think>...</think>`; the opening tag may be missing, since prompts often supply it. Subclasses have other tags.
+    """`<think>...</think>`; the opening tag may be missing, since prompts often supply it. `tags` are others.
 
     The text after the closing tag is returned unchanged, newlines included: how many of them the template writes
     there is not known here.
     """
 
-    tags: ClassVar[tuple[str, str]] = ("<think>", "</think>")
-
-    def __init__(self, tokenizer: Any = None) -> None:
+    def __init__(self, tokenizer: Any = None, tags: tuple[str, str] = _TAGS["think"]) -> None:
         """The tokenizer is not used; it is accepted so that all parsers are constructed alike."""
+        self.tags = tags
 
     def extract(self, text: str) -> tuple[str | None, str]:
         """See `ReasoningParser`."""
@@ -205,73 +148,13 @@ class ThinkTextReasoningParser:
         return None, text
 
 
-class MistralReasoningParser(ThinkTextReasoningParser):
-    """`[THINK]...[/THINK]`."""
-
-    tags = ("[THINK]", "[/THINK]")
-
-
-class SeedReasoningParser(ThinkTextReasoningParser):
-    """Seed-OSS's tags."""
-
-    tags = ("<seed:think>", "</seed:think>")
-
-
-class CommandAReasoningParser(ThinkTextReasoningParser):
-    """Command A's tags."""
-
-    tags = ("<|START_THINKING|>", "<|END_THINKING|>")
-
-
-class Gemma4ReasoningParser(ThinkTextReasoningParser):
-    """Gemma 4's channel of thoughts."""
-
-    tags = ("<|channel>thought", "<channel|>")
-
-
-class ApertusReasoningParser(ThinkTextReasoningParser):
-    """Apertus' tags."""
-
-    tags = ("<|inner_prefix|>", "<|inner_suffix|>")
-
-
-# Several model families share a dialect, so one parser has several names.
-TOOL_PARSERS: dict[str, type[DialectParser]] = {
-    "hermes": Qwen3ToolParser,
-    "qwen2.5": Qwen3ToolParser,
-    "qwen3": Qwen3ToolParser,
-    "qwen3-coder": Qwen35ToolParser,
-    "qwen3.5": Qwen35ToolParser,
-    "nemotron-3": Qwen35ToolParser,
-    "glm": GlmToolParser,
-    "laguna-xs.2": GlmToolParser,
-    "kimi-k2": KimiK2ToolParser,
-    "minimax-m2": MiniMaxToolParser,
-    "deepseek-v3": DeepSeekV3ToolParser,
-    "deepseek-v3.1": DeepSeekV31ToolParser,
-    "deepseek-v4": DeepSeekV4ToolParser,
-    "deepseek-v4.1": DeepSeekV41ToolParser,
-    "llama-3": Llama3ToolParser,
-    "llama-4": Llama4ToolParser,
-    "mistral": MistralToolParser,
-    "mistral-v7": MistralToolParser,
-    "mistral-v11": MistralNamedToolParser,
-    "mistral-v13": MistralNamedToolParser,
-    "seed-oss": SeedToolParser,
-    "hunyuan": HunyuanToolParser,
-    "command-a": CommandAToolParser,
-    "apertus": ApertusToolParser,
-    "lfm2": LFM2ToolParser,
-    "gemma-4": Gemma4ToolParser,
-    "olmo-3": OLMo3ToolParser,
+_CLASSES = (Qwen3ToolParser, Qwen35ToolParser, GlmToolParser, DeepSeekV3ToolParser)
+TOOL_PARSERS: dict[str, Callable[[Any], DialectParser]] = {
+    **{name: partial(DialectParser, name=name) for name in _DIALECTS},
+    **{name: kind for kind in _CLASSES for name, form in _DIALECTS.items() if form is _DIALECTS[kind.name]},
 }
-REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {
-    "think": ThinkTextReasoningParser,
-    "mistral-v13": MistralReasoningParser,
-    "seed-oss": SeedReasoningParser,
-    "command-a": CommandAReasoningParser,
-    "apertus": ApertusReasoningParser,
-    "gemma-4": Gemma4ReasoningParser,
+REASONING_PARSERS: dict[str, Callable[[Any], ThinkTextReasoningParser]] = {
+    name: partial(ThinkTextReasoningParser, tags=tags) for name, tags in _TAGS.items()
 }
 
 
@@ -281,7 +164,7 @@ def dialect_of(name: str) -> CallReader:
     Raises:
         UsageError: no such parser.
     """
-    return _tool_parser_class(name).form
+    return _named(name, _DIALECTS, "tool parser")
 
 
 def get_tool_parser(name: str, tokenizer: Any) -> ToolParser:
@@ -290,15 +173,7 @@ def get_tool_parser(name: str, tokenizer: Any) -> ToolParser:
     Raises:
         UsageError: no such parser.
     """
-    return _tool_parser_class(name)(tokenizer)
-
-
-def _tool_parser_class(name: str) -> type[DialectParser]:
-    if name not in TOOL_PARSERS:
-        raise UsageError(
-            f"no tool parser {name!r}; expected one of {', '.join(TOOL_PARSERS)}{did_you_mean(name, TOOL_PARSERS)}"
-        )
-    return TOOL_PARSERS[name]
+    return _named(name, TOOL_PARSERS, "tool parser")(tokenizer)
 
 
 def get_reasoning_parser(name: str, tokenizer: Any) -> ReasoningParser:
@@ -307,7 +182,7 @@ def get_reasoning_parser(name: str, tokenizer: Any) -> ReasoningParser:
     Raises:
         UsageError: no such parser.
     """
-    return _reasoning_parser_class(name)(tokenizer)
+    return _named(name, REASONING_PARSERS, "reasoning parser")(tokenizer)
 
 
 def reasoning_tags_of(name: str) -> tuple[str, str]:
@@ -316,13 +191,10 @@ def reasoning_tags_of(name: str) -> tuple[str, str]:
     Raises:
         UsageError: no such parser.
     """
-    return _reasoning_parser_class(name).tags
+    return _named(name, _TAGS, "reasoning parser")
 
 
-def _reasoning_parser_class(name: str) -> type[ThinkTextReasoningParser]:
-    if name not in REASONING_PARSERS:
-        names = ", ".join(REASONING_PARSERS)
-        raise UsageError(
-            f"no reasoning parser {name!r}; expected one of {names}{did_you_mean(name, REASONING_PARSERS)}"
-        )
-    return REASONING_PARSERS[name]
+def _named(name: str, table: Mapping[str, T], kind: str) -> T:
+    if name not in table:
+        raise UsageError(f"no {kind} {name!r}; expected one of {', '.join(table)}{did_you_mean(name, table)}")
+    return table[name]

@@ -17,6 +17,7 @@ from niels_gpt.renderers.parsers import (
     TOOL_PARSERS,
     Qwen3ToolParser,
     ThinkTextReasoningParser,
+    dialect_of,
     get_reasoning_parser,
     get_tool_parser,
 )
@@ -86,11 +87,11 @@ def completions(name: str, number: int) -> list[list[int]]:
 
 def test_names() -> None:
     encoder = family("qwen3").encoder
-    for name, kind in TOOL_PARSERS.items():
-        assert type(get_tool_parser(name, encoder)) is kind
+    for name, made in TOOL_PARSERS.items():
+        assert type(get_tool_parser(name, encoder)) is type(made(encoder))
     assert isinstance(get_tool_parser("qwen3", encoder), Qwen3ToolParser)
     for name, reasoning in REASONING_PARSERS.items():
-        assert type(get_reasoning_parser(name, encoder)) is reasoning
+        assert type(get_reasoning_parser(name, encoder)) is type(reasoning(encoder))
     with pytest.raises(
         UsageError,
         match=r"no tool parser 'qwen4'; expected one of hermes, qwen2\.5, qwen3, .*, mistral, .*; did you mean 'qwen3'",
@@ -130,7 +131,7 @@ def test_every_dialect_has_a_name() -> None:
     assert set(PARSER_OF.values()) | alone == set(TOOL_PARSERS)
     for name, kind in FAMILIES.items():
         if kind.calls is not None and name not in ("gpt-oss", "inkling"):  # their families alone read their channels
-            assert isinstance(TOOL_PARSERS[PARSER_OF[name]].form, type(kind.calls)), f"add {name} to PARSER_OF"
+            assert isinstance(dialect_of(PARSER_OF[name]), type(kind.calls)), f"add {name} to PARSER_OF"
 
 
 @conversations(40, 400)

@@ -100,11 +100,19 @@ CALLS = (
 def test_streams_of_all_parsers(name: str, number: int) -> None:
     """Random texts made of a dialect's tags and of calls, in tokens of another model."""
     rng = random.Random(name)
-    for reasoning, kind in REASONING_PARSERS.items():
+    for reasoning in REASONING_PARSERS:
         renderer = by_template("qwen3", tool_parser=name, reasoning_parser=reasoning)
         dialect = renderer.calls
         assert dialect is not None
-        pieces = [*kind.tags, *[dialect.opening] * 3, *dialect.marks, *dialect.ends, *CALLS, *CALLS, *TEXTS]
+        pieces = [
+            *renderer.reasoning_tags,
+            *[dialect.opening] * 3,
+            *dialect.marks,
+            *dialect.ends,
+            *CALLS,
+            *CALLS,
+            *TEXTS,
+        ]
         for _ in range(number):
             text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
             scaffold = rng.random() < 0.7  # else the tags are spelled
