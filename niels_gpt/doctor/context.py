@@ -123,7 +123,6 @@ class Context:
             loss_on=loss_on,
             controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
             # Found here once by rendering probes, and not by every worker.
-            bad_forms=calls.bad_forms(renderer) if renderer is not None else {},
             unread_tags=contents.unread_tags(renderer),
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -117,7 +117,6 @@ class Examination:
         renderer: of conversations; `None` without a tokenizer, or where the input has ids.
         loss_on: which tokens of conversations are trained.
         controls: texts of control tokens.
-        bad_forms: forms of tool arguments that the renderer writes wrongly; see `calls.bad_forms`.
         unread_tags: tags of reasoning that the renderer takes for text; see `contents.unread_tags`.
     """
 
@@ -127,7 +126,6 @@ class Examination:
     renderer: AnyRenderer | None = None
     loss_on: LossOn = field(default_factory=LossOn)
     controls: tuple[str, ...] = ()
-    bad_forms: Mapping[str, str] = field(default_factory=dict)
     unread_tags: frozenset[str] = frozenset()
 
     def examine(self, part: Slice) -> Counters:
@@ -163,7 +161,7 @@ class Examination:
         # The longest first: an alternation takes the first that matches.
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
-        calls.check(usable, counters, self.bad_forms)
+        calls.check(usable, counters)
         contents.check(usable, counters, self.unread_tags, self.controls)
         for rule in CHAT_RULES:
             for chat in usable:

@@ -267,8 +267,6 @@ def details_of(rule: Rule, counters: Counters) -> dict[str, Any]:
     if rule.id == "history-thinking-stripped":
         names = ("samples needed", "tokens of these samples", "tokens of one sequence each")
         return {name: counters.sums[f"thinking: {name}"] for name in names}
-    if rule.id == "tool-arguments-mixed":
-        return {form: counters.sums[f"arguments as {form}"] for form in ("text", "object")}
     if f"{rule.id}: conversations" in counters.sums:
         return {name: counters.sums[f"{rule.id}: {name}"] for name in ("conversations", "probes")}
     return {}

@@ -89,9 +89,13 @@ def _schema(value: Any, where: str, notes: Notes) -> Mapping[str, Any]:
     Raises:
         MessageError: `wrong_tools`: it is no such schema.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and value.strip():
         notes.changes["tools_decoded"] += 1
-        value = decoded(value, where, "wrong_tools") if value.strip() else {}
+        value = decoded(value, where, "wrong_tools")
+    if value in ("", []):  # an empty object, of a language whose empty objects are lists
+        return {}
+    if isinstance(value, Mapping) and value.get("properties") == []:
+        value = {**value, "properties": {}}
     problem = _schema_problem(value)
     if problem:
         raise MessageError("wrong_tools", f"{where}: {problem}; expected a JSON schema of an object. Repair the tool")

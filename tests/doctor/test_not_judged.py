@@ -29,7 +29,7 @@ MASKS = {
     "loss-share",
 }
 TURNS = {"eot-missing", "truncated-mid-turn", "begins-mid-turn", "special-tokens-in-content", "turn-order"}
-OF_CHATS = {"template-raises", "system-dropped", "history-thinking-stripped", "tool-arguments-misrendered"}
+OF_CHATS = {"template-raises", "system-dropped", "history-thinking-stripped"}
 
 
 def ids() -> list[Row]:

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 from jinja2 import Environment
 
 from niels_gpt.doctor import diagnose
-from tests.doctor.made import TOOL, as_rows, by_template, report_on, tool_chats
-from tests.doctor.planted_chats import AS_JSON
+from tests.doctor.made import TOOL, as_rows, report_on, tool_chats
 from tests.museum.exhibit import Exhibit
 from tests.renderers.tiny_families import renderer_of
 
@@ -23,9 +22,9 @@ EXHIBIT = Exhibit(
     "other form many write JSON inside JSON, without an error. Tables make it worse: every row gets the keys of all "
     "rows, and the model learns to pass `null` to parameters that a tool does not have.",
     hidden="Quoted JSON is as predictable as JSON. Only the parser of the served model sees the difference.",
-    caught="Families read both forms and write one. The doctor renders a call in both forms and shows what differs; "
-    "it finds arguments that were encoded twice, and nulls that no tool declares.",
-    rules=("tool-arguments-misrendered", "tool-arguments-null"),
+    caught="Arguments that are text are decoded wherever conversations come in, so families and templates write one "
+    "form; builds count such rows. The doctor finds arguments encoded twice, and nulls that no tool declares.",
+    rules=("tool-arguments-double-encoded", "tool-arguments-null"),
     threads=("oumi-ai/oumi#2599", "oumi-ai/oumi#2603", "xorbitsai/inference#4921", "NovaSky-AI/SkyRL#1675"),
 )
 
@@ -41,8 +40,8 @@ TEXT = '{"city": "Oslo"}'
 def test_naive() -> None:
     assert naive(json.loads(TEXT)) == '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
     assert naive(TEXT) == '{"name": "get_weather", "arguments": "{\\"city\\": \\"Oslo\\"}"}'
-    report = diagnose(tool_chats(lambda _: TEXT), renderer=by_template("qwen2.5", AS_JSON))
-    assert "tool-arguments-misrendered" in report.rules("error")
+    report = diagnose(tool_chats(lambda _: {"arguments": TEXT}))
+    assert "tool-arguments-double-encoded" in report.rules("error")
 
 
 def test_naive_table(tmp_path: Path) -> None:

@@ -388,3 +388,13 @@ def dated(text: str) -> str:
     for form in ("%Y-%m-%d", "%d %b %Y", "%B %d, %Y", "%d %B %Y"):
         text = text.replace(now.strftime(form), "2026-01-01")
     return text
+
+
+@pytest.mark.parametrize("written", ["call.function.arguments", "call.function.arguments | string"])
+def test_templates_that_write_arguments_as_they_are_get_text(written: str) -> None:
+    source = "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}{{ 'f' + (ARGUMENTS) }}"
+    renderer = chatml((source + "{% endfor %}{% endfor %}").replace("ARGUMENTS", written))
+    for arguments in ({"city": "東"}, '{"city":"\\u6771"}', '{\n "city": "東"}'):
+        call = {"id": "123456789", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        assert renderer.text(chat) == 'af{"city": "東"}'

@@ -1,4 +1,4 @@
-"""Rules on tool calls: the forms in which arguments come, and what a template makes of them."""
+"""Rules on tool calls: their arguments, and the declarations of their tools."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.layouts.probes import TOOLS, assistant, call, result, user
 from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.errors import MessageError, shown
+from niels_gpt.errors import shown
 
 SHOWN: Final = 6  # names in a note
 DECLARING: Final = "rows that declare tools"
@@ -63,28 +62,9 @@ RULES: Final = (
         "error",
         "tool arguments are JSON text inside JSON text",
         "The model learns to write a quoted string where a parser expects an object. Ordinary chats look normal.",
-        "json.dumps was called on arguments that were already text.",
+        "json.dumps was called on arguments that were already text, and the text was put into an object.",
         "Decode them once more before training.",
         ("oumi-ai/oumi#2599", "vortico/flama#258"),
-        ("chats",),
-    ),
-    Rule(
-        "tool-arguments-not-json",
-        "error",
-        "tool arguments are text that is not a JSON object",
-        "Templates either refuse the row or write the broken call, which the model then learns.",
-        "Calls were collected from a model without checking them.",
-        "Repair or drop them.",
-        applies=("chats",),
-    ),
-    Rule(
-        "tool-arguments-mixed",
-        "warning",
-        "some tool arguments are text and some are objects",
-        "Many templates write the two differently, so the model sees two formats.",
-        "Sources in different formats were merged.",
-        "Convert all to objects (or all to text) before training.",
-        ("oumi-ai/oumi#2603", "xorbitsai/inference#4921"),
         ("chats",),
     ),
     Rule(
@@ -136,41 +116,20 @@ RULES: Final = (
         "Repair the declaration or the call.",
         applies=("chats",),
     ),
-    Rule(
-        "tool-arguments-misrendered",
-        "error",
-        "the template writes this form of tool arguments wrongly",
-        "The call in training is not the call that serving parses. Only tool use gets worse.",
-        "The template expects objects and gets text, or the other way round.",
-        "Pass the arguments in the other form, or use the renderer of the family, which accepts both.",
-        ("xorbitsai/inference#4921", "oumi-ai/oumi#2603"),
-        ("chats",),
-        needs=("renderer",),
-    ),
 )
 
 
-def check(chats: list[ChatRow], counters: Counters, bad_forms: Mapping[str, str]) -> None:
-    """Judge the arguments of all calls.
-
-    Args:
-        bad_forms: the forms that the template writes wrongly, and how; see `bad_forms`.
-    """
+def check(chats: list[ChatRow], counters: Counters) -> None:
+    """Judge the arguments of all calls."""
     for chat in chats:
         counters.sums[DECLARING] += bool(chat.tools)
-        for index, form, arguments, parameters in _arguments(chat):
-            counters.sums[f"arguments as {form}"] += 1
-            if form == "text":  # counted for now; `finish` drops these hits if no arguments are objects
-                counters.add("tool-arguments-mixed", [chat.evidence(index, "arguments as text")])
-            if form in bad_forms:
-                counters.add("tool-arguments-misrendered", [chat.evidence(index, bad_forms[form])])
-            if isinstance(arguments, str):
-                rule, note = _text_fault(arguments)
-            else:
-                rule, note = _null_fault(arguments, parameters)
+        declared = _declared(chat)
+        for index, name, arguments in _calls(chat):
+            parameters = _mapping(_mapping(declared[name]).get("properties")) if name in declared else {}
+            rule, note = _fault(arguments, parameters)
             if rule:
                 counters.add(rule, [chat.evidence(index, note)])
-            elif chat.arrow and isinstance(arguments, Mapping):  # elsewhere a null is in the data, not Arrow's
+            elif chat.arrow:  # elsewhere a null is in the data, not Arrow's
                 null = next(_nulls(arguments, ""), "")
                 if null:
                     counters.add("tool-arguments-null-unclear", [chat.evidence(index, f"null under {null!r}")])
@@ -202,14 +161,6 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(value) if isinstance(value, list) else ()
 
 
-def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any] | None]]:
-    """Message index, form, arguments and parameters (`None` if the tool is not declared) of each call."""
-    declared = _declared(chat)
-    for index, name, arguments in _calls(chat):
-        parameters = _mapping(_mapping(declared[name]).get("properties")) if name in declared else None
-        yield index, "text" if isinstance(arguments, str) else "object", arguments, parameters
-
-
 def _mapping(value: Any) -> Mapping[str, Any]:
     """The value, or an empty mapping for anything else: declarations are written by hand, and hold nulls and lists."""
     return value if isinstance(value, Mapping) else {}
@@ -228,19 +179,14 @@ def _calls(chat: ChatRow) -> Iterator[tuple[int, str, Any]]:
             yield index, tool_call["function"]["name"], tool_call["function"]["arguments"]
 
 
-def _argument_fault(parameters: Mapping[str, Any], arguments: Any) -> str | None:
+def _argument_fault(parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
     """The first way in which arguments violate a JSON schema of type object, in words; `None` if they fit it."""
     properties, required = parameters.get("properties"), parameters.get("required")
     # Without properties a tool takes anything; JSON schema allows others where it says so.
     if not isinstance(properties, Mapping) or not properties or parameters.get("patternProperties"):
         return None
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):  # a finding of another rule
-            return None
     # Arguments that are one text are double-encoded, which is another finding.
-    if not isinstance(arguments, Mapping) or (len(arguments) == 1 and set(arguments) <= {"arguments", "input"}):
+    if len(arguments) == 1 and set(arguments) <= {"arguments", "input"}:
         return None
     # A null may come from Arrow, which rules of its own judge.
     unknown = [key for key, value in arguments.items() if key not in properties and value is not None]
@@ -283,28 +229,15 @@ def _value_fault(key: str, schema: Any, value: Any) -> str | None:
     return None
 
 
-def _text_fault(text: str) -> tuple[str, str]:
-    """The rule that fires on arguments that are text, and its note; both empty if none does."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return "tool-arguments-not-json", f"{text[:60]!r}: {error}"
-    if isinstance(value, str):
-        return "tool-arguments-double-encoded", f"arguments are {text[:60]!r}"
-    if not isinstance(value, dict):
-        return "tool-arguments-not-json", f"{text[:60]!r} is a JSON {type(value).__name__}; expected an object"
-    return "", ""
-
-
-def _null_fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> tuple[str, str]:
-    """The rule that fires on arguments that are an object, and its note; both empty if none does."""
+def _fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[str, str]:
+    """The rule that fires on arguments, and its note; both empty if none does."""
     # A null of a declared parameter may be meant; Arrow adds nulls under names of other calls.
-    nulls = [key for key, value in arguments.items() if value is None and key not in (parameters or {})]
+    nulls = [key for key, value in arguments.items() if value is None and key not in parameters]
     whole = [key for key, value in arguments.items() if isinstance(value, str) and _is_object(value)]
     if nulls:
         return "tool-arguments-null", f"null under {', '.join(map(repr, nulls[:4]))}"
     # Some tools wrap all arguments as one text: {"arguments": "{...}"}.
-    if len(arguments) == 1 and whole and whole[0] in ("arguments", "input") and whole[0] not in (parameters or {}):
+    if len(arguments) == 1 and whole and whole[0] in ("arguments", "input") and whole[0] not in parameters:
         return "tool-arguments-double-encoded", f"arguments are text under {whole[0]!r}"
     return "", ""
 
@@ -317,36 +250,6 @@ def _is_object(text: str) -> bool:
 
 
 def finish(counters: Counters) -> None:
-    """Text arguments are a finding only where others are objects, and missing declarations a remark where none is."""
-    if not counters.sums["arguments as object"]:
-        counters.drop("tool-arguments-mixed")
+    """Missing declarations are a remark where no row has any."""
     if not counters.sums[DECLARING]:
         counters.milder["tool-not-offered"] = "info"
-
-
-def bad_forms(renderer: Any) -> dict[str, str]:
-    """The forms of arguments, "text" or "object", that a renderer writes wrongly, and how; found with a probe."""
-    shown: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    # A conversation with one call, its arguments in either form, shows which form the template expects.
-    for form, arguments in (("object", {"city": "Oslo"}), ("text", '{"city": "Oslo"}')):
-        messages = [user("Rain?"), call(arguments), result("4 degrees"), assistant("Cold.")]
-        try:
-            shown[form] = renderer.text(messages, tools=TOOLS)
-        except MessageError as error:
-            failed[form] = f"the template fails on arguments as {form}: {error}"
-    # Where both fail, the template cannot write calls at all, which is another finding.
-    if len(shown) < 2:
-        return failed if shown else {}
-    if shown["text"] == shown["object"]:
-        return {}
-    # Escaped quotes are JSON in JSON, single quotes are Python's repr: such a form is wrong. If neither form has them,
-    # objects are taken to be right, because transformers documents arguments as objects.
-    marked = {form: '\\"city' in text or "'city'" in text for form, text in shown.items()}
-    wrong = [form for form in shown if (marked[form] if any(marked.values()) else form == "text")]
-    found = {}
-    for form in wrong:
-        # After the user's message, because the declaration of the tool has the word, too.
-        at = max(0, shown[form].find("city", shown[form].find("Rain?")) - 20)
-        found[form] = f"arguments as {form} are written as {shown[form][at : at + 50]!r}"
-    return found

@@ -173,21 +173,21 @@ def _call(keys: Sequence[str], arguments: str, name: str) -> dict[str, Any]:
 
 
 def takes_text(render: Callable[[list[dict[str, Any]]], str]) -> bool:
-    """Whether a template fails on arguments of calls that are objects, and not on those that are JSON text."""
+    """Whether a template fails on objects as arguments of calls, or writes Python's form of them, and not on text."""
     name = "stand-in0"  # of 9 letters and digits, as Mistral's
     result = {"role": "tool", "content": "stand-in", "tool_call_id": name, "name": _NAME}
     for lead, tail in product(([], ["system"]), ([result, {"role": "assistant", "content": "stand-in"}], [])):
-        works = []
+        written = []
         for arguments in ({"place": "stand-in"}, '{"place": "stand-in"}'):
             call = {"id": name, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
             said = [{"role": role, "content": "stand-in"} for role in (*lead, "user")]
             try:
-                render([*said, {"role": "assistant", "content": "", "tool_calls": [call]}, *tail])
-                works.append(True)
+                written.append(render([*said, {"role": "assistant", "content": "", "tool_calls": [call]}, *tail]))
             except MessageError:
-                works.append(False)
-        if any(works):  # else the template refuses this conversation, and the next one may pass
-            return works == [False, True]
+                written.append("")
+        if any(written):  # else the template refuses this conversation, and the next one may pass
+            of_object, of_text = written
+            return bool(of_text) and (not of_object or ("{'place'" in of_object and "{'place'" not in of_text))
     return False
 
 
