@@ -323,6 +323,8 @@ NO_VALUES = (
     "a",
     "__import__('os')",
     "'half",
+    "1 # one",
+    "r'x'",
     "[1",
     "1" * 5000,
     "nan",

@@ -29,6 +29,7 @@ _KEYWORD: Final = re.compile(r"[^\s(),=\[\]{}\"']+")
 _ESCAPE: Final = re.compile(r"\\(.)|[\x00\r]", re.DOTALL)
 _KNOWN_ESCAPES: Final = frozenset("\\'\"abfnrtvxuUN01234567\n")
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
+_DEEPEST: Final = 200
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
 
@@ -43,8 +44,12 @@ def python_arguments(completion: Completion, at: int) -> tuple[dict[str, Any], i
     for token in _TOKEN.finditer(text, at):
         char = token.group()
         if char in _CLOSING:
+            if (len(brackets) == 1 and equals < 0) or len(brackets) > _DEEPEST:  # no keyword; too deep for Python, too
+                return None
             brackets.append(_CLOSING[char])
-        elif (char in ")]}" and brackets.pop() != char) or char in ("'", '"'):
+        elif (char in ")]}" and brackets.pop() != char) or (
+            char[0] in "'\"" and (len(char) == 1 or text[token.start() - 1].isalnum())
+        ):
             return None
         elif char == "=" and len(brackets) == 1 and equals < 0:
             equals = token.start()
@@ -72,6 +77,8 @@ def _python_value(text: str) -> Any:
         ValueError, SyntaxError, TypeError, RecursionError, MemoryError: it is none.
     """
     source = _ESCAPE.sub(_python_escape, text.strip())
+    if "#" in source and "#" in _TOKEN.sub("", source):
+        raise ValueError("a comment is no part of a value")
     # Through JSON, for tuples, keys and numbers beyond all floats, and pairs of surrogates that become one character.
     return strict_json(json.dumps(_evaluated(ast.parse(source, mode="eval").body), allow_nan=False))
 
