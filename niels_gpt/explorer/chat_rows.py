@@ -272,9 +272,7 @@ def texts_of(message: Message) -> list[str]:
     reasoning, calls = reasoning_of(message), [call["function"] for call in message.get("tool_calls") or ()]
     texts += [reasoning] if reasoning is not None else []
     for call in calls:
-        arguments: Any = call["arguments"]
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        texts += [call["name"], written]
+        texts += [call["name"], json.dumps(call["arguments"], ensure_ascii=False)]
     return texts
 
 

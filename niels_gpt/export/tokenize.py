@@ -33,6 +33,7 @@ from niels_gpt.export.rows import Rows, cut, rows_of
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import pack
 from niels_gpt.messages import Conversation
+from niels_gpt.messages.keys import CHANGES
 from niels_gpt.ranges import LENGTH
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.notes import OnUnwritten
@@ -242,8 +243,10 @@ class _BadRows(Rejections):
         reasons = {reason: count for reason, count in (self.dropped + self.left_out).items() if count}
         if reasons:
             _log.warning("left out %d of %d rows: %s", sum(reasons.values()), rows, reasons)
-        # Nulls that Arrow added were never in the row, so dropping them loses nothing.
-        lost = {reason: count for reason, count in self.changed.items() if count and reason != ARROW_NULLS}
+        # Nulls that Arrow added were never in the row, so dropping them loses nothing, as reading loses nothing.
+        lost = {
+            reason: count for reason, count in self.changed.items() if count and reason not in {ARROW_NULLS, *CHANGES}
+        }
         if lost:
             _log.warning("used, of %d rows, but: %s", rows, lost)
 

@@ -59,6 +59,11 @@ REFUSED: Final = {
     "the parts, or drop the row",
 }
 
+# The codes of what reading changes; nothing is lost by any of them.
+CHANGES: Final = frozenset(
+    {"arguments_decoded", "tools_decoded", "reasoning_renamed", "loss_flag_read", "role_renamed"}
+)
+
 # What is read of a message, a part of its content, a call, its function, a tool and its function. Other keys stay,
 # because a chat template may read any key, and are counted.
 MESSAGE: Final = frozenset(

@@ -20,9 +20,11 @@ Calls and tools may have the shape of any interface that `chat_shapes` reads, su
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Notes, read_tools
 
 _CHATS: Final = (
     "messages",
@@ -34,7 +36,6 @@ _CHATS: Final = (
     "contents",
 )  # columns that hold messages
 _ARGUMENTS: Final = ("arguments", "input", "args", "response")  # of a call (or its result), beside its name
-_SCHEMAS: Final = ("parameters", "input_schema")
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # name -> schema
 _DATA: Final = ("default", "const", "examples", "enum")  # values, not schemas
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
@@ -139,22 +140,12 @@ class _NullFilter:
 
 
 def _parameters(tools: Any) -> dict[str, Any]:
-    """The JSON schemas of the arguments of each tool, by name; tools may be JSON text."""
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except (ValueError, RecursionError):  # reported when the row is read
-            tools = None
-    found = {}
-    for tool in tools if isinstance(tools, list) else ():
-        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping):
-            continue
-        group = function.get("functionDeclarations") or function.get("function_declarations")
-        for one in group if isinstance(group, list) else (function,):
-            if isinstance(one, Mapping) and isinstance(one.get("name"), str):
-                found[one["name"]] = next((one[key] for key in _SCHEMAS if key in one), None)
-    return found
+    """The JSON schemas of the arguments of each tool, by name."""
+    try:
+        read = read_tools(tools, Notes()) or []
+    except MessageError:  # reported when the row is read
+        return {}
+    return {tool["function"]["name"]: tool["function"].get("parameters") for tool in read}
 
 
 def _inner(schema: Any, root: Any, what: str) -> dict[str, Any]:

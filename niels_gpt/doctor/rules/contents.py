@@ -182,9 +182,7 @@ def _argument_texts(chat: ChatRow) -> Iterator[tuple[int, Message, str]]:
     """Message index, message and the arguments of each call, as JSON text."""
     for index, message in enumerate(chat.messages):
         for tool_call in message.get("tool_calls") or ():
-            given = tool_call["function"]["arguments"]
-            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
-            yield index, message, text
+            yield index, message, json.dumps(tool_call["function"]["arguments"], ensure_ascii=False, default=str)
 
 
 def check(
