@@ -165,6 +165,18 @@ def test_tags_without_those_around_them_are_an_attempt(case: str) -> None:
     assert read(name, text) == (content, calls)
 
 
+def test_an_attempt_ends_reasoning_that_is_not_closed() -> None:
+    """As a call does: a spelled tag where the turn is complete, a token always."""
+    renderer = renderer_of("qwen3.5")
+    ids = ids_of(renderer, "hm\n" + FUNCTION)
+    assert renderer.parse_response(ids).tool_calls == []
+    parsed = renderer.parse_response([*ids, *renderer.get_stop_token_ids()[:1]])
+    assert (parsed.reasoning_content, parsed.content) == ("hm", "")
+    assert [(call.name, call.status) for call in parsed.tool_calls] == [("f", MALFORMED)]
+    (call,) = renderer_of("kimi-k2.5").parse_response(ids_of(renderer_of("kimi-k2.5"), "hm" + KIMI_CALL)).tool_calls
+    assert (call.name, call.status) == ("f", MALFORMED)
+
+
 SECTIONS = {
     **dict.fromkeys(("kimi-k2", "kimi-k2-thinking", "kimi-k2.5"), "<|tool_calls_section_begin|>"),
     **dict.fromkeys(("deepseek-v3", "deepseek-v3.1"), "<｜tool▁calls▁begin｜>"),

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
@@ -80,16 +80,16 @@ class Reader:
         # Where reasoning is a message like others (gpt-oss, Inkling), the dialect reads it with the rest.
         if self.tags is None or (self.calls is not None and self.calls.reads_reasoning):
             return 0, 0, 0
-        opening = self.calls.opening if self.calls is not None else ""
-        return find_reasoning(completion, self.tags, prompt, opening, lambda at: self._first_call(completion, at))
+        marks = self.calls.marks if self.calls is not None else ()
+        return find_reasoning(completion, self.tags, prompt, marks, lambda *asked: self._first_call(completion, *asked))
 
-    def _first_call(self, completion: Completion, start: int) -> int:
-        """The character at which the first call from a character on begins, by its outermost tag; -1 for none."""
-        if self.calls is None or (at := completion.find(self.calls.opening, start)) < 0:
+    def _first_call(self, completion: Completion, start: int, marks: Sequence[str]) -> int:
+        """The character at which the first call with one of these marks begins, from a character on; -1 for none."""
+        at, mark = completion.first(start, marks)
+        if self.calls is None or not mark:
             return -1
-        opening = self.calls.opening
         starts = (block.start for block in self.calls.read(completion, at, {}))
-        return next((place for place in starts if completion.text.startswith(opening, place)), -1)
+        return next((place for place in starts if completion.text.startswith(tuple(marks), place)), -1)
 
     def _blocks(self, completion: Completion, schemas: Schemas, prompt: PromptEnd) -> Iterator[Block]:
         """What the completion is made of, in order; what is left out is white space of the format."""

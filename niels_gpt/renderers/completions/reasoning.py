@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from niels_gpt.renderers.completions.text import Completion
 
@@ -22,13 +22,17 @@ class PromptEnd(enum.Enum):
 
 
 def find_reasoning(
-    completion: Completion, tags: tuple[str, str], prompt: PromptEnd, calls: str, first_call: Callable[[int], int]
+    completion: Completion,
+    tags: tuple[str, str],
+    prompt: PromptEnd,
+    marks: Sequence[str],
+    first_call: Callable[[int, Sequence[str]], int],
 ) -> tuple[int, int, int]:
     """Where the reasoning starts and stops, and where the content starts; 0, 0, 0 if there is no reasoning.
 
     Args:
-        calls: what the first call begins with, "" for formats without calls; first_call: the character at which the
-            first call from a character on begins, -1 for none.
+        marks: what a call may begin with, the outermost tag first; none for formats without calls.
+        first_call: the character at which the first call with one of some marks begins, from a character on; -1: none.
     """
     opening, closing = tags
     begin = opening_end(completion, opening)
@@ -40,16 +44,16 @@ def find_reasoning(
     close = completion.find(closing)
     # It is not known how the prompt ended: only a closing tag makes reasoning of what is before it, and one after a
     # call is within its arguments.
-    if not is_open and prompt is PromptEnd.UNKNOWN and (close < 0 or 0 <= first_call(begin) < close):
+    if not is_open and prompt is PromptEnd.UNKNOWN and (close < 0 or 0 <= first_call(begin, marks[:1]) < close):
         return 0, 0, 0
     if close >= 0:
         return min(begin, close), close, close + len(closing)
     if not is_open and completion.stopped:
         return 0, 0, 0  # a whole answer without tags: the model skipped its reasoning
-    # Models call tools without closing the block first. A call's opening tag that is one token, or holds a control
-    # token, ends the reasoning, as inference servers read it. One that is spelled in several tokens may be a draft
-    # within the reasoning, so it counts only where the turn is complete.
-    call = first_call(begin) if calls and (completion.stopped or completion.has_id_of(calls)) else -1
+    # Models call tools without closing the block first. A tag of a call that is one token, or holds a control token,
+    # ends the reasoning, as inference servers read it. One that is spelled in several tokens may be a draft within the
+    # reasoning, so it counts only where the turn is complete.
+    call = first_call(begin, [mark for mark in marks if completion.stopped or completion.has_id_of(mark)])
     end = call if call >= 0 else len(completion.text)
     return begin, end, end
 

@@ -291,7 +291,9 @@ class ResponseParser:
         assert self._reader.tags is not None, "a format with reasoning"
         closing, calls = self._reader.tags[1], self._reader.calls
         is_behind = calls is None or self._state is _State.CALL_IN_REASONING
-        marks = (closing,) if is_behind or calls is None else (closing, calls.opening)
+        marks: tuple[str, ...] = (closing,)
+        if calls is not None and not is_behind:
+            marks = (closing, *(calls.marks if self._state is _State.REASONING else (calls.opening,)))
         at, mark = self._tell_to_mark(marks, Kind.REASONING if self._state is _State.REASONING else None)
         if mark == closing:
             self._tell(Kind.REASONING, at)
