@@ -30,7 +30,7 @@ from niels_gpt.renderers.dialects import typescript
 from niels_gpt.renderers.families import llama3
 
 # Each empties something that the package remembers of tools for all renderers of a process.
-_FORGET = (conversation._WRITTEN.clear, llama3._indented.cache_clear, typescript._declared.cache_clear)
+_FORGET = (conversation._READ.clear, llama3._indented.cache_clear, typescript._declared.cache_clear)
 
 
 @dataclass(frozen=True)
