@@ -393,7 +393,8 @@ def listed(tools: Any) -> str:
 def calls_of(markup: str, calls: Sequence[Any]) -> Iterator[str]:
     for number, call in enumerate(calls):
         name, arguments = call["function"]["name"], call["function"]["arguments"]
-        written = arguments if isinstance(arguments, str) else dumped(arguments)
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments  # as servers decode them
+        written = dumped(arguments)
         if markup == "hermes":
             yield f'\n<tool_call>\n{{"name": "{name}", "arguments": {written}}}\n</tool_call>'
         elif markup == "brackets":
@@ -403,7 +404,7 @@ def calls_of(markup: str, calls: Sequence[Any]) -> Iterator[str]:
             yield f'{{"name": "{name}", "parameters": {written}}}'
         elif markup == "xml":
             yield f"\n<function={name}>\n"
-            for key, value in arguments.items() if isinstance(arguments, dict) else ():
+            for key, value in arguments.items():
                 shown = value if isinstance(value, str) else dumped(value)
                 yield f"<parameter={key}>\n{shown}\n</parameter>\n"
             yield "</function>"

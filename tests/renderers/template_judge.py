@@ -12,6 +12,7 @@ Where the other letters lead the template elsewhere, the judge cannot tell, and 
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import warnings
@@ -48,10 +49,15 @@ def plain_template(source: str) -> jinja2.Template:
 
 
 def as_given(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates get it: without keys that hold `None`, reasoning under both names in use."""
+    """A message as templates get it: without nulls, with reasoning under every name and arguments as objects."""
     given = {key: value for key, value in message.items() if value is not None}
     if "reasoning_content" in given:
-        given = {"thinking": given["reasoning_content"], **given}
+        given = {**dict.fromkeys(("thinking", "reasoning"), given["reasoning_content"]), **given}
+    if given.get("tool_calls"):
+        given["tool_calls"] = copy.deepcopy(given["tool_calls"])
+        for function in (call["function"] for call in given["tool_calls"]):
+            if isinstance(function["arguments"], str):
+                function["arguments"] = json.loads(function["arguments"])
     return given
 
 
