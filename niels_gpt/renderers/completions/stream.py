@@ -77,9 +77,11 @@ class _Text:
         """The nearest marker from a character on, where it is, and whether that holds whatever comes."""
         nearest, found, is_certain = len(self.text), "", True
         for mark in marks:
+            at = self.text.find(mark, start)
+            if at < 0:
+                continue
             inner = next((control for control in self.encoder.control_ids if control in mark), "")
             token = self.encoder.added_ids.get(inner or mark)
-            at = self.text.find(mark, start)
             # The spelling of a control token is text.
             while inner and at >= 0 and self._marked.get(at + mark.index(inner)) != token:
                 at = self.text.find(mark, at + 1)
@@ -232,7 +234,7 @@ class ResponseParser:
 
     def _step(self) -> bool:
         """Report what is certain of the new text. Returns whether the state has changed."""
-        before = self._state, self._scan
+        before = self._state
         match self._state:
             case _State.START:
                 self._start()
@@ -246,7 +248,7 @@ class ResponseParser:
                 self._header()
             case _State.MESSAGE:
                 self._message()
-        return (self._state, self._scan) != before
+        return self._state is not before
 
     def _go(self, state: _State, at: int) -> None:
         self._state, self._at, self._scan, self._anchor = state, at, at, at
