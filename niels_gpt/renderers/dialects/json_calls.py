@@ -18,7 +18,7 @@ from niels_gpt.renderers.emitter import Emitter
 
 @dataclass(frozen=True)
 class HermesJSON(SeparateCalls, CallDialect):
-    """`<tool_call>\n{"name": ..., "arguments": ...}\n</tool_call>`: one JSON object a call."""
+    r"""`<tool_call>\n{"name": ..., "arguments": ...}\n</tool_call>`: one JSON object a call."""
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"

@@ -152,7 +152,7 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 @dataclass(frozen=True)
 class FunctionTags(SeparateCalls, CallDialect):
-    """`<tool_call>\n<function=f>\n<parameter=k>\nv\n</parameter>\n...</function>\n</tool_call>`.
+    r"""`<tool_call>\n<function=f>\n<parameter=k>\nv\n</parameter>\n...</function>\n</tool_call>`.
 
     A string is written without quotes, objects and lists as JSON. Reading takes a value's type from the tool's schema
     where there is one.
