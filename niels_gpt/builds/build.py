@@ -232,6 +232,9 @@ CHANGE_MESSAGES: Final = {
     "reasoning_renamed": "the reasoning has another name or is a part of the content; it is read as reasoning_content",
     "loss_flag_read": "whether a message is trained has another name or is a number; it is read as train or weight",
     "role_renamed": "a role has the name of another format; it is read as the one that it means",
+    "round_trip_proven": "their renderings give them again",
+    "round_trip_changed": "of these, a text, role or id is written otherwise, see the other counts",
+    "round_trip_by_format": "of these, reasoning or another text is left out by the format",
     "partial_attribution": "the attribution of tokens is only partial (allow_partial): masks may train scaffold",
     BY_ORACLE: "attributed each by itself, because what is remembered of the template does not fit them: as certain, "
     "but slower",

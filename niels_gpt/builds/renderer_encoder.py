@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +17,7 @@ from niels_gpt.builds.images import ImageFile, ImageFolder, PlacedImage, has_ima
 from niels_gpt.builds.rows import as_conversation, batches, characters
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
+from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.loss import LossOn, check_full
 from niels_gpt.renderers.masks import Renders, batch_weights, listing, stops_of, trained_turns
@@ -30,6 +31,7 @@ from niels_gpt.renderers.notes import (
     decided,
     refused,
 )
+from niels_gpt.renderers.round_trip import RoundTrip, round_trip_of
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -41,6 +43,10 @@ NO_IMAGES = (
 )
 
 
+# Counts of `prove`, see `CHANGE_MESSAGES` of `builds.build`.
+PROVEN: Final = "round_trip_proven"
+PROVEN_CHANGED: Final = "round_trip_changed"
+PROVEN_BY_FORMAT: Final = "round_trip_by_format"
 KWARGS: Final = "chat_template_kwargs"  # the column of rows that has options of the renderer for each row
 
 
@@ -73,6 +79,7 @@ class RenderingPolicy:
             are rejected by default.
         on_unwritten: which rows are rejected for a text that the format has no place for, and which are counted
             (`renderers/notes.py`). `None`: as the renderer's own option says, else "content".
+        prove: reject rows whose rendering does not give them again (`renderers/round_trip.py`), and count the others.
 
     Raises:
         UsageError: an unknown `on_unwritten`.
@@ -80,6 +87,7 @@ class RenderingPolicy:
 
     allow_partial: bool = False
     on_unwritten: OnUnwritten | None = None
+    prove: bool = False
 
     def __post_init__(self) -> None:
         if self.on_unwritten is not None:
@@ -87,7 +95,7 @@ class RenderingPolicy:
 
     def of(self, renderer: Any) -> RenderingPolicy:
         """The policy for one renderer, whose own option counts where this policy has none."""
-        return RenderingPolicy(self.allow_partial, decided(renderer, self.on_unwritten))
+        return replace(self, on_unwritten=decided(renderer, self.on_unwritten))
 
     def check(self, attribution: str, unwritten: Sequence[Unwritten]) -> None:
         """Raise `MessageError` (`partial_attribution`, `unwritten`) for a conversation that is not used."""
@@ -213,10 +221,17 @@ class RendererEncoder:
         lost = [notes.unwritten for notes in rendered.notes] or [()] * len(chats)
         if not all(map(self.policy.allow, rendered.attribution, lost)):
             return None
+        proofs = (
+            [self._proof(one, chat) for one, chat in zip(rendered, chats, strict=True)] if self.policy.prove else []
+        )
+        if not all(proof.proven for proof in proofs):
+            return None
         check_ids(rendered.ids, self.vocab_size)
         # Counted only now: a batch that is given up above is counted row by row.
         for chat, attributed, unwritten in zip(chats, attributed_of(rendered), lost, strict=True):
             rejections.changed.update(changes_of(chat, [attributed], unwritten))
+        for chat, proof in zip(chats, proofs, strict=False):
+            rejections.changed.update(codes_of_proof(chat, proof))
         images = None if self.images is None else [()] * len(chats)
         return EncodedBatch(chats, rendered.ids, rendered.lengths, weights, images=images)
 
@@ -246,6 +261,7 @@ class RendererEncoder:
             attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
             lost = getattr(rendered, "unwritten", ())
             self.policy.check(attribution, lost)
+            proof = self._checked_proof(rendered, chat)
             images = (
                 [] if self.images is None else self.images.placed(files, getattr(rendered, "multi_modal_data", None))
             )
@@ -255,7 +271,24 @@ class RendererEncoder:
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
         notes = getattr(rendered, "notes", NO_NOTES)
         rejections.changed.update(changes_of(chat, [(attribution, notes)], lost))
+        rejections.changed.update(codes_of_proof(chat, proof))
         return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
+
+    def _proof(self, rendered: Any, chat: Conversation) -> RoundTrip:
+        renderer: Any = self.renderer
+        if not isinstance(renderer, BaseRenderer):
+            raise UsageError(f"prove=True (--prove) needs a renderer of this package; found {type(renderer).__name__}")
+        by = renderer.with_kwargs(kwargs_of(chat).get(KWARGS))
+        return round_trip_of(by, rendered, chat.messages, chat.tools)
+
+    def _checked_proof(self, rendered: Any, chat: Conversation) -> RoundTrip | None:
+        """The proof of a conversation, `None` where none is wanted; `MessageError` (`not_proven`) if it has none."""
+        if not self.policy.prove:
+            return None
+        proof = self._proof(rendered, chat)
+        if not proof.proven:
+            raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
+        return proof
 
     def _weights(
         self, rendered: Any, messages: Sequence[Message], images: Sequence[PlacedImage] = ()
@@ -288,6 +321,14 @@ def changes_of(
     by_oracle = any(notes.route == "oracle" for _, notes in attributed)
     adapted = dict.fromkeys(code for _, notes in attributed for code in notes.changes)
     return [*{**chat.changes, **adapted}, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
+
+
+def codes_of_proof(chat: Conversation, proof: RoundTrip | None) -> list[str]:
+    """What is counted of a proven conversation; the codes of one that is changed or shortened come on top."""
+    if proof is None:
+        return []
+    changed, dropped = bool(chat.changes or proof.changes), bool(proof.by_format or proof.unwritten)
+    return [PROVEN, *[PROVEN_CHANGED] * changed, *[PROVEN_BY_FORMAT] * dropped]
 
 
 def kwargs_of(chat: Conversation) -> dict[str, Any]:

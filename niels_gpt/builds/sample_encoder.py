@@ -26,6 +26,7 @@ from niels_gpt.builds.renderer_encoder import (
     RendererEncoder,
     attributed_of,
     changes_of,
+    codes_of_proof,
     kwargs_of,
     kwargs_of_all,
 )
@@ -76,6 +77,8 @@ class SampleEncoder(RendererEncoder):
     def _whole_batch(self, chats: list[Conversation], rejections: Rejections) -> EncodedBatch | None:
         """The samples of all conversations, rendered in one call; `None` if one must be rejected."""
         producer = as_produced(self.renderer)
+        if self.policy.prove:  # one by one, which proves each
+            return None
         if not isinstance(self.renderer, BatchRenderer) or not isinstance(producer, BatchRenderer):
             return None
         turns = [self._turns(chat) for chat in chats]
@@ -130,6 +133,7 @@ class SampleEncoder(RendererEncoder):
             lost = lost_in_all(whole_notes, dict(zip(turns, notes, strict=True)))
             attribution = next((one.attribution for one in rendered if one.attribution != "full"), "full")
             self.policy.check(attribution, lost)
+            proof = self._checked_proof(rendered[0], chat)
             whole, *produced = (TokenFacts.of(one, stops_of(self.renderer)) for one in rendered)
             samples = self._samples(chat, whole, dict(zip(turns, produced, strict=True)))
         except MessageError as error:
@@ -137,6 +141,7 @@ class SampleEncoder(RendererEncoder):
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
         attributed = [(one.attribution, getattr(one, "notes", NO_NOTES)) for one in rendered]
         rejections.changed.update(changes_of(chat, attributed, lost))
+        rejections.changed.update(codes_of_proof(chat, proof))
         return chat, samples
 
     def _samples(self, chat: Conversation, whole: TokenFacts, produced: Mapping[int, TokenFacts]) -> list[Sample]:

@@ -201,6 +201,7 @@ def build_sft_cache(
     streaming: bool | None = None,
     allow_partial: bool = False,
     on_unwritten: OnUnwritten | None = None,
+    prove: bool = False,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
     **fields: Unpack[BuildFields],
@@ -219,7 +220,7 @@ def build_sft_cache(
         loss_on: which tokens of a renderer are trained; default the sampled ones.
         default_system_text: the system turn of conversations that have none.
         token_dtype, streaming, num_threads: as for `build_pretrain_cache`.
-        allow_partial, on_unwritten: for renderers, see `RenderingPolicy`.
+        allow_partial, on_unwritten, prove: for renderers, see `RenderingPolicy`.
         max_message_bytes: a row with a longer message is rejected.
         fields: how the build runs, see `BuildOptions`.
 
@@ -235,7 +236,7 @@ def build_sft_cache(
         check_text(default_system_text)
     except MessageError as error:
         raise UsageError(f"default_system_text holds {error}") from error
-    policy = RenderingPolicy(allow_partial, on_unwritten)
+    policy = RenderingPolicy(allow_partial, on_unwritten, prove)
     encoder = _sft_encoder(tokenizer, loss_on, policy, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
     # As `meta.json` records them. With sentinels the format says what is trained, so only what decides rows and ids is

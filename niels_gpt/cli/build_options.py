@@ -79,6 +79,15 @@ class ChatRowFlags:
             rich_help_panel=ROWS,
         ),
     ] = None
+    prove: Annotated[
+        bool,
+        typer.Option(
+            "--prove",
+            help="Refuse rows whose rendering does not give them again (an answer that spells a call, reasoning that "
+            "spells its end), and count the others.",
+            rich_help_panel=ROWS,
+        ),
+    ] = False
     default_system: Annotated[
         str | None,
         typer.Option(

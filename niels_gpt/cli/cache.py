@@ -206,6 +206,7 @@ def build_sft(
             token_dtype=token_dtype,
             allow_partial=rows.allow_partial,
             on_unwritten=rows.on_unwritten,
+            prove=rows.prove,
             max_message_bytes=rows.max_message_bytes,
             num_threads=executor.threads,
             **source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),

@@ -191,7 +191,7 @@ def conversation_encoder(
 
     loss_on = loss.loss_on
     if uses_renderer(tokenizer, renderer, loss):
-        policy = RenderingPolicy(rows.allow_partial, rows.on_unwritten)
+        policy = RenderingPolicy(rows.allow_partial, rows.on_unwritten, rows.prove)
         opened = renderer.open(tokenizer, images=images is not None, quiet=quiet)
         return as_encoder(opened, loss_on, policy, samples, images)
     # Refused, because only renderers read these two options: they would be ignored without a word.

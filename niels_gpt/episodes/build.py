@@ -70,6 +70,7 @@ def build_episodes(
     metadata: bool = False,
     allow_partial: bool = False,
     on_unwritten: OnUnwritten | None = None,
+    prove: bool = False,
     **fields: Unpack[BuildFields],
 ) -> None:
     """Write an episodes dataset from conversations. Same rows, encoder, options and seed: same bytes.
@@ -82,7 +83,7 @@ def build_episodes(
         mask_dtype: "uint8", or "float32" if messages have weights between 0 and 1, or `None` for no mask.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
         metadata: write each row's `type` and `source`, to sample by, and `weight` to `episodes.parquet`.
-        allow_partial, on_unwritten: for renderers, see `RenderingPolicy`. Encoders have their own policy.
+        allow_partial, on_unwritten, prove: for renderers, see `RenderingPolicy`. Encoders have their own policy.
         fields: how the build runs, see `BuildOptions`.
 
     Raises:
@@ -95,7 +96,7 @@ def build_episodes(
     EPISODES_SHARD_BYTES.check(shard_bytes)
     options.check()
     VAL_FRAC.check(val_frac)
-    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unwritten))
+    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unwritten, prove))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
     # The samples of a conversation begin alike; only a mask says which of them trains a turn.

@@ -22,6 +22,7 @@
     notes.py          texts that a format has no place for: listed, and refused or counted (`on_unwritten`)
     left_out.py       what a grammar leaves out
     refusals.py       what a grammar refuses
+    round_trip.py     whether a rendering gives its conversation again
     parsers.py        how completions of models that are rendered by template are read
 
     template/         `TemplateRenderer`: any Jinja chat template, with attribution

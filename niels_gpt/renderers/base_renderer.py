@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, Self, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import Message, Messages
+from niels_gpt.messages import Message, Messages, normalise
 from niels_gpt.renderers.completions.blocks import CallReader
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.reading import BLANK_LINES, NOTHING, Reader, Trim
@@ -38,6 +38,7 @@ from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.kinds import CONTROL, Piece
 from niels_gpt.renderers.notes import OnUnwritten, check_written
 from niels_gpt.renderers.protocol import Renderer
+from niels_gpt.renderers.round_trip import RoundTrip, round_trip_of
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
@@ -230,6 +231,18 @@ class BaseRenderer(ABC):
         return render_conversations(
             self.encoder, emit, conversations, list(zip(offered, chat_template_kwargs, strict=True))
         )
+
+    def round_trip(
+        self, messages: Messages, *, tools: Any = None, chat_template_kwargs: Mapping[str, Any] | None = None
+    ) -> RoundTrip:
+        """Whether the rendering gives the messages again: answers as `parse_response` reads them, other texts decoded.
+
+        Raises:
+            MessageError: as `render`.
+        """
+        renderer = self.with_kwargs(chat_template_kwargs)
+        rendered = renderer.render(messages, tools=tools)
+        return round_trip_of(renderer, rendered, normalise(messages), tools)
 
     # ---- completions
 

@@ -143,6 +143,13 @@ class RenderedTokens(_BuiltWhenRead):
         )
         return rendered
 
+    def arrays(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Ids, and the facts and the number of tokens of each piece, as `RenderedBatch` has them."""
+        if "_facts" in self.__dict__:
+            return self._ids, self._facts, self._counts
+        facts = as_array(self.message_indices, np.int32) << 4 | as_array(self.kinds, np.int32)  # a piece for each token
+        return as_array(self.token_ids, np.int32), facts, np.ones(len(facts), np.int64)
+
     @property
     def attribution_route(self) -> str:
         """How a template was attributed: "gaps", or "oracle", which is slow; "" for a grammar. See `Notes`."""
