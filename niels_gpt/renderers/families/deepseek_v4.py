@@ -241,5 +241,4 @@ class DeepSeekV41Renderer(DeepSeekV4Renderer):
         return f"{_SYSTEM}Reasoning Effort: {budget} {scale}\n\n"
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message after the first message."""
         self.content_turn((_SYSTEM, ""), view, index, out)

@@ -50,7 +50,6 @@ class GemmaRenderer(Family):
         out.assistant_turn(self.assistant_header, self.content(view, index), *self.end_turn, index)
 
     def content(self, view: ConversationView, index: int) -> str:
-        """A content without white space at its ends."""
         # The template applies `trim` to a content that is a text, and to each text of a content in parts.
         text, content = view.text(index), view.messages[index]["content"]
         return text.strip() if isinstance(content, str) else "".join(part["text"].strip() for part in content)

@@ -46,7 +46,6 @@ class GLM52Renderer(GLM51Renderer):
     thinking_prompt = ("<think>", "<think></think>")
 
     def effort(self) -> str:
-        """A system turn that belongs to no message."""
         return f"<|system|>Reasoning Effort: {self.config.reasoning_effort.capitalize()}" if self.thinks else ""
 
     def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:

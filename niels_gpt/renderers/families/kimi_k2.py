@@ -120,7 +120,6 @@ class KimiK2ThinkingRenderer(KimiK2Renderer):
     default_system = _DEFAULT_SYSTEM
 
     def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the block, empty in history."""
         # In history the template writes an empty block, after it the reasoning between the tags. It strips nothing, and
         # think tags in a content stay there.
         reasoning = view.reasoning(index) or ""

@@ -103,7 +103,6 @@ class Llama3Renderer(Family):
         return first + 1
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text, or one call."""
         calls = view.calls(index)
         if not calls:
             out.assistant_turn(self.assistant_header, self.content(view, index), *self.end_turn, index)
@@ -117,7 +116,6 @@ class Llama3Renderer(Family):
         out.stop(_END, index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a tool result as a JSON string."""
         # The template applies `tojson` to mappings and to whatever is iterable. A text is iterable, so it gets quotes
         # and escapes.
         out.turn(_header("ipython"), to_json(view.text(index)), _END, index)

@@ -62,7 +62,6 @@ class MistralRenderer(Family):
         out.scaffold("[/INST]", index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text, or a list of calls."""
         calls = view.calls(index)
         if not calls:
             check_alternates(view, index, self.name)

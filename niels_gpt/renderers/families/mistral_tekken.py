@@ -67,7 +67,6 @@ class MistralV7Renderer(Family):
         super().user(view, index, out)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text, the calls, or both."""
         calls = view.calls(index)
         if not calls:
             check_alternates(view, index, self.name)
