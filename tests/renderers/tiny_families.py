@@ -240,7 +240,8 @@ TOKENS: dict[str, Tokens] = {
         call=(" to=", "<|call|>"),
         headed=True,
         late_system=False,
-        holds={"inline": False, "one_call": True, "both": False},  # think tags in a content stay there
+        # Think tags in a content stay there; a text beside a call of an earlier turn is not written again.
+        holds={"inline": False, "one_call": True, "both": False, "beside": False},
         content_as_reasoning=True,
         day="conversation_start_date",
     ),
