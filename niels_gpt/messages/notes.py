@@ -25,13 +25,8 @@ class Notes:
 
 
 def without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields without those that are null or an empty list: Arrow adds such keys for every key that any row has."""
+    """The fields without nulls, which Arrow adds for every key that any row has, and without empty lists."""
     return {key: value for key, value in fields.items() if value is not None and (value or type(value) is not list)}
-
-
-def renamed(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The fields with other names, in their order, in which a template may show them."""
-    return {names.get(key, key): value for key, value in fields.items()}
 
 
 def wrong_type(where: str, value: object, expected: str) -> MessageError:

@@ -18,7 +18,7 @@ from niels_gpt.media import kind_of_file, refuse_media
 from niels_gpt.messages import keys
 from niels_gpt.messages.calls import call_of_turn, check_strings, read_calls
 from niels_gpt.messages.loss import read_flags, read_weights
-from niels_gpt.messages.notes import Notes, renamed, shown, without_nothing, wrong_type
+from niels_gpt.messages.notes import Notes, shown, without_nothing, wrong_type
 from niels_gpt.messages.reasoning import read_reasoning
 from niels_gpt.messages.tools import read_tools
 from niels_gpt.messages.types import NO_CONTENT, Message, NoContent, Normalised
@@ -164,7 +164,9 @@ def _repaired(message: Any, index: int, notes: Notes | None) -> Message:
     for key, value in message.items():
         if not (isinstance(value, str) and value.isascii()):  # most values
             check_strings(value, f"{where}{key}")
-    fields = _read_role(_without_nothing(message), where, notes)
+    has_no_parts = type(message.get("content")) is list and not message["content"]
+    fields = without_nothing({**message, "content": ""} if has_no_parts else message)
+    fields = _read_role(fields, where, notes)
     fields = _read_parts(fields, where, notes)
     fields = read_reasoning(fields, where, notes)
     if not fields.keys() <= keys.ORDINARY:
@@ -187,13 +189,6 @@ def _repaired(message: Any, index: int, notes: Notes | None) -> Message:
     return cast("Message", fields)
 
 
-def _without_nothing(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without nulls and empty lists; a content of no parts is an empty text."""
-    content = message.get("content")
-    no_parts = type(content) is list and not content
-    return without_nothing({**message, "content": ""} if no_parts else message)
-
-
 def _read_role(fields: dict[str, Any], where: str, notes: Notes) -> dict[str, Any]:
     """The message with our name of its role; a turn with `from` and `value`, as ShareGPT has it, as a message.
 
@@ -208,7 +203,8 @@ def _read_role(fields: dict[str, Any], where: str, notes: Notes) -> dict[str, An
                 "unknown_role",
                 f"{where}from is {found!r}; expected one of {', '.join(known)}. Name its role: --roles {found}=user",
             )
-        fields = renamed(fields, {"from": "role", "value": "content"})
+        names = {"from": "role", "value": "content"}
+        fields = {names.get(key, key): value for key, value in fields.items()}
     role = fields.get("role")
     ours = (keys.TURN_ROLES if is_turn else keys.ROLES).get(role, role) if isinstance(role, str) else role
     if ours == role:
