@@ -19,11 +19,12 @@ from functools import partial
 from typing import Any
 
 from niels_gpt.errors import NielsError
+from niels_gpt.messages import normalise
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.every_template import VARIABLES, encoder
 from tests.renderers.frozen_chats import Chat, other_chats, probe_chats
 from tests.renderers.frozen_templates import FILE, OWN, WITH_STOP, renderer_for, unpack
-from tests.renderers.template_judge import Case, judge
+from tests.renderers.template_judge import Case, Messages, judge
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,17 @@ class Judged:
 
 def case_of(renderer: TemplateRenderer, key: str, chat: Chat) -> Case:
     variables = None if key.removesuffix(WITH_STOP).endswith(OWN) else VARIABLES
-    return Case(renderer, chat.messages, chat.tools, chat.prompt, variables, renderer.final_stop)
+    return Case(renderer, adapted(renderer, chat.messages), chat.tools, chat.prompt, variables, renderer.final_stop)
+
+
+def adapted(renderer: TemplateRenderer, messages: Messages) -> Messages:
+    """The messages as the template reads them: parts joined, a developer's as the system's, as servers do it."""
+    attributor = renderer._attributor
+    try:
+        found = [attributor._given(message) for message in attributor.reads.adapted(normalise(messages))[0]]
+    except NielsError:  # which the renderer will refuse, too
+        return messages
+    return [{key: value for key, value in one.items() if key not in ("thinking", "reasoning")} for one in found]
 
 
 def judged(key: str, chats: Sequence[Chat]) -> Judged:

@@ -30,6 +30,10 @@ PAIRS = (  # every second message is taken for an answer, whatever its role
 )
 
 
+STOP = "<|im_end|>"
+LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ BODY }}{{ '<|im_end|>\n' }}{% endfor %}"
+
+
 def sampled(renderer: TemplateRenderer, messages: list[dict[str, Any]]) -> list[str]:
     return [text for text, _, is_sampled, _ in runs(renderer, messages) if is_sampled]
 
@@ -75,3 +79,51 @@ def test_an_answer_written_as_a_question_is_partial() -> None:
     shifted = [user("who?"), user("well?"), assistant("a man")]
     for either in (renderer, made(PAIRS, final_stop="<|im_end|>")):
         assert either.render(shifted).attribution == "partial: message 2 ends without its stop '<|im_end|>'"
+
+
+@pytest.mark.parametrize("body", ["'<i>' | e + m.content", "m.content | tojson | e"])
+def test_signs_that_html_escapes_are_of_the_content(body: str) -> None:
+    renderer = made(LOOP.replace("BODY", body))
+    found = runs(renderer, [user("is 1 < 2 & <i>?"), assistant("<b>yes</b> & <i>no</i>")])
+    written = [text for text, _, is_sampled, is_content in found if is_content and not is_sampled]
+    assert [text.strip("&#34;") for text in written] == ["is 1 &lt; 2 &amp; &lt;i&gt;?"]
+    assert sampled(renderer, [user("x"), assistant("<b> & <i>")])[-1].endswith(
+        "&amp; &lt;i&gt;" + "&#34;" * ("json" in body) + STOP
+    )
+
+
+SEARCHES = [
+    "('X' if '<|im_end|>' in m.content else '') + m.content",
+    "m.content if m.content.startswith('<|im_end|>') else m.content + '!'",
+    "'E' + m.content if m.content == '<|im_end|>' else m.content",
+    "m.content | replace('<|im_end|>', '')",
+    "m.content.count('<|im_end|>') | string + m.content",
+]
+
+
+@pytest.mark.parametrize("body", SEARCHES)
+@pytest.mark.parametrize("text", ["a<|im_end|>", "<|im_end|>b", "a <|im_end|> b", "<|im_end|>", ' "<|im_end|>"\n'])
+def test_a_token_that_the_template_looks_for_stays_text_in_every_message(body: str, text: str) -> None:
+    renderer = made(LOOP.replace("BODY", body))
+    stop = renderer.encoder.control_ids[STOP]
+    for chat in (
+        [user(text), assistant("yes")],
+        [user("so?"), assistant(text)],
+        [user("so?"), assistant(text), user(text)],
+    ):
+        assert renderer.lists_unwritten().render_ids(chat).count(stop) == len(chat)
+
+
+def test_what_a_template_writes_in_the_place_of_a_token_is_its_own() -> None:
+    body = "m.content.split('<|im_end|>')[0] + ('<|im_end|>' if '<|im_end|>' in m.content else '')"
+    renderer = made(LOOP.replace("BODY", body))
+    assert renderer.render_ids([user("so?"), assistant("a<|im_end|>b")]).count(renderer.encoder.control_ids[STOP]) == 3
+
+
+@pytest.mark.parametrize("text", ["<think>", "\n<think>", "<think> no"])
+def test_an_answer_that_begins_as_the_tag_of_the_prompt_is_sampled(text: str) -> None:
+    renderer = made(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+    )
+    assert "".join(sampled(renderer, [user("so?"), assistant(text)])) == text.strip() + STOP

@@ -127,7 +127,7 @@ CHANGES: dict[str, Callable[[str], Callable[[str], str]]] = {
 def counted(renderer: TemplateRenderer, chat: ConversationView, gen: bool) -> Counter[int] | str:
     """The control ids of a rendering, or what it was refused with."""
     try:
-        ids = renderer.render_ids(chat[0], tools=chat[1], add_generation_prompt=gen)
+        ids = renderer.lists_unwritten().render_ids(chat[0], tools=chat[1], add_generation_prompt=gen)
     except (MessageError, TemplateError) as error:
         return type(error).__name__
     known = set(renderer.encoder.control_ids.values())
@@ -437,7 +437,7 @@ LITERALS = [
 
 @pytest.mark.parametrize("source", LITERALS)
 def test_what_a_template_makes_of_its_literals_is_a_control_token(source: str) -> None:
-    renderer = chatml(source, open_token="<|im_start|>")
+    renderer = chatml(source, open_token="<|im_start|>").lists_unwritten()
     rendered = renderer.render([{"role": "user", "content": "a"}])
     assert rendered.token_ids == [renderer.encoder.control_ids["<|im_start|>"]]
     assert rendered.attribution == "full"

@@ -18,7 +18,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -31,6 +31,7 @@ from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import CONTROL, SAMPLED, Kind
 from niels_gpt.renderers.notes import Notes
 from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens
+from niels_gpt.renderers.template.disguise import Disguise, disguise_of
 from niels_gpt.renderers.template.divisions import divisions_of, relocated, states_of
 from niels_gpt.renderers.template.gaps import Division, Gap, Run, gaps_of
 from niels_gpt.renderers.template.letters import (
@@ -45,19 +46,19 @@ from niels_gpt.renderers.template.letters import (
     given,
 )
 from niels_gpt.renderers.template.pieces import Pieces, joined
-from niels_gpt.renderers.template.proofs.oracle import Oracle, compared_tokens
+from niels_gpt.renderers.template.proofs.oracle import Oracle
 from niels_gpt.renderers.template.proofs.proof import PLACE, Ints, Problem, Proof
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, takes_text, windows_of
 from niels_gpt.renderers.template.stretches import Stretch, has_letters, stretches_of, with_declarations, with_edges
-from niels_gpt.renderers.template.strings import strings_in
+from niels_gpt.renderers.template.strings import strings_in, template_strings
 from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
 
 _MOST_WINDOWS: Final = 2048  # stand-in conversations that are remembered
 _MOST_KNOWN: Final = 8192  # sequences of gaps
-_MOST_LETTERED: Final = 16  # answers of one conversation that are rendered once more, each by itself
 
+_OTHER_MANNERS: Final = (Manner(scalars=False), Manner(signs=False), Manner(scalars=False, signs=False))
 _ALL_WRITTEN: Final = {route: Notes(route) for route in ("gaps", "oracle")}
 
 Divisions = tuple[Division, ...]
@@ -85,7 +86,7 @@ class Attributor:
     """One template with its variables.
 
     Args:
-        run: the output of the template on variables.
+        run: the output on variables of a template whose text is given.
         source: the template's text.
         writer: what it compares with texts, the control tokens, and the roles that are its own text.
         variables: those of every rendering.
@@ -93,7 +94,7 @@ class Attributor:
         final_stop: what is written after answers without a stop; "" for nothing.
     """
 
-    run: Callable[[Mapping[str, Any]], str]
+    run: Callable[[Mapping[str, Any], str], str]
     source: str
     writer: Writer
     variables: Mapping[str, Any]
@@ -155,7 +156,8 @@ class Attributor:
                 "documents": None,  # which transformers passes, too
                 "add_generation_prompt": gen,
                 **variables,
-            }
+            },
+            self.source,
         )
 
     # ---- attribution
@@ -168,8 +170,17 @@ class Attributor:
                 that it does not know into a control token (`unknown_role_in_control_token`).
         """
         conversation = [self._given(message) for message in messages]
-        text = self._checked_text(conversation, tools, gen)
-        seen = self._seen(conversation, tools, gen, text)
+        return self._attributed(messages, conversation, tools, gen, self._checked_text(conversation, tools, gen))
+
+    def _attributed(
+        self, messages: list[Message], conversation: list[dict[str, Any]], tools: Any, gen: bool, text: str
+    ) -> Emitter:
+        lettered = self.writer.letter(conversation, tools, self.variables, USUAL)
+        seen = None if lettered.has_tokens else self._seen(conversation, tools, gen, text, lettered)
+        if seen is None and (out := self._by_disguise(messages, tools, gen, text)) is not None:
+            return out
+        if lettered.has_tokens:
+            seen = self._seen(conversation, tools, gen, text, lettered)
         if seen is not None:
             self._check_roles(messages, text, seen.stretches)
         divided = None if seen is None else self._divided(conversation, tools, gen, text, seen)
@@ -177,12 +188,66 @@ class Attributor:
             return self._by_gaps(messages, tools, text, seen, divided)
         return self._by_oracle(messages, tools, gen, text, seen)
 
+    def _by_disguise(self, messages: list[Message], tools: Any, gen: bool, text: str) -> Emitter | None:
+        """The rendering as the disguised template shows it; `None` if that writes another text."""
+        found = self._disguised(messages, tools, gen, text)
+        if found is None:
+            return None
+        disguise, inner, hidden, tools, text = found
+        out = inner._attributed(hidden, [inner._given(message) for message in hidden], tools, gen, text)
+        texts, facts = list[str](), list[int]()
+        for piece, fact in zip(out.texts, out.facts, strict=True):
+            # A text without any letter, such as a token alone, is between the contents that are seen.
+            parts = disguise.parts(piece) if fact & CONTROL else [piece]
+            texts += map(disguise.shown, parts)
+            facts += (fact if number % 2 == 0 else _as_text(fact, messages) for number in range(len(parts)))
+        out.texts, out.facts, out.messages = texts, facts, messages
+        unwritten, by_format = (
+            tuple(one._replace(text=disguise.shown(one.text)) for one in some)
+            for some in (out.notes.unwritten, out.notes.by_format)
+        )
+        out.notes = out.notes._replace(unwritten=unwritten, by_format=by_format)
+        return out
+
+    def _disguised(
+        self, messages: list[Message], tools: Any, gen: bool, text: str
+    ) -> tuple[Disguise, Attributor, list[Message], Any, str] | None:
+        """The disguise, the attributor of the disguised template, its messages and tools, and the text of these.
+
+        `None` if no message has a token to hide, or the disguised template writes another text.
+        """
+        if self._disguise is None:
+            return None
+        disguise, inner = self._disguise
+        hidden: list[Message] = disguise.hidden(messages)
+        if hidden == messages:
+            return None
+        tools = disguise.hidden(tools)
+        try:
+            other = inner.text(hidden, tools, gen)
+        except MessageError:
+            return None
+        return (disguise, inner, hidden, tools, other) if disguise.shown(other) == text else None
+
+    @cached_property
+    def _disguise(self) -> tuple[Disguise, Attributor] | None:
+        """The disguise of the template, and what attributes the disguised template's renderings."""
+        disguise = disguise_of(self.source, self.controls)
+        if disguise is None:
+            return None
+        writer = replace(self.writer, strings=template_strings(disguise.source))
+        return disguise, replace(self, source=disguise.source, writer=writer, _windows={}, _known={})
+
     def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
         """What the oracle proves of a rendering.
 
         Raises:
             Unproven: nothing. MessageError: the template refuses the messages.
         """
+        found = self._disguised(messages, tools, gen, self.text(messages, tools, gen))
+        return self._proof(messages, tools, gen) if found is None else found[1]._proof(found[2], found[3], gen)
+
+    def _proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
         known: dict[bytes, str] = {}
 
         def text_once(messages: Sequence[Message], gen: bool) -> str:
@@ -192,31 +257,28 @@ class Attributor:
                 found = known[key] = self.text(messages, tools, gen)
             return found
 
-        oracle = Oracle(text_once, self.controls, self.writer.strings.retained, self.source, self.bos)
-        return oracle.prove(messages, add_generation_prompt=gen)
+        return Oracle(text_once, self.controls, self.writer.retained, self.source, self.bos).prove(
+            messages, add_generation_prompt=gen
+        )
 
     # ---- letters
 
-    def _seen(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> Seen | None:
+    def _seen(
+        self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str, lettered: Lettered
+    ) -> Seen | None:
         """Where the texts are; `None` if the letters do not show it."""
         if not text.isascii() and has_letters(text):
             return None
-        manners = [USUAL]
-        while manners:
-            manner = manners.pop(0)
-            lettered = self.writer.letter(messages, tools, self.variables, manner)
-            found = self._rendered(lettered, gen, text)
-            if found is not None:
-                return self._with_edges(messages, tools, gen, text, (manner, lettered), found)
-            if manner is USUAL:
-                others = {index for index in lettered.sought_in if messages[index]["role"] != "assistant"}
-                if lettered.has_scalars:
-                    manners.append(Manner(scalars=False))
-                if others:
-                    manners.append(Manner(keeps_all=True))
-                if lettered.has_scalars and others:
-                    manners.append(Manner(keeps_all=True, scalars=False))
-        return None
+        found = self._rendered(lettered, gen, text)
+        for manner in _OTHER_MANNERS:
+            if found is None and (manner.scalars or lettered.has_scalars):
+                lettered = self.writer.letter(messages, tools, self.variables, manner)
+                found = self._rendered(lettered, gen, text)
+        if found is None:
+            return None
+        stretches, unwritten = found
+        joined = with_declarations(text, with_edges(text, stretches), self.controls)
+        return Seen(lettered, joined, unwritten, stretches if unwritten else ())
 
     def _rendered(self, lettered: Lettered, gen: bool, text: str) -> tuple[list[Stretch], list[Leaf]] | None:
         try:
@@ -224,37 +286,6 @@ class Attributor:
             return stretches_of(text, other, lettered)
         except (MessageError, Unseen):
             return None
-
-    def _with_edges(
-        self,
-        messages: list[dict[str, Any]],
-        tools: Any,
-        gen: bool,
-        text: str,
-        used: tuple[Manner, Lettered],
-        found: tuple[list[Stretch], list[Leaf]],
-    ) -> Seen:
-        """The stretches with the signs around them, and with the control tokens in answers that are the answers' own.
-
-        A template may search an answer for a control token (`</think>`) and write its own in its place. If it writes
-        the same with a letter in it, it copies the answer, and the token is ordinary text of it.
-        """
-        (manner, lettered), (stretches, unwritten) = used, found
-        joined, holding = with_edges(text, stretches, self.controls)
-        answers = sorted(index for index in holding if messages[index]["role"] == "assistant")
-        if answers:
-            alone = [frozenset({index}) for index in answers[:_MOST_LETTERED]]
-            copied: set[int] = set()
-            for forced in [frozenset(answers), *(alone if len(answers) > 1 else [])]:
-                again = Manner(scalars=manner.scalars, forced=forced)
-                if self._rendered(self.writer.letter(messages, tools, self.variables, again), gen, text) is not None:
-                    copied |= forced
-                if copied == {*answers}:
-                    break
-            rewritten = frozenset(answers) - copied
-            if rewritten:
-                joined, _ = with_edges(text, stretches, self.controls, rewritten=rewritten)
-        return Seen(lettered, with_declarations(text, joined, self.controls), unwritten, stretches if unwritten else ())
 
     # ---- gaps
 
@@ -313,12 +344,13 @@ class Attributor:
         conversation = [self._given(message) for message in messages]
         try:
             text = self._text(conversation, tools, gen, self.variables)
-            seen = self._seen(conversation, tools, gen, text)
+            lettered = self.writer.letter(conversation, tools, self.variables, USUAL)
+            seen = self._seen(conversation, tools, gen, text, lettered)
             if seen is None:
                 return {}
             narrow = tools is not None and tools is not TOOLS
             gaps = gaps_of(text, seen.stretches, len(messages), self.controls, narrow=narrow)
-            proof = self.proof(messages, tools, gen)
+            proof = self._proof(messages, tools, gen)
         except MessageError:
             return {}
         except Unproven as error:
@@ -369,7 +401,7 @@ class Attributor:
             self._check_roles(messages, text, labels or ())
         proof: Proof | None = None
         try:
-            proof = self.proof(messages, tools, gen)
+            proof = self._proof(messages, tools, gen)
             states, problem = states_of(proof, messages), str(next(iter(proof.problems), ""))
         except Unproven as error:
             states, problem = np.full(len(text), -1 << 4 | Kind.TEMPLATE, np.int64), str(error)
@@ -379,12 +411,8 @@ class Attributor:
                 kind = Kind.CONTEXT if is_context else Kind.LABEL
                 states[stretch.start : stretch.stop] = leaf.message << 4 | kind
         doubted = set[str]()
-        if seen is None or seen.lettered.bare:
-            doubted = compared_tokens(messages, self.writer.strings.retained, self.controls)
-        if seen is not None:
-            doubted = seen.lettered.bare if problem else seen.lettered.bare & doubted
-        else:
-            doubted |= {found for text in _beside_texts(messages) if (found := self.controls.first(text))}
+        if seen is None:
+            doubted = {found for text in _beside_texts(messages) if (found := self.controls.first(text))}
             if proof is None:
                 doubted |= self._tokens_of_texts(conversation, tools, gen, text)
         uncertain = self._keep_texts(states, text, (messages, tools), labels, doubted)
@@ -411,8 +439,11 @@ class Attributor:
         """The stretches of labels, where contents cannot have letters; `None` if nothing shows them."""
         if not text.isascii() and has_letters(text):
             return None
-        found = self._rendered(self.writer.letter(messages, tools, self.variables, Manner(contents=False)), gen, text)
-        return None if found is None else with_edges(text, found[0], self.controls)[0]
+        found = None
+        for manner in Manner(contents=False), Manner(contents=False, signs=False):
+            if found is None:
+                found = self._rendered(self.writer.letter(messages, tools, self.variables, manner), gen, text)
+        return None if found is None else with_edges(text, found[0])
 
     def _check_roles(self, messages: Sequence[Message], text: str, stretches: Sequence[Stretch]) -> None:
         """Refuse a role of the caller's that would be part of a control token."""
@@ -494,6 +525,12 @@ class Attributor:
                 text = ""
             self._has_reasoning = "reasoning 1" in text
         return self._has_reasoning
+
+
+def _as_text(fact: int, messages: Sequence[Message]) -> int:
+    """The message and kind of text of a caller's that stands where the template writes."""
+    is_read = fact >= 0 and messages[fact >> 4]["role"] != "assistant"
+    return fact & ~15 | (Kind.REPLY if fact & SAMPLED else Kind.CONTEXT if is_read else Kind.LABEL)
 
 
 def _beside_texts(messages: Sequence[Message]) -> list[str]:

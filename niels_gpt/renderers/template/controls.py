@@ -62,10 +62,6 @@ class ControlTokens:
         """A text without its control tokens and the white space around it."""
         return self._any.sub("", text).strip()
 
-    def excluded_from(self, pattern: re.Pattern[str]) -> re.Pattern[str]:
-        """A pattern that matches the same, but nothing that begins with a control token."""
-        return re.compile(f"(?!{self._any.pattern})(?:{pattern.pattern})")
-
     def is_stop(self, spelling: str) -> bool:
         """Whether this control token ends a turn."""
         return spelling in self._stops

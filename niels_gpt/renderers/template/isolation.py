@@ -72,8 +72,8 @@ class TemplateProcess:
         self._locks: dict[int, threading.Lock] = {}  # by process: a fork may copy a lock that another thread holds
         self._start()  # reports at once a template that cannot be compiled
 
-    def render(self, variables: Mapping[str, Any]) -> str:
-        """The output of the template, as `environment.run_template`.
+    def render(self, variables: Mapping[str, Any], source: str | None = None) -> str:
+        """The output of a template, by default the one that it was started with, as `environment.run_template`.
 
         The variables travel as JSON: tuples arrive as lists, and keys of mappings as texts.
 
@@ -82,7 +82,7 @@ class TemplateProcess:
             UsageError: a variable that JSON cannot represent.
         """
         try:
-            request = _line({"source": self._source, "variables": dict(variables)})
+            request = _line({"source": source or self._source, "variables": dict(variables)})
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"a variable of the template is no JSON: {error}; expected texts, numbers...") from error
         with self._locks.setdefault(os.getpid(), threading.Lock()):  # one request at a time

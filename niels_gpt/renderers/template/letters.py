@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, cast
 from niels_gpt.messages import NoContent
 from niels_gpt.renderers.conversation import to_json
 from niels_gpt.renderers.template.controls import REASONING_FIELDS, ControlTokens
-from niels_gpt.renderers.template.strings import TAG, TemplateStrings, strings_in
+from niels_gpt.renderers.template.strings import TAG, TemplateStrings, any_of, strings_in
 
 # The private-use characters, of which the first 6,400 take two bytes.
 _LETTERS: Final = (*map(chr, range(0xE000, 0xF900)), *map(chr, range(0xF0000, 0xFFFFE)))
@@ -84,16 +84,13 @@ class Manner:
     Attributes:
         contents: also contents, and not labels alone.
         scalars: also numbers, true, false and null in the arguments of calls.
-        keeps_all: strings that the template searches for stay in every text. Without it, control tokens among them
-            stay in answers only, so that in the texts of others they are proven to be content.
-        forced: indices of answers in which control tokens do not stay either.
+        signs: also the signs at both ends of texts, and not their words alone: a template may look for a full stop.
         whole: a letter in the place of each content, and not two in it. So no control token is of a content.
     """
 
     contents: bool = True
     scalars: bool = True
-    keeps_all: bool = False
-    forced: frozenset[int] = frozenset()
+    signs: bool = True
     whole: bool = False
 
 
@@ -110,9 +107,8 @@ class Lettered:
         marks: letter -> its leaf, whether it is the leaf's last letter, and the character that it replaces.
         patterns: for each message and field its texts' patterns, as `_Lettering._parts` shows.
         has_scalars: whether values that are no texts got letters.
-        sought_in: the messages with a text that holds a control token which the template searches for.
+        has_tokens: whether a text has a control token that the template searches for (`disguise.py`).
         fits: false if some text has no pattern that stand-in texts can have.
-        bare: control tokens in texts of which no part has letters.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -122,9 +118,8 @@ class Lettered:
     marks: dict[str, Mark] = field(default_factory=dict)
     patterns: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
     has_scalars: bool = False
-    sought_in: set[int] = field(default_factory=set)
+    has_tokens: bool = False
     fits: bool = True
-    bare: set[str] = field(default_factory=set)
 
 
 def given(message: Mapping[str, Any], *, text_arguments: bool = False) -> dict[str, Any]:
@@ -165,19 +160,24 @@ class Writer:
         return self.strings.searched
 
     @cached_property
-    def sought(self) -> re.Pattern[str]:
-        """The strings that stay in every text."""
-        return self.strings.sought
+    def tokens(self) -> tuple[str, ...]:
+        """Those with a control token."""
+        return tuple(filter(self.controls.first, self.words))
 
     @cached_property
-    def sought_words(self) -> re.Pattern[str]:
-        """Of these, the strings that stay where control tokens do not."""
-        return self.controls.excluded_from(self.strings.sought)
+    def sought(self) -> re.Pattern[str]:
+        """The others, which stay in every text."""
+        return any_of(word for word in self.words if not self.controls.first(word))
+
+    @cached_property
+    def retained(self) -> re.Pattern[str]:
+        """What the oracle leaves in contents: the compared strings of more than one letter."""
+        return any_of(text for text in self.compared if len(text) > 1)
 
     @cached_property
     def compared(self) -> frozenset[str]:
-        """The strings that stay where a text or a label is nothing else."""
-        return frozenset(self.strings.compared)
+        """The strings that stay where a text or a label is nothing else: all that it compares, but control tokens."""
+        return frozenset(text for text in self.strings.compared if not self.controls.first(text))
 
     def letter(
         self, messages: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any], manner: Manner
@@ -232,11 +232,9 @@ class _Lettering:
 
     def _message(self, message: Mapping[str, Any], index: int) -> dict[str, Any]:
         lettered = dict(message)
-        keeps = self.manner.keeps_all or (message["role"] == "assistant" and index not in self.manner.forced)
-        self.stay = self.writer.sought if keeps else self.writer.sought_words
         for key, value in message.items():
             if key == "role":
-                if value not in self.writer.roles and not self._is_compared(value):
+                if value not in self.writer.roles and value not in self.writer.compared:
                     lettered[key] = self._label(value, "role")
             elif key == "content":
                 if self.manner.contents:
@@ -316,18 +314,14 @@ class _Lettering:
 
     def _new_label(self, text: str, name: str) -> str:
         lettered = text
-        if text not in STANDARD_WORDS and not self._is_compared(text):
-            lettered = self._whole(text, -1, name) if _is_open(text) else self._part_of_label(text, name)
+        if text not in STANDARD_WORDS and text not in self.writer.compared:
+            lettered = self._whole(text, -1, name) if self._is_open(text) else self._part_of_label(text, name)
         self.labels[text] = lettered
         return lettered
 
-    def _is_compared(self, label: str) -> bool:
-        """Whether a label stays, because the template compares something with it."""
-        return label in self.writer.compared and not self.writer.controls.first(label)
-
     def _part_of_label(self, text: str, name: str) -> str:
         """A label with letters within the signs at its ends."""
-        first, last = _ends(text, 0, len(text))
+        first, last = self._ends(text, 0, len(text))
         return text if first < 0 else self._with_letters(text, -1, name, [(first, last + 1)])
 
     def _text(self, text: str, index: int, name: str) -> str:
@@ -338,18 +332,17 @@ class _Lettering:
             # The generation prompt may end in the tag that an answer begins with.
             out.fits &= tag is None or tag[0] not in writer.strings.tags or tag[0] in writer.words
         if self.manner.whole:
-            is_read = not text.strip() or (text in self.writer.compared and not self.writer.controls.first(text))
-            return text if is_read else next(self.letters)
+            return text if not text.strip() or text in self.writer.compared else next(self.letters)
         if self._is_plain(text):
             out.patterns[key] = (*out.patterns[key], WORD) if key in out.patterns else PLAIN
             return self._whole(text, index, name)
-        parts, pattern = self._parts(text, index)
+        parts, pattern = self._parts(text)
         out.patterns[key] = (*out.patterns[key], pattern) if key in out.patterns else (pattern,)
         return self._with_letters(text, index, name, parts)
 
     def _is_plain(self, text: str) -> bool:
         """Whether a text is in no way special: letters at its ends, and nothing that the template searches for."""
-        if not _is_open(text) or text in self.writer.compared:
+        if not self._is_open(text) or text in self.writer.compared:
             return False
         for word in self.writer.words:  # noqa: SIM110 (faster than `all`, and runs for every text)
             if word in text:
@@ -369,7 +362,7 @@ class _Lettering:
         marks[end] = leaf, True, text[-1]
         return f"{begin}{text[1:-1]}{end}"
 
-    def _parts(self, text: str, index: int) -> tuple[list[tuple[int, int]], str]:
+    def _parts(self, text: str) -> tuple[list[tuple[int, int]], str]:
         """The parts of a text between the strings that stay, and its pattern.
 
         ::
@@ -380,15 +373,14 @@ class _Lettering:
         """
         writer, out = self.writer, self.out
         if text.strip() in writer.compared or not text.strip():
-            out.fits &= len(text) <= _LONGEST_PATTERN and self._has_no_token(text)
+            out.fits &= len(text) <= _LONGEST_PATTERN
             return [], text
-        stays = [found.span() for found in self.stay.finditer(text)]
-        if len(stays) != len(writer.sought_words.findall(text)) or self.stay is writer.sought_words:
-            out.sought_in |= {index} if writer.sought.search(text) else set()
+        out.has_tokens = out.has_tokens or any(word in text for word in writer.tokens)
+        stays = [found.span() for found in writer.sought.finditer(text)]
         parts, pattern, at = list[tuple[int, int]](), list[str](), 0
         for start, stop in [*stays, (len(text), len(text))]:
             part = text[at:start]
-            if _ends(text, at, start)[0] >= 0:
+            if self._ends(text, at, start)[0] >= 0:
                 parts.append((at, start))
                 body = part.strip()
                 out.fits &= len(part) - len(body) <= 2 * _LONGEST_SPACE
@@ -399,20 +391,13 @@ class _Lettering:
             at = stop
         found = "".join(pattern)
         out.fits &= len(found) <= _LONGEST_PATTERN
-        out.fits &= bool(parts) or self._has_no_token(text)
         return parts, found
-
-    def _has_no_token(self, text: str) -> bool:
-        """Whether a text without letters has no control token; one is noted."""
-        token = self.writer.controls.first(text)
-        self.out.bare |= {token} if token else set()
-        return not token
 
     def _with_letters(self, text: str, index: int, name: str, parts: list[tuple[int, int]]) -> str:
         """The text with a letter at both ends of each of these parts."""
         out, written, at = self.out, list[str](), 0
         for number, (start, stop) in enumerate(parts):
-            first, last = _ends(text, start, stop)
+            first, last = self._ends(text, start, stop)
             leaf = Leaf(index, name, text, first, last, at, number)
             out.leaves.append(leaf)
             letter = next(self.letters)
@@ -426,18 +411,18 @@ class _Lettering:
         written.append(text[at:])
         return "".join(written)
 
+    def _is_open(self, text: str) -> bool:
+        """Whether both ends of a text can be letters."""
+        if not text or text[0] in _STAYING or text[-1] in _STAYING:
+            return False
+        if not self.manner.signs and not (text[0].isalnum() and text[-1].isalnum()):
+            return False
+        return not (text[0].isspace() or text[-1].isspace())
 
-def _is_open(text: str) -> bool:
-    """Whether both ends of a text can be letters."""
-    if not text or text[0] in _STAYING or text[-1] in _STAYING:
-        return False
-    return not (text[0].isspace() or text[-1].isspace())
-
-
-def _ends(text: str, start: int, stop: int) -> tuple[int, int]:
-    """The first and the last character of a part that can be letters; -1 and -1 without any."""
-    while start < stop and (text[start] in _STAYING or text[start].isspace()):
-        start += 1
-    while stop > start and (text[stop - 1] in _STAYING or text[stop - 1].isspace()):
-        stop -= 1
-    return (start, stop - 1) if start < stop else (-1, -1)
+    def _ends(self, text: str, start: int, stop: int) -> tuple[int, int]:
+        """The first and the last character of a part that can be letters; -1 and -1 without any."""
+        while start < stop and not self._is_open(text[start]):
+            start += 1
+        while stop > start and not self._is_open(text[stop - 1]):
+            stop -= 1
+        return (start, stop - 1) if start < stop else (-1, -1)

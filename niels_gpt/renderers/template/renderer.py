@@ -198,11 +198,11 @@ class TemplateRenderer(BaseRenderer):
 
     def _attribution(self) -> Attributor:
         """What runs the template, in this process or in one of its own, and remembers."""
-        run: Callable[[Mapping[str, Any]], str]
         if self._isolate is not None:
             run = TemplateProcess(self.source, self._clock, self._isolate).render
         else:
-            run = partial(run_template, compile_template(self.source, self._clock))
+            compile_template(self.source, self._clock)  # reports an error at once
+            run = partial(_run, self._clock)
         writer = Writer(template_strings(self.source), self.controls, frozenset(self._roles))
         bos = self._variables.get("bos_token")
         bos = bos if isinstance(bos, str) else ""
@@ -218,6 +218,10 @@ class TemplateRenderer(BaseRenderer):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._attributor = self._attribution()
+
+
+def _run(clock: Callable[[str], str], variables: Mapping[str, Any], source: str) -> str:
+    return run_template(compile_template(source, clock), variables)
 
 
 def load_template(path: str | Path) -> str:

@@ -198,8 +198,12 @@ def windows_of(shape: Shape, before: int, after: int) -> list[tuple[Shape, dict[
         before, after: the messages whose texts are on both sides; -1 and `len(shape)` at the ends.
     """
     windows = []
+    if 0 <= before < len(shape) and shape[before].calls:
+        # Most templates write the same after a call, whatever its arguments and the text before it are.
+        simple = _window((*shape[:before], _simple(shape[before]), *shape[before + 1 :]), before, after)
+        windows += [] if simple is None else [simple]
     short = _window(shape, before, after)
-    if short is not None:
+    if short is not None and short not in windows:
         windows.append(short)
     if len(shape) <= _MOST and (short is None or len(short[0]) != len(shape)):
         windows.append((shape, {index: index for index in range(-1, len(shape) + 1)}))

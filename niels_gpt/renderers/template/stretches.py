@@ -7,8 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from markupsafe import escape
+
 from niels_gpt.renderers.template.controls import ControlTokens
 from niels_gpt.renderers.template.letters import Leaf, Lettered, Mark, Unseen
+from niels_gpt.renderers.template.strings import forms_of
 
 _IS_LETTER: Final = re.compile("([\ue000-\uf8ff\U000f0000-\U000ffffd])")
 _ESCAPED: Final = re.compile(r"\\u(?:[eE][0-9a-fA-F]{3}|[fF][0-8][0-9a-fA-F]{2})")  # as JSON or `repr` writes a letter
@@ -96,7 +99,7 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretc
             raise Unseen(_OTHER_TEXT)
         at += len(text)
         if forms or begin == end:
-            form = next((form for form in forms or (first,) if output.startswith(form, at)), None)
+            form = next((form for form in forms or (escape(first), first) if output.startswith(form, at)), None)
             if form is None:
                 raise Unseen(_OTHER_TEXT)
             size = len(form)
@@ -109,9 +112,11 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretc
                 if not _is_written(inner, text[1:-1]):
                     raise Unseen("the template changes a text")
                 text = f"{first}{inner}{text[-1]}"
-            size = len(text)
             if not output.startswith(text, at):
-                raise Unseen(_OTHER_TEXT)
+                text = f"{escape(first)}{inner}{escape(text[-1])}"
+                if not output.startswith(text, at):
+                    raise Unseen(_OTHER_TEXT)
+            size = len(text)
             number += 2
         found.append(Stretch(at, at + size, leaf))
         at += size
@@ -133,39 +138,13 @@ def _letter(found: re.Match[str]) -> str:
 
 
 def _is_written(written: str, text: str) -> bool:
-    """Whether this is the text, as it is, or as JSON or Python write it in quotes."""
-    return written == text or written in (*_quoted(text), json.dumps(text)[1:-1])
+    """Whether this is the text in one of its forms."""
+    return written == text or written in forms_of(text)
 
 
-def _quoted(text: str) -> tuple[str, str]:
-    return json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]
-
-
-def with_edges(
-    output: str, found: Sequence[Stretch], controls: ControlTokens, *, rewritten: frozenset[int] = frozenset()
-) -> tuple[list[Stretch], set[int]]:
-    """The stretches with the signs around them that have no letters, and with strings that stay between two parts.
-
-    Args:
-        rewritten: the messages in whose texts the template writes the control tokens that stay, so that these are not
-            of the text.
-
-    Returns:
-        The stretches, and the messages with such control tokens that count as text.
-    """
+def with_edges(output: str, found: Sequence[Stretch]) -> list[Stretch]:
+    """The stretches with the signs around them that have no letters, and with strings that stay between two parts."""
     joined: list[Stretch] = []
-    holding: set[int] = set()
-
-    def is_text(part: str, leaf: Leaf) -> bool:
-        """Whether these signs around a stretch are its text's."""
-        if not part.strip():
-            return False
-        if controls.first(part):
-            if leaf.message in rewritten:
-                return False
-            holding.add(leaf.message)
-        return True
-
     for number, one in enumerate(found):
         start, stop, leaf = one
         if leaf.field == "content" and (leaf.first > 0 or output[start - 1 : start] == '"'):
@@ -180,20 +159,18 @@ def with_edges(
         if leaf.first > 0 and not leaf.forms:
             before = text[leaf.before : leaf.first]
             if leaf.number and joined and _is_part_before(joined[-1].leaf, leaf):
-                if _is_written(output[least:start], before) and is_text(before, leaf):
+                if before.strip() and _is_written(output[least:start], before):
                     start = joined.pop().start
             elif before.strip():
-                shared = _shared(output[least:start].endswith, before.lstrip())
-                start -= shared if shared and is_text(before, leaf) else 0
+                start -= _shared(output[least:start].endswith, before.lstrip())
         if leaf.last + 1 < len(text) and not leaf.forms:
             most = found[number + 1].start if number + 1 < len(found) else len(output)
             after = text[leaf.last + 1 :]
             is_followed = number + 1 < len(found) and _is_part_before(leaf, found[number + 1].leaf)
             if after.strip() and not is_followed:
-                shared = _shared(output[stop:most].startswith, after.rstrip())
-                stop += shared if shared and is_text(after, leaf) else 0
+                stop += _shared(output[stop:most].startswith, after.rstrip())
         joined.append(one if (start, stop) == one[:2] else Stretch(start, stop, leaf))
-    return joined, holding
+    return joined
 
 
 def _in_quotes(output: str, stretch: Stretch) -> Stretch | None:
@@ -228,5 +205,5 @@ def _is_part_before(one: Leaf, other: Leaf) -> bool:
 
 
 def _shared(is_there: Callable[[str], bool], text: str) -> int:
-    """How many characters beside a stretch are this text, in quotes or as it is."""
-    return next((len(form) for form in (*_quoted(text), text) if is_there(form)), 0)
+    """How many characters beside a stretch are this text, in any of its forms."""
+    return max((len(form) for form in forms_of(text) if is_there(form)), default=0)

@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from jinja2 import meta, nodes
+from markupsafe import escape
 
 from niels_gpt.renderers.template.environment import ChatEnvironment
 
@@ -37,16 +39,6 @@ class TemplateStrings:
     searched: tuple[str, ...]
     tags: frozenset[str]
 
-    @property
-    def retained(self) -> re.Pattern[str]:
-        """Matches what is not replaced in contents: the compared strings of more than one letter."""
-        return _any_of(text for text in self.compared if len(text) > 1)
-
-    @property
-    def sought(self) -> re.Pattern[str]:
-        """Matches the strings that are searched for."""
-        return _any_of(self.searched)
-
 
 def template_strings(source: str) -> TemplateStrings:
     """The strings of a template, found in its syntax tree.
@@ -58,19 +50,12 @@ def template_strings(source: str) -> TemplateStrings:
     Raises:
         TemplateError: as `compile_template`, which is called first.
     """
-    tree = ChatEnvironment(_no_date).parse(source)
+    tree = parsed(source)
     written: set[int] = set()
-    searched: set[str] = set()
     for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat)):
         written |= {id(child) for child in parent.iter_child_nodes() if isinstance(child, nodes.Const)}
-    for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr) and call.node.attr not in _NO_SEARCH:
-            searched |= {const.value for const in call.args if _is_word(const)}
-    for compare in tree.find_all(nodes.Compare):
-        searched |= set(_searched_by(compare))
-    for assigned in tree.find_all(nodes.Assign):
-        if _is_word(assigned.node):
-            searched.add(assigned.node.value)
+    searched = {const.value for const in searching(tree)}
+    searched |= {assigned.node.value for assigned in tree.find_all(nodes.Assign) if _is_word(assigned.node)}
     compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
     searched = {text for text in searched if len(text) <= _LONGEST and not text.isidentifier()}
     return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched)), frozenset(TAG.findall(source)))
@@ -78,20 +63,43 @@ def template_strings(source: str) -> TemplateStrings:
 
 def variables_of(source: str) -> set[str]:
     """The names that a template reads and does not set: its variables."""
-    return meta.find_undeclared_variables(ChatEnvironment(_no_date).parse(source))
+    return meta.find_undeclared_variables(parsed(source))
 
 
-def _searched_by(compare: nodes.Compare) -> Iterator[str]:
-    """The strings that a comparison searches for in a text."""
-    others = [operand.expr for operand in compare.ops]
-    if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops):
-        yield compare.expr.value
-    sides = [compare.expr, *others]
-    if any(isinstance(side, _PARTS) or any(True for _ in side.find_all(nodes.Slice)) for side in sides):
-        yield from (side.value for side in sides if _is_word(side))
+def parsed(source: str) -> nodes.Template:
+    """The syntax tree of a template."""
+    return ChatEnvironment(_no_date).parse(source)
 
 
-def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+def literals(source: str) -> Iterator[tuple[int, int]]:
+    """Where each string literal of a template begins and ends, with its quotes; newlines must be `\\n`."""
+    at = 0
+    for _, kind, value in ChatEnvironment(_no_date).lex(source):  # which leaves white space out
+        at = source.index(value, at)
+        if kind == "string":
+            yield at, at + len(value)
+        at += len(value)
+
+
+def searching(tree: nodes.Template) -> Iterator[nodes.Const]:
+    """The constants that texts are searched for: arguments of methods, and what parts of a text are compared with."""
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr) and call.node.attr not in _NO_SEARCH:
+            # What `replace` writes is no string that it searches for.
+            yield from filter(_is_word, call.args[:1] if call.node.attr == "replace" else call.args)
+    for filtered in tree.find_all(nodes.Filter):
+        yield from filter(_is_word, filtered.args[:1] if filtered.name == "replace" else ())
+    for compare in tree.find_all(nodes.Compare):
+        others = [operand.expr for operand in compare.ops]
+        if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops):
+            yield compare.expr
+        sides = [compare.expr, *others]
+        if any(isinstance(side, _PARTS) or any(True for _ in side.find_all(nodes.Slice)) for side in sides):
+            yield from filter(_is_word, sides)
+
+
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that matches one of these texts."""
     # Of "think" and "thinking" the pattern must try the longer one first: `re` takes the first alternative.
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")  # which never matches
 
@@ -117,3 +125,9 @@ def strings_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from strings_in(item)
+
+
+def forms_of(text: str) -> tuple[str, ...]:
+    """A text as templates write it: as it is, as JSON or Python have it in quotes, and each of these as HTML."""
+    forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
+    return *forms, *(str(escape(form)) for form in forms)

@@ -7,20 +7,17 @@ answers. The conversations themselves are attributed by it where that is not pos
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens, past_spaces
+from niels_gpt.renderers.template.controls import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.answers import find_answers
 from niels_gpt.renderers.template.proofs.owners import added_end, find_owners, misplaced_instructions
 from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof
 from niels_gpt.renderers.template.proofs.renderings import Render, Renderings
 from niels_gpt.renderers.template.proofs.substitution import NONE, Unproven, substitute
 from niels_gpt.renderers.template.proofs.turn_ends import turn_ends
-from niels_gpt.renderers.template.strings import strings_in
 
 
 @dataclass
@@ -30,7 +27,7 @@ class Oracle:
     Args:
         render: runs the template.
         controls: the control tokens of the tokenizer, and which end a turn.
-        retained: what the template compares with contents (`TemplateStrings.retained`).
+        retained: matches what the template compares with contents, but no control tokens (`disguise.py`).
         source: the template's text.
         bos: the token that begins a text, which belongs to no message.
     """
@@ -82,15 +79,8 @@ class Oracle:
             Unproven: it writes another text. MessageError: the template refuses the messages.
         """
         output = self.render(messages, gen)
-        # What is not replaced in contents: first without control tokens, where a content spells one. Templates also
-        # write the strings that they seem to compare with, such as values of a mapping. A control token that stays in a
-        # content could not be distinguished from the template's own:
-        #     {{ {'user': '<|USER|>', 'assistant': '<|BOT|>'}[m.role] }}      an answer that ends in <|BOT|>
-        patterns = [self.retained]
-        if compared_tokens(messages, self.retained, self.controls):
-            patterns.insert(0, self.controls.excluded_from(self.retained))
-        for retained, letters_only in product(patterns, (False, True)):
-            substituted = substitute(messages, retained, self.source, letters_only=letters_only)
+        for letters_only in (False, True):
+            substituted = substitute(messages, self.retained, self.source, letters_only=letters_only)
             try:
                 other = substituted.unescaped(self.render(substituted.messages, gen))
             except MessageError:  # the template tests some of the replaced characters: replace fewer of them
@@ -102,17 +92,3 @@ class Oracle:
             ):
                 return Renderings(self.render, self.controls, messages, output, substituted, other, gen=gen)
         raise Unproven("the template changes the contents: with other letters it writes another text")
-
-
-def compared_tokens(messages: Sequence[Message], retained: re.Pattern[str], controls: ControlTokens) -> set[str]:
-    """The control tokens in contents that have no substitutes, because the template compares contents with them.
-
-    A content that consists of such strings is substituted as a whole, so its tokens are not among them.
-
-    Args:
-        retained: matches the strings that the template compares with.
-    """
-    contents = [value for message in messages for field, value in message.items() if field in CONTENT_FIELDS]
-    texts = [text for text in strings_in(contents) if retained.sub("", text).strip()]
-    pieces = {found[0] for text in texts for found in retained.finditer(text)}
-    return {piece for piece in pieces if controls.first(piece)}

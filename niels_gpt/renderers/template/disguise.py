@@ -1,0 +1,92 @@
+"""Shows whose a control token is where the template looks for it in texts.
+
+A template may search an answer for a control token and write its own in its place, or copy the answer. The output does
+not show which of the two it does. So the token gets another spelling in the caller's texts, and in what the template
+compares texts with, but not in what it writes. Then the output shows whose each one is::
+
+    template    {% if '</think>' in m.content %}{{ '</think>' + m.content.split('</think>')[1] }}{% endif %}
+    disguised   {% if '①/think>' in m.content %}{{ '</think>' + m.content.split('①/think>')[1] }}{% endif %}
+    text        "Hm.</think>4"      "Hm.①/think>4"       ①: a private-use character in the place of `<`
+    output      "</think>4"         "</think>4"           the token is the template's
+
+What this guarantees: a token that has its own spelling in the disguised output was written by the template. What it
+does not: that the disguised template writes the same text; `attributor.py` compares the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jinja2 import nodes
+
+from niels_gpt.renderers.template.controls import ControlTokens
+from niels_gpt.renderers.template.strings import any_of, literals, parsed, searching
+
+_FIRST: Final = 0x100000  # private-use characters that `letters.py` does not use
+
+
+@dataclass(frozen=True)
+class Disguise:
+    """A template with other spellings of the control tokens that it looks for.
+
+    Attributes:
+        source: the template's text.
+        tokens: control token -> its other spelling, which is as long.
+    """
+
+    source: str
+    tokens: Mapping[str, str]
+
+    def hidden(self, value: Any) -> Any:
+        """A value with the other spellings in its texts, at any depth; roles stay."""
+        if isinstance(value, str):
+            for token, other in self.tokens.items():
+                if token in value:  # a text without any stays the object that it is
+                    value = value.replace(token, other)
+            return value
+        if isinstance(value, Mapping):
+            return {self.hidden(key): item if key == "role" else self.hidden(item) for key, item in value.items()}
+        return [*map(self.hidden, value)] if isinstance(value, list | tuple) else value
+
+    def parts(self, text: str) -> list[str]:
+        """A text cut at the other spellings, which are every second part."""
+        return re.split(f"({any_of(self.tokens.values()).pattern})", text)
+
+    def shown(self, text: str) -> str:
+        """A text with the tokens' own spellings."""
+        return text.translate({ord(other[0]): token[0] for token, other in self.tokens.items()})
+
+
+def disguise_of(source: str, controls: ControlTokens) -> Disguise | None:
+    """The disguise of a template that can be parsed; `None` if it looks for no control token."""
+    source = re.sub("\r\n|\r", "\n", source)  # as Jinja does it
+    places = [place for place in literals(source) if controls.first(source[slice(*place)])]
+    # Neighbours are one constant. Each literal gets a number in its place, so that the tree says which ones search.
+    numbered = _replaced(source, places, [f"'\ue000{number}\ue000'" for number in range(len(places))])
+    tree = parsed(numbered)
+    sides = [side for one in tree.find_all(nodes.Compare) for side in (one.expr, *(other.expr for other in one.ops))]
+    constants = [*searching(tree), *(one for side in sides for one in (side, *side.find_all(nodes.Const)))]
+    found = {int(one) for const in constants if isinstance(const, nodes.Const) for one in _numbers(const.value)}
+    spelled = [source[slice(*places[number])] for number in sorted(found)]
+    tokens = sorted({text[start:stop] for text in spelled for start, stop in controls.places(text)})
+    if not tokens:
+        return None
+    disguise = Disguise(source, {token: chr(_FIRST + number) + token[1:] for number, token in enumerate(tokens)})
+    hidden = _replaced(source, [places[number] for number in sorted(found)], [*map(disguise.hidden, spelled)])
+    return Disguise(hidden, disguise.tokens)
+
+
+def _numbers(value: Any) -> list[str]:
+    return re.findall("\ue000(\\d+)\ue000", value) if isinstance(value, str) else []
+
+
+def _replaced(source: str, places: list[tuple[int, int]], texts: list[str]) -> str:
+    """The source with these texts in these places, which are ascending."""
+    parts, at = list[str](), 0
+    for (start, stop), text in zip(places, texts, strict=True):
+        parts += source[at:start], text
+        at = stop
+    return "".join([*parts, source[at:]])
