@@ -457,9 +457,10 @@ def test_a_first_answer_begins_with_what_history_has_in_place_of_the_prompt() ->
         "{{ '</think>' if m.role == 'assistant' }}{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
     )
-    pieces = made(source).pieces([assistant("Hello."), user("Hi")], tools=[{"type": "function"}])
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    pieces = made(source).pieces([assistant("Hello."), user("Hi")], tools=tools)
     assert "".join(piece.text for piece in pieces if piece.sampled) == "</think>Hello.<|im_end|>"
-    assert made(source).render([assistant("Hello."), user("Hi")], tools=[{"type": "function"}]).attribution == "full"
+    assert made(source).render([assistant("Hello."), user("Hi")], tools=tools).attribution == "full"
 
 
 def test_the_stop_of_an_empty_result_is_not_that_of_the_call_before_it() -> None:
@@ -567,7 +568,7 @@ IN_THE_FIRST_QUESTION = (  # as Llama-2 does it
 def test_instructions_in_the_turn_of_a_question_are_proven(source: str) -> None:
     chat = [system("be brief"), user("Hi"), assistant("Yo there."), user("More")]
     for length in (2, 3, 4):
-        assert made(source).render(chat[:length]).attribution == "full"
+        assert made(source).lists_unwritten().render(chat[:length]).attribution == "full"
     assert ("be brief", 0, False, True) in runs(made(source), chat)
 
 
@@ -626,6 +627,7 @@ def test_a_word_for_which_the_template_writes_another_text() -> None:
 def test_results_that_the_template_passes_over_have_no_pieces(written: str) -> None:
     loop, prompt = CHATML.split("{% endfor %}")
     renderer = made(loop.replace("{{", "{% if " + written + " %}{{") + "{% endif %}{% endfor %}" + prompt)
+    renderer = renderer.lists_unwritten()
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
     chat = [user("Hi"), assistant("", tool_calls=[call]), {**TOOL, "content": ""}, assistant("Sunny.")]
     assert renderer.render(chat).attribution == "full"
