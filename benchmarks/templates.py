@@ -136,7 +136,7 @@ def _takes(way: Render, chat: Any, tools: Any) -> bool:
 
 def measured(subject: Subject, case: str, take: Callable[[int], Chats]) -> str:
     """The line of one template and kind of conversation."""
-    renderer = subject.new()
+    renderer = subject.new().lists_unwritten()
     bare = subject.bare(renderer)
 
     def ours(chat: Any, tools: Any) -> Any:
@@ -173,7 +173,7 @@ def _way(render: Render) -> Way:
 
 def _first(subject: Subject, chats: Chats, number: int) -> float:
     """Seconds of the first conversation of a new renderer."""
-    renderer = subject.new()
+    renderer = subject.new().lists_unwritten()
     chat, tools = chats[number % len(chats)]
     with one_core():
         return seconds_of(lambda messages: renderer.render(messages, tools=tools), chat)
