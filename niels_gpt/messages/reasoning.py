@@ -90,7 +90,7 @@ def _is_reasoning(part: Mapping[str, Any]) -> bool:
 
 
 def _text(value: Any, where: str, notes: Notes) -> str:
-    """A text, or the texts of a list of texts or of objects with one; what has none is counted as unread.
+    """A text, or the texts of a list of objects with one; what is encrypted is counted as unread.
 
     Raises:
         MessageError: `wrong_type`.
@@ -101,11 +101,11 @@ def _text(value: Any, where: str, notes: Notes) -> str:
         raise wrong_type(where, value, "a text, or a list of text parts")
     texts: list[str] = []
     for part in value:
-        fields = part if isinstance(part, Mapping) else {"text": part}
+        fields = part if isinstance(part, Mapping) else {}
         text = next((fields[name] for name in keys.REASONING_TEXTS if isinstance(fields.get(name), str | list)), None)
         if text is not None:
             texts.append(_text(text, where, notes))
-        elif isinstance(part, Mapping) and isinstance(part.get("data"), str):  # encrypted, for its provider alone
+        elif isinstance(fields.get("data"), str):  # encrypted, for its provider alone
             notes.unread[f"message.{where.rpartition(' ')[2]}"] += 1
         else:
             raise wrong_type(where, value, "a text, or a list of text parts")

@@ -82,7 +82,8 @@ def as_templates_take(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    """Arguments in the family's spelling, as the templates write text as it is."""
+    return json.dumps(json.loads(arguments) if isinstance(arguments, str) else arguments, ensure_ascii=False)
 
 
 def main() -> None:

@@ -99,20 +99,20 @@ def test_a_function_without_parameters() -> None:
 @pytest.mark.parametrize(
     ("odd", "place"),
     [
-        ({"parameters": {"properties": "x"}}, "parameters.properties is 'x'; expected an object"),
+        ({"parameters": {"properties": "x"}}, "parameters of f: properties is 'x'"),
         ({"parameters": {"properties": {"a": {"enum": 5}}}}, "properties.a.enum is 5; expected a list"),
         ({"parameters": {"properties": {"a": {"enum": None}}}}, "properties.a.enum is None; expected a list"),
         ({"description": 1.5}, "description is 1.5; expected a text"),
         ({"parameters": {"properties": {"a": {"items": {"description": 1.5}}}}}, "a.items.description is 1.5"),
-        ({"parameters": {"required": 5}}, "required is 5; expected a list"),
+        ({"parameters": {"required": 5}}, "parameters of f: required is 5"),
         ({"parameters": {"$defs": {"a": 5}}}, r"\$defs.a is 5; expected an object"),
         ({"parameters": {"properties": {"a": {"anyOf": 5}}}}, "a.anyOf is 5; expected a list"),
-        ({"parameters": [1]}, r"parameters is \[1\]; expected an object"),
+        ({"parameters": [1]}, r"parameters of f: the schema is \[1\]"),
     ],
 )
 def test_a_tool_without_a_json_schema_is_a_bad_row(odd: dict[str, Any], place: str) -> None:
     tools = [{"type": "function", "function": {"name": "f", **odd}}]
-    with pytest.raises(MessageError, match=rf"tools\[0\]\.function\..*{place}") as found:
+    with pytest.raises(MessageError, match=rf"tools\[0\].*{place}") as found:
         family("kimi-k2.5").render([user(), assistant()], tools=tools)
     assert found.value.reason == "wrong_tools"
 
