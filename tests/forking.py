@@ -27,7 +27,7 @@ def renderer(name: str) -> Any:
     """A family's renderer; "tokenizers" is Qwen3's without gigatoken."""
     if name == "tokenizers":
         return FAMILIES["qwen3"](TokenizerAdapter.load(folder_of("qwen3"), engine="tokenizers"))
-    return family(name)
+    return family(name, on_unwritten="drop") if name == "template" else family(name)  # ChatML writes no calls
 
 
 def chats_of(name: str) -> list[list[dict[str, Any]]]:
