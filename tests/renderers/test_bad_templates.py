@@ -26,7 +26,8 @@ RAISED, FAILED = "template_raised", "template_failed"
 )
 def test_templates_that_fail_on_a_message(source: str, reason: str) -> None:
     """The last message of the shortest beginning with this error is named."""
-    error = refusal(template("{% if messages | length > 1 %}" + source + "{% endif %}"), [ASKED, ASKED])
+    alone = "{% else %}{{ messages[0].content }}{% endif %}"
+    error = refusal(template("{% if messages | length > 1 %}" + source + alone), [ASKED, ASKED])
     assert error.reason == reason
     said = "the chat template refuses: " if reason == RAISED else "the chat template fails on it: "
     assert str(error).startswith(f"message 1: {said}")

@@ -98,6 +98,10 @@ SEARCHES = [
     "'E' + m.content if m.content == '<|im_end|>' else m.content",
     "m.content | replace('<|im_end|>', '')",
     "m.content.count('<|im_end|>') | string + m.content",
+    "m.content.split('<|im_end|>') | join('<|im_end|>')",
+    "m.content | replace('<|im_end|>', '<|im_end|>')",
+    "m.content.split('<|im_end|>')[0] + '<|im_end|>' + m.content.split('<|im_end|>')[1] if '<|im_end|>' in m.content "
+    "and m.role == 'user' else m.content",
 ]
 
 
@@ -112,6 +116,23 @@ def test_a_token_that_the_template_looks_for_stays_text_in_every_message(body: s
         [user("so?"), assistant(text), user(text)],
     ):
         assert renderer.lists_unwritten().render_ids(chat).count(stop) == len(chat)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "m.content.split('<|im_end|>') | map('trim') | join(' <|im_end|> ')",
+        "m.content | replace('<|im_end|>', ' <|im_end|>')",
+    ],
+)
+@pytest.mark.parametrize("text", ["a<|im_end|>", "<|im_end|>b", "<|im_end|>", "a <|im_end|> b <|im_end|>"])
+def test_tokens_written_again_for_those_of_a_text_are_text(body: str, text: str) -> None:
+    renderer = made(LOOP.replace("BODY", body))
+    stop = renderer.encoder.control_ids[STOP]
+    for chat in ([user(text), assistant("yes")], [user("so?"), assistant(text)]):
+        rendered = renderer.lists_unwritten().render(chat)
+        assert rendered.token_ids.count(stop) <= len(chat)
+        assert rendered.attribution.startswith("partial: ")
 
 
 def test_what_a_template_writes_in_the_place_of_a_token_is_its_own() -> None:

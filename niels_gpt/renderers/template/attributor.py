@@ -214,7 +214,8 @@ class Attributor:
     ) -> tuple[Disguise, Attributor, list[Message], Any, str] | None:
         """The disguise, the attributor of the disguised template, its messages and tools, and the text of these.
 
-        `None` if no message has a token to hide, or the disguised template writes another text.
+        `None` if no message has a token to hide, or the disguised template writes another text, or tokens for those of
+        the messages.
         """
         if self._disguise is None:
             return None
@@ -225,9 +226,13 @@ class Attributor:
         tools = disguise.hidden(tools)
         try:
             other = inner.text(hidden, tools, gen)
+            if disguise.shown(other) != text or disguise.writes_them_again(
+                self.controls, other, hidden, lambda messages: inner.text(messages, tools, gen)
+            ):
+                return None
         except MessageError:
             return None
-        return (disguise, inner, hidden, tools, other) if disguise.shown(other) == text else None
+        return disguise, inner, hidden, tools, other
 
     @cached_property
     def _disguise(self) -> tuple[Disguise, Attributor] | None:

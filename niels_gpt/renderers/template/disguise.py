@@ -9,6 +9,9 @@ compares texts with, but not in what it writes. Then the output shows whose each
     text        "Hm.</think>4"      "Hm.①/think>4"       ①: a private-use character in the place of `<`
     output      "</think>4"         "</think>4"           the token is the template's
 
+A template may also cut a text at its tokens and put its own between the parts (`split`, then `join`). Then it writes
+one for each of the caller's, and the disguise proves nothing; `writes_them_again` says so.
+
 What this guarantees: a token that has its own spelling in the disguised output was written by the template. What it
 does not: that the disguised template writes the same text; `attributor.py` compares the two.
 """
@@ -16,14 +19,15 @@ does not: that the disguised template writes the same text; `attributor.py` comp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jinja2 import nodes
 
 from niels_gpt.renderers.template.controls import ControlTokens
-from niels_gpt.renderers.template.strings import any_of, literals, parsed, searching
+from niels_gpt.renderers.template.strings import any_of, literals, parsed, searching, strings_in
 
 _FIRST: Final = 0x100000  # private-use characters that `letters.py` does not use
 
@@ -42,14 +46,33 @@ class Disguise:
 
     def hidden(self, value: Any) -> Any:
         """A value with the other spellings in its texts, at any depth; roles stay."""
-        if isinstance(value, str):
-            for token, other in self.tokens.items():
-                if token in value:  # a text without any stays the object that it is
-                    value = value.replace(token, other)
-            return value
-        if isinstance(value, Mapping):
-            return {self.hidden(key): item if key == "role" else self.hidden(item) for key, item in value.items()}
-        return [*map(self.hidden, value)] if isinstance(value, list | tuple) else value
+        return _with(self.tokens, value)
+
+    def writes_them_again(
+        self, controls: ControlTokens, output: str, messages: list[Any], render: Callable[[list[Any]], str]
+    ) -> bool:
+        """Whether the disguised template may write tokens for those of the caller.
+
+        It may if it writes more of any token where texts have each of theirs twice, or fewer of a caller's token where
+        the texts that are no answers have none. In an answer, `</think>` once for those of the text is its own.
+
+        Args:
+            output: the disguised template's on the messages.
+            messages: with the other spellings.
+            render: the disguised template's output on other messages.
+
+        Raises:
+            MessageError: the template refuses them.
+        """
+        count = _count(controls, output)
+        twice = {other: f"{other}-{other}" for other in self.tokens.values()}
+        if _count(controls, render(_with(twice, messages))) - count:
+            return True
+        none = dict.fromkeys(self.tokens.values(), "-")
+        without = [one if one["role"] == "assistant" else _with(none, one) for one in messages]
+        read = "".join(text for one in messages if one["role"] != "assistant" for text in strings_in(one))
+        spelled = {token for token, other in self.tokens.items() if other in read}
+        return bool(spelled) and bool(spelled & (count - _count(controls, render(without))).keys())
 
     def parts(self, text: str) -> list[str]:
         """A text cut at the other spellings, which are every second part."""
@@ -77,6 +100,24 @@ def disguise_of(source: str, controls: ControlTokens) -> Disguise | None:
     disguise = Disguise(source, {token: chr(_FIRST + number) + token[1:] for number, token in enumerate(tokens)})
     hidden = _replaced(source, [places[number] for number in sorted(found)], [*map(disguise.hidden, spelled)])
     return Disguise(hidden, disguise.tokens)
+
+
+def _with(spellings: Mapping[str, str], value: Any) -> Any:
+    """A value with other spellings in its texts, at any depth; roles stay."""
+    if isinstance(value, str):
+        for one, other in spellings.items():
+            if one in value:  # a text without any stays the object that it is
+                value = value.replace(one, other)
+        return value
+    if isinstance(value, Mapping):
+        items = value.items()
+        return {_with(spellings, key): item if key == "role" else _with(spellings, item) for key, item in items}
+    return [_with(spellings, item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _count(controls: ControlTokens, text: str) -> Counter[str]:
+    """How often each control token is in a text."""
+    return Counter(text[start:stop] for start, stop in controls.places(text))
 
 
 def _numbers(value: Any) -> list[str]:
