@@ -409,7 +409,7 @@ class _View:
         """The kinds that a text of an assistant may have; think tags in a content divide it."""
         if name == "reasoning":
             return ("REASONING",)
-        return ("REPLY", "REASONING") if "think" in str(self.case.messages[owner]["content"]) else ("REPLY",)
+        return ("REPLY", "REASONING") if "think" in str(self.case.messages[owner].get("content")) else ("REPLY",)
 
     def _headers(self) -> Iterator[str]:
         """Headers that name a role; without a name (Mistral, Llama 2) nobody can say whose a gap is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def sweep(folder: Path, family: str, number: int, seed: int) -> int:
         renderer, template = renderer_of(folder, family, **options), template_of(folder, family, options)
         rng = random.Random(f"{folder.name} {seed} {options}")
         for _ in range(number):
-            plain, tools = conversation(rng, swept(family, parts=True))
+            # Arguments of calls are decoded; transformers' templates write those of JSON text as they are.
+            plain, tools = conversation(rng, replace(swept(family, parts=True), text_arguments=False))
             if differs(family, plain, tools):
                 continue
             messages, shown = illustrated(rng, plain)

@@ -21,6 +21,7 @@ from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.chats import Wanted, conversation
 from tests.renderers.every_template import SOURCES, VARIABLES, renderer_of
+from tests.renderers.judge_templates import adapted
 from tests.renderers.random_templates import Known, joined, random_template, runs
 from tests.renderers.small import CHATML, assistant, user
 from tests.renderers.template_judge import faults
@@ -681,7 +682,7 @@ def judge(name: str, number: int, seed: int) -> Counter[str]:
             counts["refused"] += 1
             continue
         counts["partial" if attribution != "full" else "full"] += 1
-        found = list(faults(renderer, messages, tools, VARIABLES))
+        found = faults(renderer, adapted(renderer, messages), tools, VARIABLES)
         assert not found, (name, attribution, messages, found[:3])
     return counts
 

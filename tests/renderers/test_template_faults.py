@@ -148,3 +148,18 @@ def test_an_answer_that_begins_as_the_tag_of_the_prompt_is_sampled(text: str) ->
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
     )
     assert "".join(sampled(renderer, [user("so?"), assistant(text)])) == text.strip() + STOP
+
+
+@pytest.mark.parametrize("held", ["yes", ["[]"], [1, {"a": ["b"]}], {"a": "}"}, [], 3])
+def test_brackets_at_the_end_of_arguments_are_written(held: Any) -> None:
+    renderer = made(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + (m.content or '') }}"
+        "{% for c in m.tool_calls or [] %}{% for key, value in c.function.arguments | items %}"
+        "{{ key + '=' + (value if value is string else value | tojson) + '\n' }}{% endfor %}{% endfor %}"
+        "{{ '<|im_end|>\n' }}{% endfor %}"
+    )
+    renderer = renderer.lists_unwritten()  # the function's name is not written
+    asked = {"type": "function", "function": {"name": "f", "arguments": {"more": held}}}
+    chat = [user("so?"), {"role": "assistant", "content": "", "tool_calls": [asked]}, user("ok")]
+    assert "".join(piece.text for piece in renderer.pieces(chat)) == renderer.text(chat)
+    assert "".join(sampled(renderer, chat)).endswith("\n" + STOP)

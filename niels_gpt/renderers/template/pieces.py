@@ -66,6 +66,8 @@ class Pieces:
             return
         places = [position_in(gap, run) for run in runs]
         places.append(gap.stop)
+        # Arguments of a call end in brackets, of which the stand-in call may have none: they are as the call itself.
+        self._run(gap.start, places[0], gap.before, _MARKUP if self.sampled else _TEMPLATE, gap.labels)
         for number, run in enumerate(runs):
             if run.inserted:
                 self.texts.append(run.inserted)

@@ -98,8 +98,11 @@ def _after_prompt(renderings: Renderings, turn: Turn, begin: int, prompt: Prompt
     length = end_of_same(text, before_content) if text.strip() else None
     if length is not None:
         return Start(at + length, SPACES)
-    # The answer's own text may begin with the tag that history lacks: of <a>\n<think><e> it is <think>
-    shared = min(shared_length(renderings.controls, text, output[at : turn.end]), max(turn.first - at, 0))
+    shared = shared_length(renderings.controls, text, output[at : turn.end])
+    if not text[shared:].strip():
+        # The answer's own text may begin with the tag that history lacks: of <a>\n<think><e> it is <think>. The white
+        # space before it is the header's.
+        shared = min(shared, max(past_spaces(output, turn.first) - at, 0))
     rest = text[shared:].lstrip()
     if text[:shared].strip() and at + shared > begin and (not rest or rest.startswith("<")):
         return Start(at + shared, SHORTER)
