@@ -67,14 +67,16 @@ class ConversationView:
         self.normalised = normalise(messages)
         self.changes: dict[str, int] = {}
         read: Sequence[Message] = self.normalised
-        if "developer" not in allowed and "system" in allowed:
+        self.roles = [message["role"] for message in read]
+        if "developer" in self.roles and "developer" not in allowed and "system" in allowed:
             read = self._changed(DEVELOPER_AS_SYSTEM, developer_as_system(read))
+            self.roles = [message["role"] for message in read]
         check_roles(read, allowed, format_name=name, after_call=after_call)
-        if len(parts) < len(allowed):
+        # Most conversations hold texts alone.
+        if len(parts) < len(allowed) and list in [type(message["content"]) for message in read]:
             read = self._changed(PARTS_JOINED, joined_parts(read, [role for role in allowed if role not in parts]))
         if names_in_ids:
             read = self._changed(IDS_NAMED, named_ids(read))
-        self.roles = [message["role"] for message in read]
         self.messages = read
         self.tools = tools_of(tools)
         self.has_generation_prompt, self.as_produced, self.is_extension = False, False, after_call

@@ -32,11 +32,11 @@ def note_left_out(
         for tool in view.tools:
             out.lose(-1, "tools", tool["function"]["name"])
     for index, message in enumerate(view.messages):
-        content = message["content"]
         if len(message) > 2:
             _note_fields(message, index, out, has_place)
         # Python finds one character ten times as fast as a word, and most texts have no "<".
-        if view.roles[index] == "assistant" and isinstance(content, str) and "<" in content and "</think>" in content:
+        content = message["content"]
+        if "<" in content and message["role"] == "assistant" and isinstance(content, str) and "</think>" in content:
             _note_parts(content, index, out, has_place)
 
 
