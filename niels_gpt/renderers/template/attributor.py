@@ -28,14 +28,14 @@ import numpy as np
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.kinds import CONTROL, SAMPLED, Kind
+from niels_gpt.renderers.kinds import CONTROL, Kind
 from niels_gpt.renderers.notes import Notes
-from niels_gpt.renderers.template.controls import CONTENT_FIELDS, ControlTokens
+from niels_gpt.renderers.template.caller_texts import as_text, beside_texts, check_roles, keep_texts
+from niels_gpt.renderers.template.controls import ControlTokens
 from niels_gpt.renderers.template.disguise import Disguise, disguise_of
 from niels_gpt.renderers.template.divisions import divisions_of, relocated, states_of
 from niels_gpt.renderers.template.gaps import Division, Gap, Run, gaps_of
 from niels_gpt.renderers.template.letters import (
-    STANDARD_WORDS,
     USUAL,
     WORD,
     Leaf,
@@ -47,12 +47,12 @@ from niels_gpt.renderers.template.letters import (
 )
 from niels_gpt.renderers.template.pieces import Pieces, joined
 from niels_gpt.renderers.template.proofs.oracle import Oracle
-from niels_gpt.renderers.template.proofs.proof import PLACE, Ints, Problem, Proof
+from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof
 from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, takes_text, windows_of
 from niels_gpt.renderers.template.stretches import Stretch, has_letters, stretches_of, with_declarations, with_edges
-from niels_gpt.renderers.template.strings import strings_in, template_strings
+from niels_gpt.renderers.template.strings import template_strings
 from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
 
 _MOST_WINDOWS: Final = 2048  # stand-in conversations that are remembered
@@ -182,7 +182,7 @@ class Attributor:
         if lettered.has_tokens:
             seen = self._seen(conversation, tools, gen, text, lettered)
         if seen is not None:
-            self._check_roles(messages, text, seen.stretches)
+            check_roles(self.writer, messages, text, seen.stretches)
         divided = None if seen is None else self._divided(conversation, tools, gen, text, seen)
         if seen is not None and divided is not None:
             return self._by_gaps(messages, tools, text, seen, divided)
@@ -200,7 +200,7 @@ class Attributor:
             # A text without any letter, such as a token alone, is between the contents that are seen.
             parts = disguise.parts(piece) if fact & CONTROL else [piece]
             texts += map(disguise.shown, parts)
-            facts += (fact if number % 2 == 0 else _as_text(fact, messages) for number in range(len(parts)))
+            facts += (fact if number % 2 == 0 else as_text(fact, messages) for number in range(len(parts)))
         out.texts, out.facts, out.messages = texts, facts, messages
         unwritten, by_format = (
             tuple(one._replace(text=disguise.shown(one.text)) for one in some)
@@ -403,7 +403,7 @@ class Attributor:
         conversation = [self._given(message) for message in messages]
         labels = seen.stretches if seen is not None else self._labels(conversation, tools, gen, text)
         if seen is None:
-            self._check_roles(messages, text, labels or ())
+            check_roles(self.writer, messages, text, labels or ())
         proof: Proof | None = None
         try:
             proof = self._proof(messages, tools, gen)
@@ -417,10 +417,10 @@ class Attributor:
                 states[stretch.start : stretch.stop] = leaf.message << 4 | kind
         doubted = set[str]()
         if seen is None:
-            doubted = {found for text in _beside_texts(messages) if (found := self.controls.first(text))}
+            doubted = {found for text in beside_texts(messages) if (found := self.controls.first(text))}
             if proof is None:
                 doubted |= self._tokens_of_texts(conversation, tools, gen, text)
-        uncertain = self._keep_texts(states, text, (messages, tools), labels, doubted)
+        uncertain = keep_texts(self.writer, states, text, (messages, tools), labels, doubted)
         out = Emitter(messages)
         spans = proof.sampled if proof is not None else ()
         added = {span.stop: span.message for span in spans if proof is not None and span.message in proof.added_stops}
@@ -450,20 +450,6 @@ class Attributor:
                 found = self._rendered(self.writer.letter(messages, tools, self.variables, manner), gen, text)
         return None if found is None else with_edges(text, found[0])
 
-    def _check_roles(self, messages: Sequence[Message], text: str, stretches: Sequence[Stretch]) -> None:
-        """Refuse a role of the caller's that would be part of a control token."""
-        others = {message["role"] for message in messages} - self.writer.roles
-        written = [stretch for stretch in stretches if stretch.leaf.text in others] if others else []
-        for start, stop in self.controls.places(text) if written else ():
-            for stretch in written:
-                if stretch.leaf.message < 0 and stretch.start < stop and start < stretch.stop:
-                    role, roles = stretch.leaf.text, ", ".join(sorted(self.writer.roles))
-                    raise MessageError(
-                        "unknown_role_in_control_token",
-                        f"the role {role[:40]!r} would be part of the control token {text[start:stop]!r}; expected one "
-                        f"of {roles}. If the format has this role, pass roles=({role[:40]!r},)",
-                    )
-
     def _tokens_of_texts(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> set[str]:
         """The control tokens that an output has more often than it has with a letter in the place of each content."""
         lettered = self.writer.letter(messages, tools, self.variables, Manner(whole=True))
@@ -473,47 +459,6 @@ class Attributor:
             other = ""
         counts = [Counter(one[start:stop] for start, stop in self.controls.places(one)) for one in (text, other)]
         return {*(counts[0] - counts[1])}
-
-    def _keep_texts(
-        self,
-        states: Ints,
-        text: str,
-        inputs: tuple[list[Message], Any],
-        stretches: list[Stretch] | None,
-        doubted: set[str],
-    ) -> str:
-        """Take from the states what would make control tokens of the caller's texts.
-
-        Args:
-            inputs: the messages and the tools.
-            stretches: of labels, and of contents where they are seen; `None` if nothing shows them.
-            doubted: control tokens that may be of contents.
-
-        Returns:
-            Why it is not certain of which texts control tokens are; "" if it is.
-        """
-        messages, tools = inputs
-        for stretch in stretches or ():
-            inside, owner = states[stretch.start : stretch.stop], stretch.leaf.message
-            _become_text(inside)
-            if owner >= 0 and messages[owner]["role"] != "assistant":  # signs that have no substitute, such as quotes
-                inside[inside == (owner << 4 | Kind.LABEL)] = owner << 4 | Kind.CONTEXT
-        labels = set[str]()
-        if stretches is None:
-            known = [{key: one for key, one in message.items() if key not in CONTENT_FIELDS} for message in messages]
-            calls = [call for message in messages for call in message.get("tool_calls") or ()]
-            called = [{**call, "function": {**call["function"], "arguments": None}} for call in calls]
-            labels = {*strings_in([known, called, tools])} - STANDARD_WORDS - self.writer.roles - {""}
-        if not doubted and not labels:
-            return ""
-        uncertain = ""
-        for start, stop in self.controls.places(text):
-            token, inside = text[start:stop], states[start:stop]
-            is_doubted = token in doubted or any(token in label or label in token for label in labels)
-            if is_doubted and (inside & CONTROL).any():
-                _become_text(inside)
-                uncertain = f"the output does not show whether {token!r} is of the template or of a text"
-        return uncertain
 
     def _notes(self, route: str, messages: list[Message], tools: Any, seen: Seen) -> Notes:
         if not seen.unwritten:
@@ -530,21 +475,3 @@ class Attributor:
                 text = ""
             self._has_reasoning = "reasoning 1" in text
         return self._has_reasoning
-
-
-def _as_text(fact: int, messages: Sequence[Message]) -> int:
-    """The message and kind of text of a caller's that stands where the template writes."""
-    is_read = fact >= 0 and messages[fact >> 4]["role"] != "assistant"
-    return fact & ~15 | (Kind.REPLY if fact & SAMPLED else Kind.CONTEXT if is_read else Kind.LABEL)
-
-
-def _beside_texts(messages: Sequence[Message]) -> list[str]:
-    """What stands in contents of parts besides the text, which the oracle does not replace."""
-    parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
-    return [text for part in parts for text in strings_in([*part, {**part, "text": None}])]
-
-
-def _become_text(states: Ints) -> None:
-    """Make scaffold a label in place, or, where the model emits it, a part of its reply."""
-    as_text = states & ~15 | np.where(states & SAMPLED, int(Kind.REPLY), int(Kind.LABEL))
-    states[:] = np.where(states & CONTROL, as_text, states)
