@@ -185,7 +185,9 @@ class Attributor:
             check_roles(self.writer, messages, text, seen.stretches)
         divided = None if seen is None else self._divided(conversation, tools, gen, text, seen)
         if seen is not None and divided is not None:
-            return self._by_gaps(messages, tools, text, seen, divided)
+            out = self._by_gaps(messages, tools, text, seen, divided)
+            if out is not None:
+                return out
         return self._by_oracle(messages, tools, gen, text, seen)
 
     def _by_disguise(self, messages: list[Message], tools: Any, gen: bool, text: str) -> Emitter | None:
@@ -367,7 +369,8 @@ class Attributor:
 
     def _by_gaps(
         self, messages: list[Message], tools: Any, text: str, seen: Seen, divided: tuple[list[Gap], Divisions]
-    ) -> Emitter:
+    ) -> Emitter | None:
+        """The rendering as its gaps divide; `None` if these are not its whole text."""
         gaps, divisions = divided
         out = Emitter(messages)
         pieces = Pieces(text, out, [message["role"] == "assistant" for message in messages])
@@ -393,6 +396,8 @@ class Attributor:
             pieces.content(stretch)
             begin, at = stretch.start, stretch.stop
         pieces.gap(gap, division)
+        if sum(map(len, out.texts)) - pieces.inserted != len(text):  # nothing remembered may change what is encoded
+            return None
         problems = [problem for division in divisions for problem in division.problems]
         out.attribution = f"partial: {problems[0]}" if problems else "full"
         out.notes = self._notes("gaps", messages, tools, seen)

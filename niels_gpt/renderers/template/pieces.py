@@ -31,11 +31,13 @@ class Pieces:
 
     Attributes:
         sampled: whether the text at this place is sampled.
+        inserted: characters of texts that the output lacks (the option `final_stop`).
     """
 
     def __init__(self, text: str, out: Emitter, is_answer: Sequence[bool]) -> None:
         self.text, self.texts, self.facts, self.is_answer = text, out.texts, out.facts, is_answer
         self.sampled = False
+        self.inserted = 0
 
     def add(self, start: int, stop: int, message: int, kind: int) -> None:
         """A piece, unless it is empty."""
@@ -70,6 +72,7 @@ class Pieces:
         self._run(gap.start, places[0], gap.before, _MARKUP if self.sampled else _TEMPLATE, gap.labels)
         for number, run in enumerate(runs):
             if run.inserted:
+                self.inserted += len(run.inserted)
                 self.texts.append(run.inserted)
                 self.facts.append(run.owner << 4 | run.kind)
                 # What follows goes on as before, unless a run begins here, too.
@@ -89,6 +92,7 @@ class Pieces:
                 facts.append(before)
             at = place
             if inserted:
+                self.inserted += len(inserted)
                 texts.append(inserted)
                 facts.append(owner << 4 | kind)
             else:
