@@ -3,10 +3,9 @@
 ::
 
     executor.py       UnitExecutor: a build in units (builds.units), which survives a crash; LocalRunner
-    process_pool.py   the worker processes of LocalRunner: watched, replaced
+    process_pool.py   the worker processes of LocalRunner; those that die are replaced
     ray_executor.py   RayRunner: units on a Ray cluster
     ---------------------------------------------------------------------------------------------------
-    publish.py        a finished directory -> a URL, manifest last, one publisher at a time
-    uploads.py        one file -> a store; to S3 part by part, continuing where it was cut off
+    publish.py        a finished directory -> a URL: what is missing there, manifest last
     fetch.py          a URL -> a local directory that readers open, manifest last
 """
