@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.random_templates import runs
 from tests.renderers.small import assistant, user
@@ -163,3 +164,23 @@ def test_brackets_at_the_end_of_arguments_are_written(held: Any) -> None:
     chat = [user("so?"), {"role": "assistant", "content": "", "tool_calls": [asked]}, user("ok")]
     assert "".join(piece.text for piece in renderer.pieces(chat)) == renderer.text(chat)
     assert "".join(sampled(renderer, chat)).endswith("\n" + STOP)
+
+
+@pytest.mark.parametrize("names", [["größe", "a_b", "near"], ["name", "age"], ["id", "Zip", "content"], ["type", "b"]])
+def test_parameters_that_a_template_sorts_are_labels(names: list[str]) -> None:
+    renderer = made(
+        "{% set known = ['type'] %}{% for tool in tools or [] %}{{ '<|im_start|>' + tool.function['name'] }}"
+        "{% for key, value in tool.function.parameters.properties | dictsort if key not in known %}"
+        "{{ '{' + key + ':' + value['description'] + '}' }}{% endfor %}{% endfor %}"
+        + LOOP.replace("BODY", "m['content']")
+    )
+    properties = {name: {"type": "string", "description": f"about {name}"} for name in names}
+    tools = [
+        {"type": "function", "function": {"name": "f", "description": "", "parameters": {"properties": properties}}}
+        for properties in (dict(list(properties.items())[:1]), properties)
+    ]
+    chat = [user("who?"), assistant("a man")]
+    rendered = renderer.render(chat, tools=tools)
+    assert (rendered.attribution, rendered.attribution_route) == ("full", "gaps")
+    labels = "".join(piece.text for piece in renderer.pieces(chat, tools=tools) if piece.kind is Kind.LABEL)
+    assert all(name in labels for name in names if name != "type")

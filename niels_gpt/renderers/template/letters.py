@@ -122,6 +122,14 @@ class Lettered:
     fits: bool = True
 
 
+def _keys_of(value: Any, is_name: bool = False) -> set[tuple[str, bool]]:
+    """The keys of all dictionaries in a value, and whether each is the name of a parameter."""
+    if isinstance(value, Mapping):
+        below = (_keys_of(item, key == "properties" and not is_name) for key, item in value.items())
+        return {(key, is_name) for key in value}.union(*below)
+    return set[tuple[str, bool]]().union(*map(_keys_of, value)) if isinstance(value, list | tuple) else set()
+
+
 def given(message: Mapping[str, Any], *, text_arguments: bool = False) -> dict[str, Any]:
     """A message as templates read it: reasoning under every name, and a missing content left out, as transformers does.
 
@@ -201,6 +209,7 @@ class _Lettering:
         self.is_usual = manner.contents and not manner.whole
         self.letters = iter(_LETTERS)
         self.labels: dict[str, str] = {}
+        self.names: dict[str, str] = {}  # of parameters that are named as words of the schema
 
     def conversation(self, messages: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]) -> Lettered:
         """The conversation with letters."""
@@ -209,7 +218,10 @@ class _Lettering:
             out.messages = [
                 self._plain(message, index) or self._message(message, index) for index, message in enumerate(messages)
             ]
-            out.tools = self._label(tools, "tools") if tools else tools
+            # In the order in which Jinja's `dictsort` writes them.
+            for key, is_name in sorted(_keys_of(tools), key=lambda one: one[0].lower()):
+                self._name(key, "tools") if is_name else self._label(key, "tools")
+            out.tools = self._label(tools, "tools")
             out.variables = {
                 # A variable is not part of the data. It gets letters where it spells a control token.
                 name: self._label(value, "label")
@@ -306,11 +318,25 @@ class _Lettering:
             known = self.labels.get(value)
             return self._new_label(value, name) if known is None else known
         if type(value) is dict or isinstance(value, Mapping):  # the first is quicker
-            if not value.keys() <= self.labels.keys():  # in the order in which Jinja's `dictsort` writes new keys
-                for key in sorted(value, key=str.lower):
-                    self._label(key, name)
-            return {self._label(key, name): self._label(item, name) for key, item in value.items()}
+            return {self._label(key, name): self._below(key, item, name) for key, item in value.items()}
         return [self._label(item, name) for item in value] if isinstance(value, list | tuple) else value
+
+    def _below(self, key: str, value: Any, name: str) -> Any:
+        """What is below a key of a label. Names of parameters are names, also those that are words of the schema."""
+        if key == "properties" and isinstance(value, Mapping):
+            return {self._name(one, name): self._label(item, name) for one, item in value.items()}
+        if key == "required" and isinstance(value, list | tuple):
+            return [self._name(one, name) if type(one) is str else self._label(one, name) for one in value]
+        return self._label(value, name)
+
+    def _name(self, text: str, name: str) -> str:
+        writer = self.writer
+        is_kept = text in STANDARD_WORDS or text in writer.compared
+        if not is_kept or text in writer.compared - writer.strings.keys:
+            return cast(str, self._label(text, name))
+        if text not in self.names:
+            self.names[text] = self._whole(text, -1, name)
+        return self.names[text]
 
     def _new_label(self, text: str, name: str) -> str:
         lettered = text
