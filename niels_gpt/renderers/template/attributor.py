@@ -290,7 +290,7 @@ class Attributor:
     def _rendered(self, lettered: Lettered, gen: bool, text: str) -> tuple[list[Stretch], list[Leaf]] | None:
         try:
             other = self._text(lettered.messages, lettered.tools, gen, lettered.variables)
-            return stretches_of(text, other, lettered)
+            return stretches_of(text, other, lettered, self.controls)
         except (MessageError, Unseen):
             return None
 

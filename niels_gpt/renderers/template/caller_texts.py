@@ -67,7 +67,8 @@ def keep_texts(
         known = [{key: one for key, one in message.items() if key not in CONTENT_FIELDS} for message in messages]
         calls = [call for message in messages for call in message.get("tool_calls") or ()]
         called = [{**call, "function": {**call["function"], "arguments": None}} for call in calls]
-        labels = {*strings_in([known, called, tools])} - STANDARD_WORDS - writer.roles - {""}
+        labels = {*strings_in([known, called, tools])} - STANDARD_WORDS - Message.__annotations__.keys() - writer.roles
+        labels.discard("")
     if not doubted and not labels:
         return ""
     uncertain = ""

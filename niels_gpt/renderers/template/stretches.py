@@ -32,7 +32,9 @@ def has_letters(text: str) -> bool:
     return _IS_LETTER.search(text) is not None
 
 
-def stretches_of(output: str, other: str, lettered: Lettered) -> tuple[list[Stretch], list[Leaf]]:
+def stretches_of(
+    output: str, other: str, lettered: Lettered, controls: ControlTokens
+) -> tuple[list[Stretch], list[Leaf]]:
     """The stretches of the parts of texts in an output, ascending, and the parts that are not in it.
 
     Args:
@@ -45,7 +47,8 @@ def stretches_of(output: str, other: str, lettered: Lettered) -> tuple[list[Stre
     in_order = _in_order(output, other, lettered)
     if in_order is not None:
         return in_order, []
-    found = _anywhere(output, _ESCAPED.sub(_letter, other) if "\\u" in other else other, lettered.marks)
+    other = _ESCAPED.sub(_letter, other) if "\\u" in other else other
+    found = _anywhere(output, other, lettered.marks, controls)
     seen = {id(stretch.leaf) for stretch in found}
     unwritten = [leaf for leaf in lettered.leaves if id(leaf) not in seen] if len(seen) < len(lettered.leaves) else []
     return found, unwritten
@@ -74,8 +77,10 @@ def _in_order(output: str, other: str, lettered: Lettered) -> list[Stretch] | No
     return found if "".join(parts) == output else None
 
 
-def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretch]:
+def _anywhere(output: str, other: str, marks: Mapping[str, Mark], controls: ControlTokens) -> list[Stretch]:
     """The stretches wherever the texts are, as they are or as JSON writes them.
+
+    A description may be changed, such as with `//` before each of its lines, if it has no control token then.
 
     A letter in the place of a number may be written with quotes around it, where the number has none::
 
@@ -109,9 +114,10 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark]) -> list[Stretc
                 raise Unseen("the template writes a part of a text")
             inner, text = parts[number], whole[begin : end + 1]
             if inner != text[1:-1]:
-                if not _is_written(inner, text[1:-1]):
-                    raise Unseen("the template changes a text")
+                is_written = _is_written(inner, text[1:-1])
                 text = f"{first}{inner}{text[-1]}"
+                if not is_written and (leaf.field != "tools" or controls.first(text)):
+                    raise Unseen("the template changes a text")
             if not output.startswith(text, at):
                 text = f"{escape(first)}{inner}{escape(text[-1])}"
                 if not output.startswith(text, at):
