@@ -292,19 +292,19 @@ def _compare(item: tuple[str, list[Rendering]], chats: Sequence[Chat | None]) ->
     return found
 
 
-def accepted() -> list[dict[str, str]]:
-    """The accepted differences: patterns of `template`, `class` and `chat` (default all), and a `reason`."""
+def accepted() -> list[dict[str, Any]]:
+    """The accepted differences: patterns of `template` and `chat` (default all), a list of classes, and a `reason`."""
     if not ACCEPTED.is_file():
         return []
-    found: list[dict[str, str]] = tomllib.loads(ACCEPTED.read_text(encoding="utf-8")).get("accepted", [])
+    found: list[dict[str, Any]] = tomllib.loads(ACCEPTED.read_text(encoding="utf-8")).get("accepted", [])
     return found
 
 
-def is_accepted(difference: Difference, table: Sequence[dict[str, str]]) -> bool:
+def is_accepted(difference: Difference, table: Sequence[dict[str, Any]]) -> bool:
     """Whether an entry of the table names the difference."""
     return difference.kind in INFORMATION or any(
         fnmatch.fnmatchcase(difference.key, entry["template"])
-        and fnmatch.fnmatchcase(difference.kind, entry["class"])
+        and difference.kind in entry["class"]
         and fnmatch.fnmatchcase(difference.chat, entry.get("chat", "*"))
         for entry in table
     )
