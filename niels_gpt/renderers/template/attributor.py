@@ -58,7 +58,12 @@ from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
 _MOST_WINDOWS: Final = 2048  # stand-in conversations that are remembered
 _MOST_KNOWN: Final = 8192  # sequences of gaps
 
-_OTHER_MANNERS: Final = (Manner(scalars=False), Manner(signs=False), Manner(scalars=False, signs=False))
+_OTHER_MANNERS: Final = (
+    Manner(names=False),
+    Manner(scalars=False),
+    Manner(signs=False),
+    Manner(scalars=False, names=False, signs=False),
+)
 _ALL_WRITTEN: Final = {route: Notes(route) for route in ("gaps", "oracle")}
 
 Divisions = tuple[Division, ...]

@@ -84,12 +84,14 @@ class Manner:
     Attributes:
         contents: also contents, and not labels alone.
         scalars: also numbers, true, false and null in the arguments of calls.
+        names: also names of parameters and arguments that the template compares something with, such as "text".
         signs: also the signs at both ends of texts, and not their words alone: a template may look for a full stop.
         whole: a letter in the place of each content, and not two in it. So no control token is of a content.
     """
 
     contents: bool = True
     scalars: bool = True
+    names: bool = True
     signs: bool = True
     whole: bool = False
 
@@ -300,7 +302,7 @@ class _Lettering:
             return text
         if type(value) is dict or isinstance(value, Mapping):
             # Letters ascend in the order in which Jinja's `dictsort` writes the keys.
-            names = {key: self._arguments(key, index) for key in sorted(value, key=str.lower)}
+            names = {key: self._key(key, index) for key in sorted(value, key=str.lower)}
             return {names[key]: self._arguments(item, index) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._arguments(item, index) for item in value]
@@ -312,6 +314,13 @@ class _Lettering:
             self.out.leaves.append(self.out.marks[letter][0])
             return letter
         return value
+
+    def _key(self, key: str, index: int) -> str:
+        """The name of an argument, which has letters even if the template compares something with it."""
+        if not self.manner.names or self.manner.whole or not self._is_open(key):
+            return self._text(key, index, "call")
+        self._add_pattern(WORD, index, "call")
+        return self._whole(key, index, "call")
 
     def _label(self, value: Any, name: str) -> Any:
         if type(value) is str:
@@ -330,9 +339,8 @@ class _Lettering:
         return self._label(value, name)
 
     def _name(self, text: str, name: str) -> str:
-        writer = self.writer
-        is_kept = text in STANDARD_WORDS or text in writer.compared
-        if not is_kept or text in writer.compared - writer.strings.keys:
+        is_kept = text in STANDARD_WORDS or text in self.writer.compared
+        if not is_kept or not self.manner.names or not self._is_open(text):
             return cast(str, self._label(text, name))
         if text not in self.names:
             self.names[text] = self._whole(text, -1, name)
@@ -352,7 +360,7 @@ class _Lettering:
 
     def _text(self, text: str, index: int, name: str) -> str:
         """A content with letters; its pattern is recorded."""
-        out, key = self.out, (index, name)
+        out = self.out
         if text[:1] == "<" and name == "content":
             tag, writer = TAG.match(text), self.writer
             # The generation prompt may end in the tag that an answer begins with.
@@ -360,11 +368,15 @@ class _Lettering:
         if self.manner.whole:
             return text if not text.strip() or text in self.writer.compared else next(self.letters)
         if self._is_plain(text):
-            out.patterns[key] = (*out.patterns[key], WORD) if key in out.patterns else PLAIN
+            self._add_pattern(WORD, index, name)
             return self._whole(text, index, name)
         parts, pattern = self._parts(text)
-        out.patterns[key] = (*out.patterns[key], pattern) if key in out.patterns else (pattern,)
+        self._add_pattern(pattern, index, name)
         return self._with_letters(text, index, name, parts)
+
+    def _add_pattern(self, pattern: str, index: int, name: str) -> None:
+        patterns, key = self.out.patterns, (index, name)
+        patterns[key] = (*patterns[key], pattern) if key in patterns else (pattern,)
 
     def _is_plain(self, text: str) -> bool:
         """Whether a text is in no way special: letters at its ends, and nothing that the template searches for."""

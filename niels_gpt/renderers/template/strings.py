@@ -33,13 +33,11 @@ class TemplateStrings:
         searched: of these, those that it searches contents for, so that contents with them may be rendered differently.
             Names of fields (`'image' in part`) and long texts (a default system text) are not among them.
         tags: the tags in its source, such as `<think>`.
-        keys: of those that are compared, those that it only looks up (`tool['name']`).
     """
 
     compared: tuple[str, ...]
     searched: tuple[str, ...]
     tags: frozenset[str]
-    keys: frozenset[str]
 
 
 def template_strings(source: str) -> TemplateStrings:
@@ -58,17 +56,9 @@ def template_strings(source: str) -> TemplateStrings:
         written |= {id(child) for child in parent.iter_child_nodes() if isinstance(child, nodes.Const)}
     searched = {const.value for const in searching(tree)}
     searched |= {assigned.node.value for assigned in tree.find_all(nodes.Assign) if _is_word(assigned.node)}
-    consts = [const for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)]
-    looked_up = {id(item.arg) for item in tree.find_all(nodes.Getitem)}
-    for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr) and call.node.attr == "get":
-            looked_up |= set(map(id, call.args[:1]))
-    compared = {const.value for const in consts}
-    keys = compared - {const.value for const in consts if id(const) not in looked_up}
+    compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
     searched = {text for text in searched if len(text) <= _LONGEST and not text.isidentifier()}
-    return TemplateStrings(
-        tuple(sorted(compared)), tuple(sorted(searched)), frozenset(TAG.findall(source)), frozenset(keys)
-    )
+    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched)), frozenset(TAG.findall(source)))
 
 
 def variables_of(source: str) -> set[str]:
