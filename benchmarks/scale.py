@@ -48,7 +48,7 @@ class _Ready:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def run(self, task: Any, source: Any, unit_tasks: Any) -> Iterator[Any]:
+    def run(self, task: Any, source: Any, unit_tasks: Any, progress: Any) -> Iterator[Any]:
         for unit_task in unit_tasks:
             (self._folder / unit_task.path.name).rename(unit_task.path)
             yield unit_task
@@ -57,12 +57,11 @@ class _Ready:
 def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     """Name, figure, unit."""
     from niels_gpt.builds.conversation_encoders import as_encoder
-    from niels_gpt.builds.conversations import EpisodeTask
-    from niels_gpt.builds.unit_reader import Unit
-    from niels_gpt.builds.units import UnitTask, build_unit
+    from niels_gpt.builds.conversations import ConversationTask
+    from niels_gpt.builds.executor import LocalRunner, UnitExecutor, pickled_job
+    from niels_gpt.builds.units import Unit, UnitTask, build_unit
     from niels_gpt.episodes import build_episodes
     from niels_gpt.renderers.registry import RendererOptions
-    from niels_gpt.scale.executor import LocalRunner, UnitExecutor, pickled_job
     from niels_gpt.sources.chat_files import ChatFile
     from niels_gpt.storage.checksums import file_record
 
@@ -70,12 +69,12 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     write_rows(chats)
     size = chats.stat().st_size
     source = ChatFile(chats).resolved()
-    task = EpisodeTask(as_encoder(RendererOptions().open(tokenizer)), "uint8")
+    task = ConversationTask(as_encoder(RendererOptions().open(tokenizer)), "uint8")
     yield "pickled task and source that a worker loads once", len(pickled_job(task, source)) / 1e6, "MB"
     yield "hashing the input", size / 1e6 / timed(lambda: file_record(chats)), "MB/s"
     parts: list[Any] = []
     yield "planning (finding the cuts)", size / 1e6 / timed(lambda: parts.extend(source.slices(16 << 20))), "MB/s"
-    unit_tasks = [UnitTask(number, part, folder, 0) for number, part in enumerate(parts)]
+    unit_tasks = [UnitTask(number, part, folder) for number, part in enumerate(parts)]
     build_unit(task, source, unit_tasks[0])  # what is loaded at first use
     seconds = timed(lambda: [build_unit(task, source, unit_task) for unit_task in unit_tasks[1:]])
     units = [Unit(unit_task.path) for unit_task in unit_tasks]

@@ -246,10 +246,10 @@ def build(
     More: `niels_gpt.episodes.build_episodes`.
     """
     from niels_gpt.builds.conversation_encoders import as_encoder
+    from niels_gpt.builds.executor import LocalRunner, UnitExecutor
     from niels_gpt.builds.renderer_encoder import RenderingPolicy
     from niels_gpt.episodes import build_episodes
     from niels_gpt.preferences.build import build_preferences
-    from niels_gpt.scale.executor import LocalRunner, UnitExecutor
     from niels_gpt.sources.chat_files import chat_files
     from niels_gpt.sources.mapping import NO_MAPPING
     from niels_gpt.sources.preference_files import preference_source

@@ -42,7 +42,7 @@ def test_every_conversation_comes_back_as_it_was_serialised(tmp_path: Path, toke
         serialize_chat_to_ids({"messages": chat}, tokenizer=tokenizer, default_system_text=DEFAULT_SYSTEM_TEXT)
         for chat in CHATS
     ]
-    in_val = ValidationSplit(0.1, 42).take(len(CHATS))
+    in_val = ValidationSplit(0.1, 42).draws([None] * (len(CHATS)))
     assert stored_examples(tmp_path / "c", "train") == [ids for ids, v in zip(expected, in_val, strict=True) if not v]
     assert stored_examples(tmp_path / "c", "val") == [ids for ids, v in zip(expected, in_val, strict=True) if v]
     assert list(verify_cache(tmp_path / "c")) == []
@@ -183,7 +183,7 @@ def test_budgets_are_met_exactly_and_reading_stops_there(
     texts = [" ".join(["w"] * n) for n in words]
     build(out, texts, FakeTokenizer(), max_train_tokens=train, max_val_tokens=val, seed=seed)
     fraction = val / (train + val) if train else 0.0
-    in_val = ValidationSplit(fraction, seed).take(len(words)).tolist()
+    in_val = ValidationSplit(fraction, seed).draws([None] * (len(words))).tolist()
     totals = open_meta(out)["totals"]
     assert totals == budget_reference([n + 1 for n in words], in_val, train, val)
     assert len(stream(out, "train")) == totals["train_tokens"]

@@ -37,7 +37,7 @@ def split_reference(fraction: float, seed: int, n: int) -> list[bool]:
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @pytest.mark.parametrize("seed", [0, 42])
 def test_split_equals_the_slow_reference(fraction: float, seed: int) -> None:
-    assert ValidationSplit(fraction, seed).take(5000).tolist() == split_reference(fraction, seed, 5000)
+    assert ValidationSplit(fraction, seed).draws([None] * 5000).tolist() == split_reference(fraction, seed, 5000)
 
 
 @given(
@@ -45,9 +45,9 @@ def test_split_equals_the_slow_reference(fraction: float, seed: int) -> None:
 )
 @settings(deadline=None)
 def test_split_is_independent_of_batching(fraction: float, seed: int, batches: list[int]) -> None:
-    whole = ValidationSplit(fraction, seed).take(sum(batches))
+    whole = ValidationSplit(fraction, seed).draws([None] * (sum(batches)))
     split = ValidationSplit(fraction, seed)
-    parts = [split.take(n) for n in batches]
+    parts = [split.draws([None] * n) for n in batches]
     assert [part.shape for part in parts] == [(n,) for n in batches]
     assert np.array_equal(np.concatenate([*parts, []]), whole)
 
@@ -65,7 +65,9 @@ def test_the_numbers_are_torch_s(seed: int) -> None:
 
 def test_split_row_by_row() -> None:
     split = ValidationSplit(0.3, 7)
-    assert [bool(split.take(1)[0]) for _ in range(3000)] == ValidationSplit(0.3, 7).take(3000).tolist()
+    assert [bool(split.draws([None] * 1)[0]) for _ in range(3000)] == ValidationSplit(0.3, 7).draws(
+        [None] * 3000
+    ).tolist()
 
 
 @given(
@@ -76,14 +78,14 @@ def test_split_row_by_row() -> None:
 @settings(deadline=None)
 def test_neighbours_of_one_group_count_as_one_row(groups: list[str | None], fraction: float, seed: int) -> None:
     runs = [list(run) for _, run in groupby(enumerate(groups), key=lambda row: row[0] if row[1] is None else row[1])]
-    sides = ValidationSplit(fraction, seed).take(len(runs)).tolist()
+    sides = ValidationSplit(fraction, seed).draws([None] * (len(runs))).tolist()
     split = ValidationSplit(fraction, seed)
     assert [split.draw(group) for group in groups] == [side for side, run in zip(sides, runs, strict=True) for _ in run]
 
 
 @pytest.mark.parametrize("per", [2, 3, 10, 100])
 def test_exactly_one_of_each_group(per: int) -> None:
-    chosen = ValidationSplit(1 / per, seed=3).take(per * 400)
+    chosen = ValidationSplit(1 / per, seed=3).draws([None] * (per * 400))
     assert chosen.dtype == np.bool_
     assert (chosen.reshape(400, per).sum(axis=1) == 1).all()
     assert len(set(chosen.reshape(400, per).argmax(axis=1).tolist())) > per / 2  # not always the same place
@@ -91,7 +93,7 @@ def test_exactly_one_of_each_group(per: int) -> None:
 
 @pytest.mark.parametrize("fraction", FRACTIONS)
 def test_share_is_right_after_any_number_of_rows(fraction: float) -> None:
-    share = np.cumsum(ValidationSplit(fraction, seed=1).take(20_000))
+    share = np.cumsum(ValidationSplit(fraction, seed=1).draws([None] * 20_000))
     assert np.abs(share - fraction * np.arange(1, 20_001)).max() <= 1
 
 
@@ -104,11 +106,11 @@ def test_share_is_right_after_any_number_of_rows(fraction: float) -> None:
     ],
 )
 def test_split_is_pinned(fraction: float, seed: int, n: int, expected: list[int]) -> None:
-    assert np.flatnonzero(ValidationSplit(fraction, seed).take(n)).tolist() == expected
+    assert np.flatnonzero(ValidationSplit(fraction, seed).draws([None] * n)).tolist() == expected
 
 
 def test_fraction_zero_chooses_nobody() -> None:
-    assert not ValidationSplit(0.0, seed=1).take(1000).any()
+    assert not ValidationSplit(0.0, seed=1).draws([None] * 1000).any()
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 1.5, math.nan, math.inf])
@@ -173,7 +175,7 @@ def test_bad_buffer_sizes(buffer_size: int) -> None:
 
 def test_split_and_shuffle_of_one_seed_draw_different_numbers() -> None:
     """With fraction 1/2 the split's draws say 'first or second'; a buffer of two asks the same question."""
-    seconds = ValidationSplit(0.5, seed=9).take(128)[1::2].tolist()
+    seconds = ValidationSplit(0.5, seed=9).draws([None] * 128)[1::2].tolist()
     leaving, buffer = [], [0, 1]
     for item, left in zip(range(2, 66), shuffled(range(1000), 2, seed=9), strict=False):
         leaving.append(bool(buffer.index(left)))
@@ -183,7 +185,7 @@ def test_split_and_shuffle_of_one_seed_draw_different_numbers() -> None:
 
 def test_global_random_states_are_neither_read_nor_moved() -> None:
     def choices() -> list[object]:
-        return [ValidationSplit(0.1, 1).take(2000).tolist(), list(shuffled(range(100), 10, 1))]
+        return [ValidationSplit(0.1, 1).draws([None] * 2000).tolist(), list(shuffled(range(100), 10, 1))]
 
     first = choices()
     random.seed(99)

@@ -2,13 +2,17 @@
 
 ::
 
-    build.py                  one build: its options, directory, rejected rows and manifest. Start reading here
-    tasks.py                  what may run anywhere, and what runs it
-    units.py                  a finished piece of a build on disk: how it is built
-    unit_reader.py              how it is checked and read
+    build.py                  one build, from its options to the rename: `write_dataset`. Start reading here
+    finished.py                 a finished build at the output: the same, or what differs
+    changes.py                  what a build says of rows that it changed
+    tasks.py                  what may run anywhere, and the chunks that it makes
+    executor.py                 where it runs: a source is built in units
+    pool.py                       worker processes of this machine
+    ray_executor.py               a Ray cluster
+    units.py                    a finished piece of a build on disk: built, checked, read
     unit_folder.py              all units of a build: prepared, retained, deleted; the list of slices
     rows.py                   checks of rows before they are encoded, and batches of similar size
-    conversations.py          the tasks that encode conversations, by one of
+    conversations.py          the task that encodes conversations, by one of
     conversation_encoders.py    the encoder for what a caller has: `as_encoder`
     encoder_protocol.py         what an encoder is, and its batches
     sentinel_encoder.py         our own sentinels

@@ -2,12 +2,12 @@
 
 ::
 
-    with new_build(out, recipe, ...) as build:   None where out already holds a build of this recipe
-        build.path                               the staging directory
-        build.add(writer)                        registers a writer, whose files are deleted after an error
-        build.rejections                         receives unusable rows
-        build.close_writers()
-        build.finish(totals, splits)             manifest last, then the directory gets its name
+    write_dataset(recipe, options, open_writers, fill)
+      already_built                            a finished build of this recipe is left as it is
+      StagedDirectory                          out/.NAME.partial
+      open_writers(build)                      writers by split, whose files are deleted after an error
+      fill(build, writers)                     build.chunks(task, rows) -> units -> chunks -> files
+      Build.finish                             manifest last, then the directory gets its name
 
 A *recipe* is the part of the manifest that is known before the build: everything that decides the bytes, except the
 rows.
@@ -15,34 +15,31 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, TypedDict, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.tasks import SERIAL, Chunk, Executor, Task, reporting_outcome
-from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError, shown
+from niels_gpt.builds import unit_folder
+from niels_gpt.builds.changes import report_changes
+from niels_gpt.builds.executor import IN_THIS_PROCESS, UnitExecutor
+from niels_gpt.builds.finished import already_built
+from niels_gpt.builds.tasks import Chunk, Task
+from niels_gpt.builds.units import HasShare
+from niels_gpt.errors import DataError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import HasHashedFiles
+from niels_gpt.sources.files.slices import Sliceable
 from niels_gpt.sources.rejections import BadRowLimit, Rejections
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.manifests import Manifest, read_manifest, with_manifest_hash
-from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
-from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
-
-MOST_SHOWN: Final = 5  # differences between two recipes in one message
-NOT_WRITTEN: Final = "_not_written"  # suffix of a change's code: `reasoning_content_not_written`
-
-
-def unknown_fraction() -> float | None:
-    """The default of `fraction_read`: `None`, which means that the share of the input is not known."""
-    return None
+from niels_gpt.storage.manifests import Manifest, with_manifest_hash
+from niels_gpt.storage.staging import StagedDirectory, rename_and_delete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +57,8 @@ class BuildOptions:
         relative_to: paths below this directory are written relative to it into `rejected.jsonl`, so that the same build
             elsewhere writes the same bytes.
         overwrite: replace an earlier build at the output directory.
-        executor: where the build's tasks run, see `niels_gpt.scale`; the bytes do not depend on it.
-        fraction_read: returns how much of the input has been read, 0 to 1, to estimate the time left.
+        executor: where the units of a source are built; the bytes do not depend on it. `None` is this process, which
+            also takes rows that cannot be cut into units: a list, a generator, a stream of the hub.
         progress: receives progress and notes.
     """
 
@@ -70,23 +67,11 @@ class BuildOptions:
     max_bad_rows: int | str = 0
     relative_to: Path | None = None
     overwrite: bool = False
-    executor: Executor = SERIAL
-    fraction_read: Callable[[], float | None] = unknown_fraction
+    executor: UnitExecutor | None = None
     progress: Progress = SILENT
 
-    def check(self) -> None:
-        """Raise `UsageError` for a number out of range."""
+    def __post_init__(self) -> None:
         BadRowLimit.of(self.max_bad_rows)
-
-    def expect_tokens(self, tokens: int, most: int | None = None) -> None:
-        """Estimate the final number of tokens: a quarter read and a million written means four million.
-
-        Args:
-            most: the build stops at so many.
-        """
-        if fraction := self.fraction_read() or self.executor.fraction_read():
-            expected = int(tokens / fraction)
-            self.progress.expect(expected if most is None else min(expected, most))
 
 
 class BuildFields(TypedDict, total=False):
@@ -100,21 +85,12 @@ class BuildFields(TypedDict, total=False):
     max_bad_rows: int | str
     relative_to: Path | None
     overwrite: bool
-    executor: Executor
-    fraction_read: Callable[[], float | None]
+    executor: UnitExecutor | None
     progress: Progress
 
 
-@runtime_checkable
-class CacheTokenizer(ChatTokenizer, Protocol):
-    """A tokenizer that caches can be built with; if it has a `model_path`, its hash is that of the file."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-
 class Writer(Protocol):
-    """Writes some of a cache's files."""
+    """Writes some of a dataset's files."""
 
     files: dict[str, FileRecord]
 
@@ -126,135 +102,73 @@ class Writer(Protocol):
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
 
 
-def check_cache_tokenizer(tokenizer: CacheTokenizer) -> dict[str, int]:
-    """Check that a tokenizer can be used for a cache, and return the ids of its four sentinels by name.
+@dataclass(frozen=True)
+class Kind:
+    """What differs between kinds of datasets where a build begins and ends.
 
-    Raises:
-        UsageError: it lacks a method.
-        TokenizerError: special ids are missing, shared by two sentinels, or outside the vocabulary.
+    Attributes:
+        manifest: file name of the manifest.
+        check: opens a finished dataset and raises an error if a file is missing.
+        counted: the count of each split that `totals` adds up: tokens, examples, episodes.
+        row: what an input without usable rows lacks, for the error.
     """
-    if not isinstance(tokenizer, CacheTokenizer):
-        raise UsageError("the tokenizer lacks one of encode(), special_token_ids() and vocab_size; a cache needs all")
-    special = sentinel_ids(tokenizer)
-    outside = {name: token for name, token in special.items() if not 0 <= token < tokenizer.vocab_size}
-    if outside:
-        raise TokenizerError(f"special ids {outside} are outside the vocabulary of {tokenizer.vocab_size} ids")
-    return special
+
+    manifest: str
+    check: Callable[[Path], object]
+    counted: str
+    row: str
 
 
-def check_ids(ids: npt.NDArray[np.integer[Any]], vocab_size: int | None) -> None:
-    """Raise `TokenizerError` for an id outside the vocabulary.
-
-    Written as uint16 it would wrap around silently, and as uint32 it would crash the model's embedding later.
-    """
-    # Where the vocabulary's size is not known, only negative ids can be found.
-    most = ids.max(initial=0) + 1 if vocab_size is None else vocab_size
-    if len(ids) and (ids.min() < 0 or ids.max() >= most):
-        bad = int(ids[(ids < 0) | (ids >= most)][0])
-        raise TokenizerError(f"the tokenizer returned id {bad}; expected 0 to {most - 1} (vocab_size - 1)")
-
-
-def already_built(
+def write_dataset(
     out: Path,
-    wanted: Manifest,
-    progress: Progress,
-    *,
-    manifest: str,
-    check: Callable[[Path], object],
-) -> bool:
-    """Whether `out` already is the finished build of this recipe; if so, the progress gets a note.
+    recipe: Manifest,
+    options: BuildOptions,
+    kind: Kind,
+    open_writers: Callable[[Path], dict[str, AnyWriter]],
+    fill: Callable[[Build, dict[str, AnyWriter]], dict[str, dict[str, int]]],
+) -> None:
+    """Write a dataset, complete or absent; nothing where `out` is the finished build of this recipe.
 
     Args:
-        wanted: the recipe.
-        manifest: file name of the manifest.
-        check: opens the finished build and raises an error if a file is missing.
+        open_writers: makes the writers of the splits, below the folder that it gets.
+        fill: writes all rows, and returns the counts of each split.
 
     Raises:
-        Mismatch: it holds a build of another recipe; the message names what differs.
-        OutputExists: the recipes agree, but without `source_config` the rows may differ.
+        OutputExists, Mismatch: `out` is taken, see `already_built`.
+        DataError: too many bad rows, or no usable one. Else as the task, the source and the runner.
+        StorageError: the disk refused. Whatever is raised, `out` is as it was before.
     """
-    recover_interrupted(out)  # first, since a killed replacement may have moved the finished build away
-    if not (out / manifest).is_file():
-        return False
-    found = read_manifest(out / manifest)
-    replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"
-    if differing := differences({key: found.get(key) for key in wanted}, wanted):
-        raise Mismatch(f"{out}: holds a cache built from other inputs: {differing}. {replace}")
-    # Equal recipes say nothing about the rows of a program, which may have changed since.
-    if wanted["dataset_config"] is None:
-        raise OutputExists(f"{out}: holds a finished cache. {replace}")
-    check(out)  # a file may have been deleted since
-    progress.note(f"{out}: already built from the same inputs, nothing to do")
-    return True
-
-
-def differences(old: Any, new: Any) -> str:
-    """The differences of two recipes, for a message: `seed 42, now 43; val_frac 0.1, now 0.2`. Empty if equal."""
-    differing = list(_differences(old, new))
-    parts = "; ".join(f"{path} {shown(before)}, now {shown(after)}" for path, before, after in differing[:MOST_SHOWN])
-    return parts + (f"; and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else "")
-
-
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The innermost values that differ: `inputs.0.sha256`, not the whole list of inputs."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        pairs = [(key, old.get(key), new.get(key)) for key in old | new]
-    # Lists of different lengths are shown whole, since nothing says which of their items correspond.
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = [(str(number), *both) for number, both in enumerate(zip(old, new, strict=True))]
-    else:
-        if old != new:
-            yield path, old, new
+    if not options.overwrite and already_built(out, recipe, options.progress, manifest=kind.manifest, check=kind.check):
+        unit_folder.delete_all(out)  # those that a killed process left beside the finished build
         return
-    for key, before, after in pairs:
-        yield from _differences(before, after, f"{path}.{key}" if path else key)
+    with Build(out, recipe, options, manifest=kind.manifest) as build:
+        writers = {name: build.add(writer) for name, writer in open_writers(build.path).items()}
+        splits = fill(build, writers)
+        build.close_writers()
+        totals = {f"{name}_{kind.counted}": counts[kind.counted] for name, counts in splits.items()}
+        if not sum(totals.values()):
+            rename_and_delete(unit_folder.units_path(out))  # they hold nothing either
+            dropped = dict(build.rejections.dropped) or "none"
+            raise DataError(f"{out}: the input holds no {kind.row}, so nothing was written; rows left out: {dropped}")
+        build.finish(totals, splits)
+        report_changes(out, build.rejections, options.progress)
 
 
-MOST_UNREAD: Final = 8  # keys that a note lists
-NO_TRAINED_STOP: Final = "no_trained_stop"
-BY_ORACLE: Final = "attributed_by_oracle"
-CHANGE_MESSAGES: Final = {
-    NO_TRAINED_STOP: "none of the tokens at which serving stops is trained in their answers, so the model does not "
-    "learn to stop there. GLM's families train them with --renderer-option sampled_openers=true --renderer-option "
-    "final_stop=true; if answers end in another token, add it to eos_token_id in generation_config.json; where a chat "
-    "template writes no stop after answers, --renderer-option final_stop=TOKEN writes one",
-    "generation_prompt_differs": "the prompt ends otherwise than serving writes it before an answer",
-    "identical_completions": "completions of different ranks have the same ids, which teaches nothing; drop such rows",
-    "scores_contradict_ranks": "a completion has a lower score than a worse one, or the margin is below 0: are the "
-    "columns exchanged? The ranks (chosen and rejected) count",
-    "developer_as_system": "the format has no role developer, so those messages are written as system's, as servers do",
-    "text_parts_joined": "text parts of a content are joined by newlines, as servers do for formats without parts",
-    "call_ids_named": "ids of calls and results are written as functions.NAME:NUMBER, since the format names functions "
-    "by them",
-    "arrow_nulls_dropped": "nulls that Arrow invented were dropped from tool calls or tools",
-    "arguments_decoded": "arguments of calls are JSON text; they are rendered as the objects they hold, as servers do",
-    "tools_decoded": "tools, or schemas of tools, are JSON text; they are rendered as what they hold",
-    "reasoning_renamed": "the reasoning has another name or is a part of the content; it is read as reasoning_content",
-    "loss_flag_read": "whether a message is trained has another name or is a number; it is read as train or weight",
-    "role_renamed": "a role has the name of another format; it is read as the one that it means",
-    "round_trip_proven": "their renderings give them again",
-    "round_trip_changed": "of these, a text, role or id is written otherwise, see the other counts",
-    "round_trip_by_format": "of these, reasoning or another text is left out by the format",
-    "partial_attribution": "the attribution of tokens is only partial (allow_partial): masks may train scaffold",
-    BY_ORACLE: "attributed each by itself, because what is remembered of the template does not fit them: as certain, "
-    "but slower",
-}
-
-
-def report_changes(out: Path, rejections: Rejections, progress: Progress) -> None:
-    """Note how many rows of a finished build were used with something changed, left out or not read."""
-    for code, rows in sorted(rejections.changed.items()):
-        field = code.removesuffix(NOT_WRITTEN)
-        # All other codes are names of fields, see `NOT_WRITTEN`.
-        message = CHANGE_MESSAGES.get(code) or (
-            f"{field} is not written, because the format has no place for it; refuse such rows with "
-            "--on-unwritten error (on_unwritten='error')"
-        )
-        progress.note(f"{out}: {rows:,} rows: {message}")
-    if rejections.unread:
-        found = ", ".join(f"{key} ({rows:,} rows)" for key, rows in rejections.unread.most_common(MOST_UNREAD))
-        more = f" and {len(rejections.unread) - MOST_UNREAD:,} others" if len(rejections.unread) > MOST_UNREAD else ""
-        progress.note(f"{out}: keys that nothing reads (docs/messages.md): {found}{more}")
+def divide(
+    build: Build,
+    chunks: Iterable[Chunk],
+    in_val: Callable[[Chunk], npt.NDArray[np.bool_]],
+    write: Callable[[str, Chunk], None],
+) -> None:
+    """Write the rows of chunks, in order: to val where `in_val` says so, else to train."""
+    written = 0
+    # Chunks come in the order of the input wherever they are made, so the bytes do not depend on it.
+    for chunk in chunks:
+        val = in_val(chunk)
+        write("train", chunk.only(~val))
+        write("val", chunk.only(val))
+        written += len(chunk.ids)
+        build.advance(len(chunk.ids), written)
 
 
 def rows_of_chunk(chunk: Chunk) -> int:
@@ -262,34 +176,12 @@ def rows_of_chunk(chunk: Chunk) -> int:
     return len(chunk.lengths)
 
 
-@contextmanager
-def new_build(
-    out: Path, recipe: Manifest, options: BuildOptions, *, manifest: str, check: Callable[[Path], object]
-) -> Iterator[Build | None]:
-    """A `Build` of this recipe, or `None` if `out` already is that build; reports the outcome to the executor.
-
-    Args:
-        manifest, check: see `already_built`.
-
-    Raises:
-        Mismatch, OutputExists: see `already_built`. StorageError: see `StagedDirectory`.
-    """
-    if not options.overwrite and already_built(out, recipe, options.progress, manifest=manifest, check=check):
-        options.executor.build_finished(out)  # deletes units that a killed process left beside the finished build
-        yield None
-        return
-    build = Build(out, recipe, max_bad_rows=options.max_bad_rows, overwrite=options.overwrite, manifest=manifest)
-    build.rejections.relative_to = options.relative_to
-    with reporting_outcome(options.executor, out, options.progress), build:
-        yield build
-
-
 class Build:
     """One build, from an empty staging directory to the finished output; without `finish` nothing remains.
 
     Args:
         out: the output directory.
-        meta: the recipe, the first part of the manifest.
+        recipe: the first part of the manifest.
         manifest: file name of the manifest.
 
     Attributes:
@@ -300,14 +192,16 @@ class Build:
         OutputExists, StorageError: see `StagedDirectory`.
     """
 
-    def __init__(self, out: Path, meta: Manifest, *, max_bad_rows: int | str, overwrite: bool, manifest: str) -> None:
-        BadRowLimit.of(max_bad_rows)
-        self._out, self._meta, self._manifest = out, meta, manifest
-        self._staged = StagedDirectory(out, manifest=manifest, overwrite=overwrite)
+    def __init__(self, out: Path, recipe: Manifest, options: BuildOptions, *, manifest: str) -> None:
+        self._out, self._recipe, self._options, self._manifest = out, recipe, options, manifest
+        self._staged = StagedDirectory(out, manifest=manifest, overwrite=options.overwrite)
         self.path = self._staged.path
-        self.rejections = Rejections(self.path, max_bad_rows)
+        self.rejections = Rejections(self.path, options.max_bad_rows)
+        self.rejections.relative_to = options.relative_to
         self._writers: list[Writer] = []
         self._rows: Iterable[Any] = ()
+        self._in_units = False
+        self._share: float | None = None  # of the input that is in the output
         self._stack = ExitStack()
 
     def __enter__(self) -> Build:
@@ -317,21 +211,61 @@ class Build:
         return self
 
     def chunks(
-        self, task: Task, rows: Iterable[Any], options: BuildOptions, rows_in: Callable[[Chunk], int] = rows_of_chunk
+        self,
+        task: Task,
+        rows: Iterable[Any],
+        rows_in: Callable[[Chunk], int] = rows_of_chunk,
+        total: int | None = None,
     ) -> Generator[Chunk]:
-        """The chunks of all rows, as the executor gives them; see `Rejections.within_limit` for unusable rows.
+        """The chunks of all rows, in order; see `Rejections.within_limit` for unusable rows.
 
         Args:
             rows_in: the number of rows in a chunk, where some rows make several entries.
+            total: how many tokens there will be, if that is known.
 
         Raises:
-            TooManyBadRows: more than `max_bad_rows`. Else as the task and the executor raise.
+            TooManyBadRows: more than `max_bad_rows`. UsageError: an executor for rows that cannot be cut into units.
+                Else as the task and the runner raise.
         """
-        self._rows = rows  # `finish` asks them whether their files have changed
-        chunks = options.executor.chunks(
-            task, rows, self.rejections, out=self._out, recipe=self._meta, progress=options.progress
-        )
-        return self.rejections.within_limit(chunks, rows_in, options.progress)
+        self._rows, progress = rows, self._options.progress  # `finish` asks the rows whether their files have changed
+        progress.begin(self._out.name, total=total, unit="tokens")
+        executor = self._options.executor
+        if isinstance(rows, Sliceable):
+            self._in_units = True
+            chunks = (executor or IN_THIS_PROCESS).chunks(
+                task, rows, self.rejections, out=self._out, recipe=self._recipe, progress=progress, taken=self._taken
+            )
+        elif executor is not None:
+            raise UsageError(
+                f"{type(rows).__name__} cannot be cut into units; pass the source itself (ChatFile(path)), or no "
+                "executor"
+            )
+        else:
+            chunks = self._encoded(task, rows)
+        return self.rejections.within_limit(chunks, rows_in, progress)
+
+    def _encoded(self, task: Task, rows: Iterable[Any]) -> Generator[Chunk]:
+        for chunk in task.chunks(rows, self.rejections):
+            if isinstance(rows, HasShare) and (share := rows.fraction_read()):
+                self._taken(share)
+            yield chunk
+
+    def _taken(self, share: float) -> None:
+        self._share = share
+        self._options.progress.reached(share)
+
+    def advance(self, tokens: int, written: int, most: int | None = None) -> None:
+        """Tell the progress of tokens that were taken, and how many there will be.
+
+        A quarter of the input read and a million tokens written means four million.
+
+        Args:
+            written: in all so far. most: the build stops at so many.
+        """
+        self._options.progress.advance(tokens)
+        if self._share:
+            expected = int(written / self._share)
+            self._options.progress.expect(expected if most is None else min(expected, most))
 
     def add(self, writer: AnyWriter) -> AnyWriter:
         """Register a writer: its files are listed in the manifest, and deleted if the build fails."""
@@ -368,10 +302,17 @@ class Build:
             counts["changed"] = dict(sorted(self.rejections.changed.items()))
         if self.rejections.unread:
             counts["unread_keys"] = dict(sorted(self.rejections.unread.items()))
-        write_atomic(self.path / self._manifest, json_bytes(with_manifest_hash(self._meta | counts | {"files": files})))
+        manifest = self._recipe | counts | {"files": files}
+        write_atomic(self.path / self._manifest, json_bytes(with_manifest_hash(manifest)))
         self._staged.commit()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+        if not self._in_units:
+            return
+        if error is None:
+            unit_folder.delete_all(self._out)
+        else:  # Ctrl-C too must not lose finished units
+            unit_folder.retain_or_delete(self._out, self._options.progress)

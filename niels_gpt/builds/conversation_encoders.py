@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
-from niels_gpt.builds.build import CacheTokenizer
-from niels_gpt.builds.encoder_protocol import ConversationEncoder
+from niels_gpt.builds.encoder_protocol import CacheTokenizer, ConversationEncoder
 from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.renderer_encoder import KnownRenderer, RendererEncoder, RenderingPolicy
 from niels_gpt.builds.sample_encoder import SampleEncoder, Samples

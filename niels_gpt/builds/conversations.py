@@ -1,10 +1,10 @@
-"""The tasks that encode conversations: one for SFT caches, one for episodes datasets (see `tasks.Task`)."""
+"""The task that encodes conversations, for SFT caches and episodes (see `tasks.Task`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch, Rows
 from niels_gpt.builds.images import ImageFolder
@@ -24,34 +24,8 @@ FILE_REASONS: Final = frozenset({"broken_image", "image_outside", "image_refused
 
 
 @dataclass(frozen=True)
-class SFTCacheTask:
-    """Encodes conversations for an SFT cache, whose mask holds 0 and 1."""
-
-    encoder: ConversationEncoder
-    binary_mask: ClassVar[bool] = True
-    with_metadata: ClassVar[bool] = False
-
-    def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
-        """See `Task`.
-
-        Raises:
-            MessageError: a weight other than 0 and 1.
-        """
-        for batch in self.encoder.encode(rows, rejections):
-            _count_unread(batch, rejections)
-            other = (batch.weights != 0) & (batch.weights != 1)
-            if other.any():
-                raise MessageError(
-                    "unsupported_field",
-                    f"a token's weight is {batch.weights[other][0]:g}; this cache holds 0 or 1. Build episodes with "
-                    "mask_dtype='float32' (niels-gpt episodes build --mask float32), or round the weights",
-                )
-            yield _chunk(batch)
-
-
-@dataclass(frozen=True)
-class EpisodeTask:
-    """Encodes conversations for an episodes dataset.
+class ConversationTask:
+    """Encodes conversations.
 
     Args:
         mask_dtype: "uint8", "float32" or `None`; rows whose weights do not fit it are rejected.
@@ -71,16 +45,14 @@ class EpisodeTask:
         """See `Task`."""
         return self.mask_dtype == "uint8"
 
-    @property
-    def with_metadata(self) -> bool:
-        """See `Task`."""
-        return self.types or self.images is not None
-
     def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`."""
         for batch in self.encoder.encode(self._checked(rows), rejections):
-            _count_unread(batch, rejections)
-            yield _chunk(batch, self._metadata(batch) if self.with_metadata else ())
+            # Several samples may be of one conversation.
+            for chat in {id(chat): chat for chat in batch.conversations if chat.unread}.values():
+                rejections.unread.update([*chat.unread])
+            groups = [chat.group for chat in batch.conversations]
+            yield Chunk(batch.ids, batch.lengths, batch.weights, groups, self._metadata(batch))
 
     def is_current(self, contents: Iterable[Chunk | Rejected]) -> bool:
         """See `ReadsFiles`."""
@@ -112,7 +84,9 @@ class EpisodeTask:
             else:
                 yield chat
 
-    def _metadata(self, batch: EncodedBatch) -> list[RowMetadata]:
+    def _metadata(self, batch: EncodedBatch) -> Sequence[RowMetadata]:
+        if not self.types and self.images is None:
+            return ()
         rows: list[dict[str, Any]] = [{} for _ in batch.conversations]
         if self.types:  # the columns of `episodes.parquet`
             for row, chat in zip(rows, batch.conversations, strict=True):
@@ -123,17 +97,6 @@ class EpisodeTask:
             for row, images in zip(rows, batch.images, strict=True):
                 row[IMAGES] = [asdict(image) for image in images]
         return [*rows]
-
-
-def _count_unread(batch: EncodedBatch, rejections: Rejections) -> None:
-    for chat in {
-        id(chat): chat for chat in batch.conversations if chat.unread
-    }.values():  # several samples may be of one
-        rejections.unread.update([*chat.unread])
-
-
-def _chunk(batch: EncodedBatch, metadata: Sequence[RowMetadata] = ()) -> Chunk:
-    return Chunk(batch.ids, batch.lengths, batch.weights, [chat.group for chat in batch.conversations], metadata)
 
 
 def _check_message_weights(chat: Conversation) -> None:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import CacheTokenizer, check_cache_tokenizer, check_ids
+from niels_gpt.builds.encoder_protocol import CacheTokenizer, check_cache_tokenizer, check_ids
 from niels_gpt.builds.rows import batches, checked_documents
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
@@ -203,7 +203,6 @@ class DocumentTask:
     encoder: DocumentEncoder
     num_threads: int | None = None
     binary_mask: ClassVar[bool] = True
-    with_metadata: ClassVar[bool] = True
 
     def chunks(self, rows: Iterable[str | Document | Rejected], rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`.

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import BY_ORACLE, NO_TRAINED_STOP, NOT_WRITTEN, check_ids
-from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows
+from niels_gpt.builds.changes import BY_ORACLE, NO_TRAINED_STOP, NOT_WRITTEN
+from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows, check_ids
 from niels_gpt.builds.images import ImageFile, ImageFolder, PlacedImage, has_images
 from niels_gpt.builds.rows import as_conversation, batches, characters
 from niels_gpt.errors import MessageError, UsageError
@@ -43,7 +43,7 @@ NO_IMAGES = (
 )
 
 
-# Counts of `prove`, see `CHANGE_MESSAGES` of `builds.build`.
+# Counts of `prove`, see `CHANGE_MESSAGES` of `builds.changes`.
 PROVEN: Final = "round_trip_proven"
 PROVEN_CHANGED: Final = "round_trip_changed"
 PROVEN_BY_FORMAT: Final = "round_trip_by_format"

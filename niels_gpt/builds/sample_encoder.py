@@ -19,8 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from niels_gpt.builds.build import check_ids
-from niels_gpt.builds.encoder_protocol import EncodedBatch
+from niels_gpt.builds.encoder_protocol import EncodedBatch, check_ids
 from niels_gpt.builds.renderer_encoder import (
     BatchRenderer,
     RendererEncoder,

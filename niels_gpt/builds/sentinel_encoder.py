@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import CacheTokenizer, check_cache_tokenizer, check_ids
-from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows
+from niels_gpt.builds.encoder_protocol import CacheTokenizer, EncodedBatch, Rows, check_cache_tokenizer, check_ids
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches, characters, checked_conversations
 from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats

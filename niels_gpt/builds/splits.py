@@ -7,7 +7,7 @@ and every worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
@@ -101,9 +101,9 @@ class ValidationSplit:
             self._stratum, self._pick = stratum, first + int(self._draws.take(1)[0] * size)
         return row == self._pick
 
-    def take(self, n: int) -> npt.NDArray[np.bool_]:
-        """`draw` for the next `n` rows without groups: bool, shape (n,)."""
-        return np.fromiter((self.draw() for _ in range(n)), dtype=np.bool_, count=n)
+    def draws(self, groups: Sequence[str | None]) -> npt.NDArray[np.bool_]:
+        """`draw` for rows of these groups, in order: bool, shape (rows,)."""
+        return np.fromiter((self.draw(group) for group in groups), dtype=np.bool_, count=len(groups))
 
 
 def shuffled(items: Iterable[Item], buffer_size: int, seed: int) -> Iterator[Item]:

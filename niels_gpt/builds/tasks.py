@@ -1,31 +1,27 @@
-"""Tasks and executors: the part of a build that runs anywhere, and what runs it.
+"""Tasks: the part of a build that runs anywhere, in any process, on any machine.
 
 ::
 
     rows --Task.chunks--> Chunk, Chunk, ... --split, writers--> files
           ^^^^^^^^^^^
-          an Executor decides in how many processes, and on which machines
+          in units (units.py), built where the executor says (executor.py)
 
-A task turns each row into ids without regard to the other rows, so the input may be cut anywhere. A task pickles, so an
-executor can send it to other processes. What depends on the order of rows (the split, the shuffle buffer, the budgets,
-the files) comes after the chunks and stays in one process.
+A task turns each row into ids without regard to the other rows, so the input may be cut anywhere. A task pickles, so it
+can be sent to other processes. What depends on the order of rows (the split, the shuffle buffer, the budgets, the
+files) comes after the chunks and stays in one process.
 
-Tasks are in `documents` (texts) and `conversations` (chats). `SerialExecutor` is here, `UnitExecutor` in
-`niels_gpt.scale`.
+Tasks are in `documents` (texts), `conversations` (chats) and `preferences.encode`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.progress import Progress
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
@@ -55,6 +51,16 @@ class Chunk:
     groups: Sequence[str | None]
     metadata: Sequence[RowMetadata] = ()
 
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Chunk:
+        """The chosen rows.
+
+        One flag per row becomes one per id: `# .` with lengths 2 3 gives `# # . . .`
+        """
+        tokens, rows = np.repeat(chosen, self.lengths), np.flatnonzero(chosen).tolist()
+        weights = self.weights[tokens] if len(self.weights) else self.weights
+        metadata = [self.metadata[row] for row in rows] if self.metadata else ()
+        return Chunk(self.ids[tokens], self.lengths[chosen], weights, [self.groups[row] for row in rows], metadata)
+
 
 class Task(Protocol):
     """Encodes rows. The ids of a row depend on that row alone, never on where the input is cut."""
@@ -62,10 +68,6 @@ class Task(Protocol):
     @property
     def binary_mask(self) -> bool:
         """Whether all weights are 0 or 1, so that units store them as uint8."""
-
-    @property
-    def with_metadata(self) -> bool:
-        """Whether chunks have `metadata`."""
 
     def chunks(self, rows: Iterable[Any], rejections: Rejections) -> Iterator[Chunk]:
         """Encode the rows in order; rows that cannot be used go to `rejections`, in order too."""
@@ -77,77 +79,3 @@ class ReadsFiles(Protocol):
 
     def is_current(self, contents: Iterable[Chunk | Rejected]) -> bool:
         """Whether files are unchanged, so that this run would make the same of these rows as an earlier run did."""
-
-
-class Executor(Protocol):
-    """Runs the task of a build: in this process, in several, or on several machines."""
-
-    def chunks(
-        self,
-        task: Task,
-        rows: Iterable[Any],
-        rejections: Rejections,
-        *,
-        out: Path,
-        recipe: Mapping[str, Any],
-        progress: Progress,
-    ) -> Generator[Chunk]:
-        """The chunks of all rows, in the order of the rows; rejections come in that order too.
-
-        When the generator is closed, all workers have stopped.
-
-        Args:
-            out, recipe: the output directory and its recipe, for executors that store finished units beside it.
-        """
-
-    def fraction_read(self) -> float | None:
-        """How much of the input has been read, 0 to 1; `None` if that is not known."""
-
-    def build_finished(self, out: Path) -> None:
-        """`out` is complete: delete whatever is stored beside it."""
-
-    def build_failed(self, out: Path, progress: Progress) -> None:
-        """`out` was not completed: report what the next run can use, if anything."""
-
-
-class SerialExecutor:
-    """Runs the task in this process and stores nothing."""
-
-    # Nothing to report or to delete, so `out`, `recipe` and `progress` are not used here.
-
-    def chunks(
-        self,
-        task: Task,
-        rows: Iterable[Any],
-        rejections: Rejections,
-        *,
-        out: Path,
-        recipe: Mapping[str, Any],
-        progress: Progress,
-    ) -> Generator[Chunk]:
-        """See `Executor`."""
-        yield from task.chunks(rows, rejections)
-
-    def fraction_read(self) -> float | None:
-        """See `Executor`."""
-        return None
-
-    def build_finished(self, out: Path) -> None:
-        """See `Executor`."""
-
-    def build_failed(self, out: Path, progress: Progress) -> None:
-        """See `Executor`."""
-
-
-SERIAL: Final = SerialExecutor()
-
-
-@contextmanager
-def reporting_outcome(executor: Executor, out: Path, progress: Progress) -> Iterator[None]:
-    """Report to the executor whether the block completed `out`, so that it deletes or retains the units beside it."""
-    try:
-        yield
-    except BaseException:  # Ctrl-C too must not lose finished units
-        executor.build_failed(out, progress)
-        raise
-    executor.build_finished(out)

@@ -5,10 +5,10 @@
     out/chats/                              the output, once it is complete
     out/.chats.units/3f2a9c.../             the units of one build, named by the hash of its recipe
         recipe.json
-        slices.txt                          the input's slices as far as they are known, each with its CRC
+        slices.jsonl                        the input's slices as far as they are known
         unit_0000000/                       a finished unit, see `units.py`
         unit_0000001/
-        attempts/unit_0000002.0/<uuid>/     one that is being built
+        attempts/unit_0000002/<uuid>/       one that is being built
 
 Because the recipe's hash names the folder, a worker left over from another build cannot add to this one.
 
@@ -22,14 +22,14 @@ import hashlib
 import json
 import shutil
 import uuid
-import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.builds.build import differences
+from niels_gpt.builds.finished import differences
 from niels_gpt.builds.units import ATTEMPTS, recorded_slice
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.progress import Progress
@@ -40,8 +40,8 @@ from niels_gpt.storage.manifests import read_manifest
 from niels_gpt.storage.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
-LISTING_NAME: Final = "slices.txt"
-UNITS_VERSION: Final = 4  # units of another version are built again
+LISTING_NAME: Final = "slices.jsonl"
+UNITS_VERSION: Final = 5  # units of another version are built again
 
 
 def units_path(out: Path) -> Path:
@@ -85,15 +85,18 @@ def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) ->
     rename_and_delete(other)
 
 
-def retain_or_delete(out: Path, folder: Path, progress: Progress) -> None:
+def retain_or_delete(out: Path, progress: Progress) -> None:
     """After a failed build: retain the folder if it has finished units, else delete it.
 
     With a single unit, starting again costs less than a directory beside the output that a user has to understand.
     """
-    if (finished := len(list(folder.glob("unit_*")))) > 1:
-        progress.note(f"{out}: {finished:,} finished units stay in {folder}; the same command continues from there")
+    if len(finished := list(units_path(out).glob("*/unit_*"))) > 1:
+        folder = finished[0].parent
+        progress.note(
+            f"{out}: {len(finished):,} finished units stay in {folder}; the same command continues from there"
+        )
     else:
-        rename_and_delete(units_path(out))
+        delete_all(out)
 
 
 def delete_all(out: Path) -> None:
@@ -113,49 +116,30 @@ def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]
     """
     path = folder / LISTING_NAME
     hashed = source.hashed if isinstance(source, HasHashedFiles) else None
-    first = _line("" if hashed is None else hashed.versions())
-    known, size = _read_listing(path, first)
+    versions = "" if hashed is None else hashed.versions()
+    known = _read_listing(path, versions)
     yield from known
-    with storage_errors("writing", path), path.open("ab") as file:
-        # A killed run may have left an incomplete last line. It is cut off, or the next line would be appended to it.
-        file.truncate(size)
-        if not size:
-            file.write(first)
+    # Written again, because the last line of a killed run may be incomplete.
+    with storage_errors("writing", path), path.open("w", encoding="utf-8") as file:
+        print(json.dumps(versions), *(json.dumps(asdict(part)) for part in known), sep="\n", file=file, flush=True)
         recording = True
         for part in islice(source.slices(slice_bytes), len(known), None):
             # Addresses may contain passwords, which must not be written to a file. From such a slice on nothing is
             # listed.
             recording = recording and recorded_slice(part)["path"] == part.path
-            if recording:
-                file.write(_line(asdict(part)))
-                # A killed process loses its buffers. Not synced: after a power failure the checksums show what is left.
-                file.flush()
+            if recording:  # flushed, because a killed process loses its buffers
+                print(json.dumps(asdict(part)), file=file, flush=True)
             yield part
 
 
-def _line(value: Any) -> bytes:
-    """A line of the list, with a checksum."""
-    line = json.dumps(value).encode()
-    return b"%08x %s\n" % (zlib.crc32(line), line)
-
-
-def _read_listing(path: Path, first: bytes) -> tuple[list[Slice], int]:
-    """The slices up to the first line that is damaged or incomplete, and the size of their lines in bytes.
-
-    No slices and no size, if the list does not begin with the line `first`.
-    """
-    lines = read_file(path).splitlines(keepends=True) if path.is_file() else []
-    if lines[:1] != [first]:
-        return [], 0
+def _read_listing(path: Path, versions: str) -> list[Slice]:
+    """The slices up to the first line that is damaged or incomplete; none from other versions of the files."""
+    lines = iter(read_file(path).splitlines(keepends=True) if path.is_file() else [])
     known: list[Slice] = []
-    size = len(first)
-    for line in lines[1:]:
-        try:
-            part = Slice(**json.loads(line[9:]))  # after eight digits of the checksum and a space
-        except (ValueError, TypeError):
-            break
-        if _line(asdict(part)) != line:
-            break
-        known.append(part)
-        size += len(line)
-    return known, size
+    with suppress(ValueError, TypeError):
+        if json.loads(next(lines, b"null")) != versions:
+            return []
+        for line in lines:
+            if line.endswith(b"\n"):
+                known.append(Slice(**json.loads(line)))
+    return known

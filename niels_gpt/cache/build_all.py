@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import BuildFields, CacheTokenizer
+from niels_gpt.builds.build import BuildFields
 from niels_gpt.builds.documents import DocumentEncoder, document_encoder
+from niels_gpt.builds.encoder_protocol import CacheTokenizer
+from niels_gpt.builds.executor import UnitExecutor
 from niels_gpt.builds.splits import ValidationSplit
-from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, check_budgets
 from niels_gpt.cache.formats import (
     DEFAULT_SHARD_BYTES,
@@ -189,7 +190,7 @@ def _all_targets(settings: Settings) -> list[Target]:
 def build_all(
     settings: Settings,
     *,
-    executor: Executor = SERIAL,
+    executor: UnitExecutor | None = None,
     progress: Progress = SILENT,
     finished: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
@@ -270,7 +271,7 @@ def _refuse_caches_of_another(
 
 
 def _build(
-    target: Target, tokenizer: DocumentEncoder, settings: Settings, executor: Executor, progress: Progress
+    target: Target, tokenizer: DocumentEncoder, settings: Settings, executor: UnitExecutor | None, progress: Progress
 ) -> Outcome:
     out = settings.cache_dir / target.place
     started = time.perf_counter()
@@ -323,7 +324,7 @@ def _build_cache(
     source_config: dict[str, Any],
     tokenizer: DocumentEncoder,
     settings: Settings,
-    executor: Executor,
+    executor: UnitExecutor | None,
     progress: Progress,
 ) -> None:
     source = target.source
@@ -334,8 +335,7 @@ def _build_cache(
         max_bad_rows=settings.max_bad_rows,
         overwrite=settings.overwrite or _is_stub(out),
         # Workers read slices of a source; a data set of the hub is streamed from its beginning.
-        executor=executor if isinstance(source, Sliceable) else SERIAL,
-        fraction_read=source.fraction_read,
+        executor=executor if isinstance(source, Sliceable) else None,
         progress=progress,
     )
     arguments: dict[str, Any] = {

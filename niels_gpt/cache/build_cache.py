@@ -4,7 +4,7 @@ A build is a pure function of the rows, the tokenizer, the options and the seed.
 characters, so memory does not grow with the input::
 
     texts          --DocumentTask--> chunks --split, shuffle buffer, budgets--> ShardWriter    of train and of val
-    conversations  --SFTCacheTask--> chunks --split---------------------------> ExampleWriter  of train and of val
+    conversations  --ConversationTask--> chunks --split---------------------------> ExampleWriter  of train and of val
                                                                                 then meta.json, then the rename
 
 Nothing has the cache's name before everything is written and flushed.
@@ -20,17 +20,9 @@ from typing import Any, Protocol, Unpack, runtime_checkable
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import (
-    Build,
-    BuildFields,
-    BuildOptions,
-    CacheTokenizer,
-    check_cache_tokenizer,
-    new_build,
-    report_changes,
-)
+from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, divide, write_dataset
 from niels_gpt.builds.conversation_encoders import as_encoder
-from niels_gpt.builds.conversations import SFTCacheTask
+from niels_gpt.builds.conversations import ConversationTask
 from niels_gpt.builds.documents import (
     DocumentEncoder,
     DocumentTask,
@@ -40,11 +32,12 @@ from niels_gpt.builds.documents import (
     document_encoder,
     with_split,
 )
-from niels_gpt.builds.encoder_protocol import ConversationEncoder
+from niels_gpt.builds.encoder_protocol import CacheTokenizer, ConversationEncoder, check_cache_tokenizer
 from niels_gpt.builds.renderer_encoder import KnownRenderer, RenderingPolicy
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
+from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import (
     FORMAT_VERSION,
     META_NAME,
@@ -56,7 +49,7 @@ from niels_gpt.cache.formats import (
     dtype_for,
 )
 from niels_gpt.cache.meta import Meta, open_meta
-from niels_gpt.errors import DataError, MessageError, UsageError
+from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
@@ -67,6 +60,9 @@ from niels_gpt.storage.manifests import tokenizer_sha256
 
 # `Message` too, because the description of the cache format names it in this module.
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
+
+PRETRAIN = Kind(META_NAME, open_meta, "tokens", "text")
+SFT = Kind(META_NAME, open_meta, "examples", "usable conversation")
 
 
 def build_pretrain_cache(
@@ -115,11 +111,12 @@ def build_pretrain_cache(
         StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
     options = BuildOptions(**fields)
-    _check_numbers(seed, num_threads, options, val_frac)
+    _check_numbers(seed, num_threads, val_frac)
     check_budgets(max_train_tokens, max_val_tokens)
     ranges.CACHE_SHARD_BYTES.check(shard_bytes)
     ranges.SHUFFLE_BUFFER.check(shuffle_buffer)
-    fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
+    total = max_train_tokens + max_val_tokens
+    fraction = max_val_tokens / total if val_frac is None else val_frac
     # With a train budget of 0 the fraction would be 1, and nothing needs to be drawn: train is full from the start, and
     # its documents overflow to val.
     split = ValidationSplit(fraction if max_train_tokens else 0.0, seed)
@@ -138,54 +135,34 @@ def build_pretrain_cache(
         shuffle_buffer=shuffle_buffer,
         **encoder.joining,
     )
-    out = Path(out_dir)
-    with new_build(out, meta, options, manifest=META_NAME, check=open_meta) as build:
-        if build is not None:  # else `out` holds this cache already
-            task = DocumentTask(encoder, num_threads)
-            _write_documents(build, task, texts, split, meta, out, options)
-
-
-def _write_documents(
-    build: Build,
-    task: DocumentTask,
-    texts: Iterable[str | Document | Rejected],
-    split: ValidationSplit,
-    meta: Meta,
-    out: Path,
-    options: BuildOptions,
-) -> None:
-    """The steps of a pretraining cache, from the rows to the finished directory."""
     dtype = TOKEN_DTYPES[meta["token_dtype"]]
-    writers = {name: build.add(ShardWriter(build.path / name, dtype, meta["shard_bytes"])) for name in SPLITS}
-    budgets = TokenBudgets({"train": meta["max_train_tokens"], "val": meta["max_val_tokens"]})
-    total = meta["max_train_tokens"] + meta["max_val_tokens"]
-    options.progress.begin(out.name, total=total if total < UNLIMITED_TOKENS else None, unit="tokens")
-    chunks = build.chunks(task, texts, options)
-    with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must stop too
-        documents: Iterable[SplitDocument] = with_split(chunks, split)
-        # After the split, which draws once per group of neighbouring documents: shuffling first would part them.
-        if meta["shuffle_buffer"] is not None:
-            documents = shuffled(documents, meta["shuffle_buffer"], meta["seed"])
-        for batch in batches(documents, lambda document: document.characters):
-            ids, lengths, in_val = concatenated(batch)
-            # Documents of 3 and 2 tokens, of which the second is chosen: `repeat` gives the mask F F F T T of their
-            # ids.
-            for name, chosen in budgets.assign(in_val, lengths).items():
-                writers[name].write(budgets.cut(name, ids[np.repeat(chosen, lengths)]))
-            options.progress.advance(len(ids))
-            # An estimate from the share of the input that was read, but never more than the budgets.
-            options.expect_tokens(sum(writer.tokens for writer in writers.values()), most=total)
-            if budgets.full:
-                # How far the last chunk reaches depends on the executor, the documents that are written do not.
-                build.rejections.usable = sum(budgets.documents.values())
-                break
-    build.close_writers()
-    totals = {f"{name}_tokens": writer.tokens for name, writer in writers.items()}
-    _refuse_empty(out, sum(totals.values()), "text", build)
-    build.finish(
-        totals,
-        {name: {"documents": budgets.documents[name], "tokens": writer.tokens} for name, writer in writers.items()},
-    )
+
+    def open_writers(path: Path) -> dict[str, ShardWriter]:
+        return {name: ShardWriter(path / name, dtype, shard_bytes) for name in SPLITS}
+
+    def fill(build: Build, writers: dict[str, ShardWriter]) -> dict[str, dict[str, int]]:
+        budgets = TokenBudgets({"train": max_train_tokens, "val": max_val_tokens})
+        known = total if total < UNLIMITED_TOKENS else None
+        chunks = build.chunks(DocumentTask(encoder, num_threads), texts, total=known)
+        with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must stop too
+            documents: Iterable[SplitDocument] = with_split(chunks, split)
+            # After the split, which draws once per group of neighbouring documents: shuffling first would part them.
+            if shuffle_buffer is not None:
+                documents = shuffled(documents, shuffle_buffer, seed)
+            for batch in batches(documents, lambda document: document.characters):
+                ids, lengths, in_val = concatenated(batch)
+                for name, chosen in budgets.assign(in_val, lengths).items():
+                    writers[name].write(budgets.cut(name, ids[np.repeat(chosen, lengths)]))
+                build.advance(len(ids), sum(writer.tokens for writer in writers.values()), most=total)
+                if budgets.full:
+                    # How far the last chunk reaches depends on the executor, the documents that are written do not.
+                    build.rejections.usable = sum(budgets.documents.values())
+                    break
+        return {
+            name: {"documents": budgets.documents[name], "tokens": writer.tokens} for name, writer in writers.items()
+        }
+
+    write_dataset(Path(out_dir), meta, options, PRETRAIN, open_writers, fill)
 
 
 def build_sft_cache(
@@ -230,7 +207,7 @@ def build_sft_cache(
         StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
     options = BuildOptions(**fields)
-    _check_numbers(seed, num_threads, options, val_frac)
+    _check_numbers(seed, num_threads, val_frac)
     ranges.MAX_MESSAGE_BYTES.check(max_message_bytes)
     try:
         check_text(default_system_text)
@@ -238,15 +215,15 @@ def build_sft_cache(
         raise UsageError(f"default_system_text holds {error}") from error
     policy = RenderingPolicy(allow_partial, on_unwritten, prove)
     encoder = _sft_encoder(tokenizer, loss_on, policy, default_system_text, max_message_bytes, num_threads)
-    split = ValidationSplit(val_frac, seed)
+    split, masked = ValidationSplit(val_frac, seed), not isinstance(encoder, SentinelEncoder)
     # As `meta.json` records them. With sentinels the format says what is trained, so only what decides rows and ids is
     # recorded, by the keys of the cache format.
     encoder_options = dict(encoder.describe())
-    if isinstance(encoder, SentinelEncoder):
-        encoder_options = {name: encoder_options[name] for name in ("default_system_text", "max_message_bytes")}
-    else:
+    if masked:
         encoder_options.pop("tokenizer_sha256", None)  # `recipe` records it
         encoder_options = {"mask_dtype": "uint8", **encoder_options}
+    else:
+        encoder_options = {name: encoder_options[name] for name in ("default_system_text", "max_message_bytes")}
     meta = recipe(
         "sft",
         tokenizer,
@@ -258,47 +235,28 @@ def build_sft_cache(
         val_frac=val_frac,
         **encoder_options,
     )
-    out = Path(out_dir)
-    with new_build(out, meta, options, manifest=META_NAME, check=open_meta) as build:
-        if build is not None:
-            _write_examples(build, SFTCacheTask(encoder), examples, split, meta, out, options)
+    dtype = TOKEN_DTYPES[meta["token_dtype"]]
 
+    def open_writers(path: Path) -> dict[str, ExampleWriter]:
+        return {name: ExampleWriter(path, name, dtype, masked=masked) for name in SPLITS}
 
-def _write_examples(
-    build: Build,
-    task: SFTCacheTask,
-    examples: Iterable[Sequence[Message] | Conversation | Rejected],
-    split: ValidationSplit,
-    meta: Meta,
-    out: Path,
-    options: BuildOptions,
-) -> None:
-    """The steps of an SFT cache, from the rows to the finished directory."""
-    # `recipe` has put the encoder's options into the meta, and only a renderer's name a dtype of masks.
-    dtype, masked = TOKEN_DTYPES[meta["token_dtype"]], "mask_dtype" in meta
-    writers = {name: build.add(ExampleWriter(build.path, name, dtype, masked=masked)) for name in SPLITS}
-    trained = dict.fromkeys(SPLITS, 0)
-    options.progress.begin(out.name, unit="tokens")
-    for chunk in build.chunks(task, examples, options):
-        in_val = np.fromiter((split.draw(group) for group in chunk.groups), dtype=np.bool_)
-        for name, chosen in (("train", ~in_val), ("val", in_val)):
-            # Lengths 3 2, the second chosen: tokens [F F F T T].
-            tokens = np.repeat(chosen, chunk.lengths)
-            mask = chunk.weights[tokens] > 0
+    def fill(build: Build, writers: dict[str, ExampleWriter]) -> dict[str, dict[str, int]]:
+        trained = dict.fromkeys(SPLITS, 0)
+
+        def write(name: str, rows: Chunk) -> None:
+            mask = rows.weights > 0
             # Without a mask file the mask is only counted: readers find it by the sentinels.
-            writers[name].write(chunk.ids[tokens], chunk.lengths[chosen], mask)
+            writers[name].write(rows.ids, rows.lengths, mask)
             trained[name] += int(mask.sum())
-        options.progress.advance(len(chunk.ids))
-        options.expect_tokens(sum(writer.tokens for writer in writers.values()))
-    build.close_writers()
-    totals = {f"{name}_examples": writer.examples for name, writer in writers.items()}
-    _refuse_empty(out, sum(totals.values()), "usable conversation", build)
-    splits = {
-        name: {"examples": writer.examples, "tokens": writer.tokens, "trained_tokens": trained[name]}
-        for name, writer in writers.items()
-    }
-    build.finish(totals, splits)
-    report_changes(out, build.rejections, options.progress)
+
+        chunks = build.chunks(ConversationTask(encoder, "uint8"), examples)
+        divide(build, chunks, lambda chunk: split.draws(chunk.groups), write)
+        return {
+            name: {"examples": writer.examples, "tokens": writer.tokens, "trained_tokens": trained[name]}
+            for name, writer in writers.items()
+        }
+
+    write_dataset(Path(out_dir), meta, options, SFT, open_writers, fill)
 
 
 def _sft_encoder(
@@ -332,10 +290,9 @@ def _split_rule(fraction: float, rows: str) -> str:
     return with_split + (", unless the source says where one belongs" if rows == "documents" else "")
 
 
-def _check_numbers(seed: int, num_threads: int | None, options: BuildOptions, val_frac: float | None) -> None:
+def _check_numbers(seed: int, num_threads: int | None, val_frac: float | None) -> None:
     ranges.SEED.check(seed)
     ranges.THREADS.check(num_threads)
-    options.check()
     ranges.VAL_FRAC.check(val_frac)
 
 
@@ -345,12 +302,6 @@ def check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
     ranges.MAX_VAL_TOKENS.check(max_val_tokens)
     if max_train_tokens + max_val_tokens == 0:
         raise UsageError("max_train_tokens and max_val_tokens are both 0; nothing would be built")
-
-
-def _refuse_empty(out: Path, rows: int, what: str, build: Build) -> None:
-    if not rows:
-        dropped = dict(build.rejections.dropped) or "none"
-        raise DataError(f"{out}: the input holds no {what}, so nothing was written; rows left out: {dropped}")
 
 
 @runtime_checkable

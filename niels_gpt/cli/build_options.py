@@ -14,13 +14,13 @@ import typer
 
 from niels_gpt import ranges
 from niels_gpt.builds.build import BuildFields
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cli.options import EXECUTION, ROWS, LossFlags, MaxBadRows, RendererFlags, Threads, one_of
 from niels_gpt.errors import UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.notes import OnUnwritten
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.files.slices import SLICE_BYTES
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
 from niels_gpt.sources.rows.chat_shapes import DIALECTS
@@ -208,7 +208,7 @@ class ExecutorFlags:
         """
         if self.engine == "ray":
             # Here, because importing Ray takes seconds, and it may not be installed.
-            from niels_gpt.scale.ray_executor import RayRunner
+            from niels_gpt.builds.ray_executor import RayRunner
 
             ray = RayRunner(self.ray_address, workers=self.workers, timeout=self.unit_timeout)
             return UnitExecutor(ray, slice_bytes=self.unit_bytes)
@@ -237,6 +237,5 @@ def source_options(
         max_bad_rows=max_bad_rows,
         overwrite=overwrite,
         executor=executor,
-        fraction_read=source.fraction_read,
         progress=progress,
     )

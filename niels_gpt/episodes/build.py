@@ -15,7 +15,7 @@ disk, and `segment_ids.bin` numbers its texts::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,9 +23,9 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import Build, BuildFields, BuildOptions, already_built, new_build, report_changes
+from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, divide, write_dataset
 from niels_gpt.builds.conversation_encoders import as_encoder
-from niels_gpt.builds.conversations import IMAGES, EpisodeTask
+from niels_gpt.builds.conversations import IMAGES, ConversationTask
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
 from niels_gpt.builds.images import ImageFolder, PlacedImage
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
@@ -46,7 +46,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.episodes.order.schedule import EveryRow
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
 from niels_gpt.episodes.writer import EpisodeWriter
-from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
+from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
@@ -94,71 +94,33 @@ def build_episodes(
     """
     options = BuildOptions(**fields)
     EPISODES_SHARD_BYTES.check(shard_bytes)
-    options.check()
     VAL_FRAC.check(val_frac)
-    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unwritten, prove))
-    split, out = ValidationSplit(val_frac, seed), Path(out_dir)
-    settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
+    conversations_to_ids = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unwritten, prove))
+    split = ValidationSplit(val_frac, seed)
     # The samples of a conversation begin alike; only a mask says which of them trains a turn.
-    if isinstance(conversation_encoder, SampleEncoder) and mask_dtype is None:
+    if isinstance(conversations_to_ids, SampleEncoder) and mask_dtype is None:
         raise UsageError("several samples of a conversation need a mask; choose mask_dtype uint8 or float32")
-    recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings)
-    folder = conversation_encoder.images if isinstance(conversation_encoder, RendererEncoder) else None
-    images = folder is not None
-    if images:
+    settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
+    recipe = recipe_of(conversations_to_ids, options, seed, val_frac, settings)
+    images = conversations_to_ids.images if isinstance(conversations_to_ids, RendererEncoder) else None
+    if images is not None:
         recipe["format_version"] = CONTEXT_VERSION
-    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, images=folder)
-    files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
-    build_splits(
-        out,
-        recipe,
-        options,
-        check=partial(_check_finished, images=folder),
-        files=files | {"with_images": images},
-        chunks=lambda build: build.chunks(task, conversations, options),
-        write=partial(_write_chunk, split=split, images=images),
-    )
+    task = ConversationTask(conversations_to_ids, mask_dtype, metadata, options.source_name, images)
 
+    def open_writers(path: Path) -> dict[str, EpisodeWriter]:
+        files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
+        return {name: EpisodeWriter(path, name, with_images=images is not None, **files) for name in SPLITS}
 
-def build_splits(
-    out: Path,
-    recipe: dict[str, Any],
-    options: BuildOptions,
-    *,
-    check: Callable[[Path], object],
-    files: dict[str, Any],
-    chunks: Callable[[Build], Iterable[Chunk]],
-    write: Callable[[Chunk, dict[str, EpisodeWriter]], None],
-) -> None:
-    """Build a dataset of episodes from chunks, complete or absent; nothing where `out` holds it already.
+    def fill(build: Build, writers: dict[str, EpisodeWriter]) -> dict[str, dict[str, int]]:
+        def write(name: str, rows: Chunk) -> None:
+            shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in rows.metadata] if images else ()
+            writers[name].write(rows.ids, rows.lengths, rows.weights, rows.metadata, images=shown)
 
-    Args:
-        check: opens a finished dataset, and raises what is wrong with it.
-        files: which files there are, as keywords of `EpisodeWriter`.
-        chunks: the rows of a build, as ids.
-        write: divides a chunk among the writers of the splits.
+        divide(build, build.chunks(task, conversations), lambda chunk: split.draws(chunk.groups), write)
+        return {name: writer.counts() for name, writer in writers.items()}
 
-    Raises:
-        As `build_episodes`.
-    """
-    with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=check) as build:
-        if build is None:
-            return
-        writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
-        options.progress.begin(out.name, unit="tokens")
-        # Chunks come in the order of the input whatever the executor is, so the bytes do not depend on it.
-        for chunk in chunks(build):
-            write(chunk, writers)
-            options.progress.advance(len(chunk.ids))
-            # The total is an estimate from the share of the input that was read.
-            options.expect_tokens(sum(writer.tokens for writer in writers.values()))
-        build.close_writers()
-        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
-        if not sum(totals.values()):
-            dropped = dict(build.rejections.dropped) or "none"
-            raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
-        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
-        report_changes(out, build.rejections, options.progress)
+    kind = Kind(MANIFEST_NAME, partial(_check_finished, images=images), "episodes", "usable conversation")
+    write_dataset(Path(out_dir), recipe, options, kind, open_writers, fill)
 
 
 def _check_finished(out: Path, *, images: ImageFolder | None) -> None:
@@ -198,20 +160,6 @@ def recipe_of(
         "vocab_size": encoder.vocab_size,
         **encoder.describe(),
     }
-
-
-def _write_chunk(chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit, images: bool) -> None:
-    """Divide a chunk's conversations between train and val."""
-    # `draw` is called for each conversation, in their order: the split does not depend on how the input is cut into
-    # chunks.
-    in_val = np.array([split.draw(group) for group in chunk.groups], dtype=np.bool_)
-    for name, chosen in (("train", ~in_val), ("val", in_val)):
-        # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
-        ids = np.repeat(chosen, chunk.lengths)
-        metadata = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
-        shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in metadata] if images else ()
-        lengths, weights = chunk.lengths[chosen], chunk.weights[ids]
-        writers[name].write(chunk.ids[ids], lengths, weights, metadata, images=shown)
 
 
 def pack_episodes(
@@ -258,27 +206,24 @@ def pack_episodes(
     if not splits:
         raise CacheError(f"{source}: no episode of at least {min_tokens} tokens to pack; lower min_tokens")
     recipe = _packed_recipe(source, splits, block_size=block_size, too_long=too_long, shard_bytes=shard_bytes)
-    mask_dtype = recipe["mask_dtype"]
-    if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
-        return
     # The width of a row bounds the numbers of its texts, see `MOST_UINT16`.
     segments = "uint16" if width <= MOST_UINT16 else "uint32"
-    with Build(out, recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
-        writers = {
-            name: build.add(
-                EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes, segments_dtype=segments)
-            )
-            for name in SPLITS
-        }
+
+    def open_writers(path: Path) -> dict[str, EpisodeWriter]:
+        files = {"mask_dtype": recipe["mask_dtype"], "shard_bytes": shard_bytes, "segments_dtype": segments}
+        return {name: EpisodeWriter(path, name, **files) for name in SPLITS}
+
+    def fill(build: Build, writers: dict[str, EpisodeWriter]) -> dict[str, dict[str, int]]:
         for name, split in splits.items():
             plan = packing_plan(split, width)
             progress.begin(f"packing {name}", total=plan.rows, unit="rows")
             for ids, lengths, weights, texts in _packed_rows(split, plan, block_size, too_long):
                 writers[name].write(ids, lengths, weights, segments=texts)
                 progress.advance(len(lengths))
-        build.close_writers()
-        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
-        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+        return {name: writer.counts() for name, writer in writers.items()}
+
+    kind = Kind(MANIFEST_NAME, open_manifest, "episodes", "episode")
+    write_dataset(out, recipe, BuildOptions(overwrite=overwrite, progress=progress), kind, open_writers, fill)
 
 
 def _packed_rows(

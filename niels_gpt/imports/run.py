@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import Build
+from niels_gpt.builds.build import Build, BuildOptions
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
@@ -111,7 +111,7 @@ def import_episodes(
         "template_sha256": None,
         "special_token_ids": recorded.get("special_token_ids") or {},
     }
-    with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
+    with Build(Path(out), recipe, BuildOptions(overwrite=overwrite), manifest=MANIFEST_NAME) as build:
         _write_splits(build, source, splits, recipe, hashed, progress)
     return read_manifest(Path(out) / MANIFEST_NAME)
 

@@ -2,7 +2,7 @@
 
 ::
 
-    rows --executor, PreferenceTask--> completions --whole groups, split--> train / val EpisodeWriter --> files
+    rows --PreferenceTask--> completions --split, by group--> train / val EpisodeWriter --> files
 
 The files are those of an episodes dataset, and `completions.bin` beside them; see docs/formats.md.
 """
@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
-from niels_gpt.builds.build import BuildFields, BuildOptions
+from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, divide, write_dataset
 from niels_gpt.builds.conversation_encoders import as_encoder, refuse_image_folder
 from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
-from niels_gpt.episodes.build import build_splits, recipe_of
-from niels_gpt.episodes.format import COMPLETION, open_manifest
+from niels_gpt.episodes.build import recipe_of
+from niels_gpt.episodes.format import COMPLETION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.preferences.encode import PreferenceTask
 from niels_gpt.ranges import EPISODES_SHARD_BYTES, VAL_FRAC
@@ -65,8 +65,8 @@ def build_preferences(
     """
     options = BuildOptions(**fields)
     EPISODES_SHARD_BYTES.check(shard_bytes)
-    options.check()
     VAL_FRAC.check(val_frac)
+    split = ValidationSplit(val_frac, seed)
     if form is None:
         form = preferences.detected_form() if isinstance(preferences, PreferenceFiles) else "preference"
     rows = preferences if isinstance(preferences, PreferenceFiles) else _of_one_form(preferences, form)
@@ -74,16 +74,27 @@ def build_preferences(
     refuse_image_folder(conversation_encoder, "preferences")
     settings = {"form": form, "mask_dtype": "uint8", "shard_bytes": shard_bytes}
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings, kind="preferences")
-    task = PreferenceTask(conversation_encoder)
-    build_splits(
-        Path(out_dir),
-        recipe,
-        options,
-        check=open_manifest,
-        files={"shard_bytes": shard_bytes, "with_completions": True},
-        chunks=lambda build: whole_groups(build.chunks(task, rows, options, groups_in)),
-        write=partial(_write_chunk, split=ValidationSplit(val_frac, seed)),
-    )
+
+    def open_writers(path: Path) -> dict[str, EpisodeWriter]:
+        return {name: EpisodeWriter(path, name, shard_bytes=shard_bytes, with_completions=True) for name in SPLITS}
+
+    def in_val(chunk: Chunk) -> npt.NDArray[np.bool_]:
+        # Drawn once for each group, and repeated for its completions: numbers 0 1 0 1 2 are of groups 0 0 1 1 1.
+        begins = _begins(chunk)
+        drawn = split.draws([chunk.groups[at] for at in np.flatnonzero(begins).tolist()])
+        of_completions: npt.NDArray[np.bool_] = drawn[np.cumsum(begins) - 1]
+        return of_completions
+
+    def fill(build: Build, writers: dict[str, EpisodeWriter]) -> dict[str, dict[str, int]]:
+        def write(name: str, rows: Chunk) -> None:
+            writers[name].write(rows.ids, rows.lengths, rows.weights, completions=_records(rows))
+
+        chunks = build.chunks(PreferenceTask(conversation_encoder), rows, lambda chunk: int(_begins(chunk).sum()))
+        divide(build, chunks, in_val, write)
+        return {name: writer.counts() for name, writer in writers.items()}
+
+    kind = Kind(MANIFEST_NAME, open_manifest, "episodes", "usable preference")
+    write_dataset(Path(out_dir), recipe, options, kind, open_writers, fill)
 
 
 def _of_one_form(rows: Iterable[Preference | Rejected], form: str) -> Iterator[Preference | Rejected]:
@@ -97,66 +108,16 @@ def _of_one_form(rows: Iterable[Preference | Rejected], form: str) -> Iterator[P
             yield row
 
 
-def groups_in(chunk: Chunk) -> int:
-    """How many groups begin in a chunk: with the numbers 0 1 0 1 2, two."""
-    return sum(each["number"] == 0 for each in chunk.metadata)
+def _begins(chunk: Chunk) -> npt.NDArray[np.bool_]:
+    """Where a group begins: its first completion has the number 0. A chunk holds whole groups."""
+    return np.array([row["number"] == 0 for row in chunk.metadata], dtype=np.bool_)
 
 
-def whole_groups(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The same completions in chunks that begin and end with a row's: executors cut chunks anywhere.
-
-    Numbers 0 1 0 | 1 0 1 become 0 1 | 0 1 0 1.
-    """
-    waiting: Chunk | None = None
-    for part in chunks:
-        chunk = part
-        if waiting is not None:
-            chunk = Chunk(
-                np.concatenate([waiting.ids, part.ids]),
-                np.concatenate([waiting.lengths, part.lengths]),
-                np.concatenate([waiting.weights, part.weights]),
-                [*waiting.groups, *part.groups],
-                [*waiting.metadata, *part.metadata],
-            )
-            waiting = None
-        last = chunk.metadata[-1]
-        if last["number"] + 1 < last["size"]:
-            # The group that is cut waits for its other completions. Numbers 0 1 0 1 2 of sizes 2 2 4 4 4: the first 2
-            # episodes are complete, which is 5 - (2 + 1).
-            n = len(chunk.lengths) - (int(last["number"]) + 1)
-            chunk, waiting = _cut(chunk, n)
-        if len(chunk.lengths):
-            yield chunk
-
-
-def _cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
-    """The first `n` episodes of a chunk, and the others."""
-    tokens = int(chunk.lengths[:n].sum())
-    first, others = (
-        replace(
-            chunk,
-            ids=chunk.ids[ids],
-            lengths=chunk.lengths[rows],
-            weights=chunk.weights[ids],
-            groups=chunk.groups[rows],
-            metadata=chunk.metadata[rows],
-        )
-        for ids, rows in ((slice(0, tokens), slice(0, n)), (slice(tokens, None), slice(n, None)))
-    )
-    return first, others
-
-
-def _write_chunk(chunk: Chunk, writers: dict[str, EpisodeWriter], *, split: ValidationSplit) -> None:
-    # Records of `completions.bin`. What a row does not give is -1, or NaN where -1 is a legal value.
+def _records(chunk: Chunk) -> npt.NDArray[np.void]:
+    """Records of `completions.bin`. What a row does not give is -1, or NaN where -1 is a legal value."""
     records = np.zeros(len(chunk.metadata), dtype=COMPLETION)
     for name, missing in (("number", 0), ("prompt_length", 0), ("rank", -1), ("label", -1)):
         records[name] = [missing if row[name] is None else int(row[name]) for row in chunk.metadata]
     for name in ("score", "margin"):
         records[name] = [np.nan if row[name] is None else row[name] for row in chunk.metadata]
-    begins = records["number"] == 0
-    # Drawn once for each group, and repeated for its completions: numbers 0 1 0 1 2 belong to groups 0 0 1 1 1.
-    drawn = [split.draw(chunk.groups[at]) for at in np.flatnonzero(begins).tolist()]
-    in_val = np.array(drawn, dtype=np.bool_)[np.cumsum(begins) - 1]
-    for name, chosen in (("train", ~in_val), ("val", in_val)):
-        ids = np.repeat(chosen, chunk.lengths)
-        writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], completions=records[chosen])
+    return records

@@ -30,7 +30,7 @@ from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.preference_rows import Preference
 
-# Counted as rows: see `CHANGE_MESSAGES` of `builds.build`.
+# Counted as rows: see `CHANGE_MESSAGES` of `builds.changes`.
 OTHER_GENERATION_PROMPT: Final = "generation_prompt_differs"
 SAME_IDS: Final = "identical_completions"
 SCORES_CONTRADICT: Final = "scores_contradict_ranks"
@@ -57,10 +57,9 @@ class PreferenceTask:
 
     encoder: ConversationEncoder
     binary_mask: ClassVar[bool] = True
-    with_metadata: ClassVar[bool] = True
 
     def chunks(self, rows: Iterable[Preference | Rejected], rejections: Rejections) -> Iterator[Chunk]:
-        """See `Task`. The metadata of an episode is its record of `completions.bin`, and `size`, that of its group."""
+        """See `Task`. The metadata of an episode is its record of `completions.bin`. Chunks hold whole groups."""
         for batch in batches(rows, _size):
             encoded = iter(self._encoded([row for row in batch if isinstance(row, Preference)], rejections))
             ids: list[Ids] = [np.zeros(0, np.int64)]
@@ -226,7 +225,6 @@ def _records(row: Preference, prompt_length: int) -> list[RowMetadata]:
     return [
         {
             "number": number,
-            "size": len(row.completions),
             "prompt_length": prompt_length,
             "rank": completion.rank,
             "label": completion.label,

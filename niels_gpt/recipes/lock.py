@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.builds.build import differences
+from niels_gpt.builds.finished import differences
 from niels_gpt.errors import InputError, Mismatch, storage_errors
 from niels_gpt.recipes.reading import LoadedRecipe, check_recipe, set_value
 from niels_gpt.recipes.schema import Recipe

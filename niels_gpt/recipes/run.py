@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.builds.build import differences
-from niels_gpt.builds.tasks import SERIAL, Executor
+from niels_gpt.builds.executor import UnitExecutor
+from niels_gpt.builds.finished import differences
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
@@ -71,7 +71,7 @@ def build_recipe(
     loaded: LoadedRecipe,
     *,
     locked: Lock | None = None,
-    executor: Executor = SERIAL,
+    executor: UnitExecutor | None = None,
     overwrite: bool = False,
     threads: int | None = None,
     allow_code: bool = False,
@@ -81,7 +81,7 @@ def build_recipe(
 
     Args:
         locked: the lock that the recipe was read from; inputs and outputs must equal those that it records.
-        executor: where conversations are encoded, see `niels_gpt.scale`; the bytes do not depend on it.
+        executor: where conversations are encoded; the bytes do not depend on it.
         overwrite: replace what an earlier build wrote.
         threads: of each process; the bytes do not depend on it.
         allow_code: run the Python functions that the recipe's sources name.
@@ -118,7 +118,9 @@ def build_recipe(
     return BuiltRecipe(opened.out, manifests, mixture, write_lock(lock_path(loaded.path), lock))
 
 
-def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwrite: bool, progress: Progress) -> None:
+def _build_source(
+    opened: OpenedRecipe, name: str, executor: UnitExecutor | None, *, overwrite: bool, progress: Progress
+) -> None:
     recipe = opened.loaded.recipe
     build_episodes(
         opened.sources[name],
@@ -132,7 +134,6 @@ def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwr
         relative_to=opened.loaded.base,
         overwrite=overwrite,
         executor=executor,
-        fraction_read=opened.sources[name].fraction_read,
         progress=progress,
     )
 

@@ -183,7 +183,7 @@ def test_a_label_and_a_score() -> None:
             {"prompt": "Hi", "chosen": [TWICE], "rejected": [BAD]},
             "preference",
             "repeated_key",
-            "chosen: message 0: arguments: an object has the key 'a' 2 times",
+            "chosen: message 0: tool_calls.0.function.arguments: an object has the key 'a' 2 times",
         ),
         ({"prompt": "Hi", "answers": [{"rank": 1}, "b"]}, "ranked", "missing_column", "answers 0 has none of answer"),
     ],

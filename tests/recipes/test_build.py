@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 import niels_gpt as ng
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import CacheError, DataError, InputError, Mismatch, NielsError, OutputExists, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, read_lock, read_recipe
 from niels_gpt.recipes import inputs as recipe_inputs
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.storage.manifests import with_manifest_hash

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.errors import DataError, Mismatch, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, read_lock, read_recipe
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from tests.conftest import run_cli
 
 RECIPE = """\

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import niels_gpt as ng
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
@@ -18,7 +19,6 @@ from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.base import build_training_sample, build_training_samples, build_trajectory_step
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML, assistant, call, family, result, user

@@ -13,6 +13,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
@@ -22,7 +23,6 @@ from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.preferences.build import build_preferences
 from niels_gpt.renderers.images.stored import StoredImages
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.trainers.fields import CONVENTIONS, fields
 from tests.renderers.test_image_datasets import built, photos, read, rows_of, tree, write_rows
 from tests.renderers.tiny_images import picture, processor_of, seeing

@@ -16,6 +16,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
@@ -25,7 +26,6 @@ from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.export.run import export
 from niels_gpt.renderers.images.stored import StoredImages
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.trainers.fields import CONVENTIONS, fields
 from tests.conftest import cli_here

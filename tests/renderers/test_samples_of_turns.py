@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.sample_encoder import Samples
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
@@ -22,7 +23,6 @@ from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, read_recipe
 from niels_gpt.renderers.base import LossOn, build_training_samples
 from niels_gpt.renderers.masks import as_produced
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.rejections import Rejections
 from tests.conftest import run_cli

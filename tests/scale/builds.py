@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from niels_gpt.builds.tasks import SERIAL, Executor
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.episodes import build_episodes
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 
@@ -56,11 +55,15 @@ def source_of(kind: str, path: Path) -> ChatFile | TextFiles:
     return TextFiles([path]) if kind == "pretrain" else ChatFile(path)
 
 
-def build(kind: str, source: Any, out: Path, tokenizer: Any, executor: Executor = SERIAL, **options: Any) -> None:
-    """One of the kinds of builds, of whatever there are."""
+def build(
+    kind: str, source: Any, out: Path, tokenizer: Any, executor: UnitExecutor | None = None, **options: Any
+) -> None:
+    """One of the kinds of builds, of whatever there are; without an executor of rows one by one, not in units."""
     given = {"max_bad_rows": 1_000_000} | options
     if "source_config" not in given:
         given |= {"source_name": source.name, "source_config": source.config()}
+    if executor is None:
+        source = source.iterate()
     if kind == "pretrain":
         budgets: dict[str, Any] = {"max_train_tokens": 1 << 40, "max_val_tokens": 1 << 40, "val_frac": 0.1}
         more = {"shard_bytes": 20_000, "seed": 1, "shuffle_buffer": 20}

@@ -15,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.builds import rows as build_rows
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.rows import batches, checked_documents
 from niels_gpt.builds.splits import ValidationSplit, shuffled
-from niels_gpt.builds.tasks import SERIAL
 from niels_gpt.builds.unit_folder import units_path
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.errors import DataError, InputError
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources import text_files
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.roam import RoamNotes
@@ -128,7 +127,7 @@ def test_units_give_the_bytes_of_one_process(
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build_rows, "BATCH_CHARACTERS", limit)
-        for name, executor in (("one", SERIAL), ("units", units(slice_bytes))):
+        for name, executor in (("one", None), ("units", units(slice_bytes))):
             try:
                 build_pretrain_cache(
                     source, str(folder / name), tokenizer=tokenizer, shard_bytes=1 << 20, executor=executor, **chosen
@@ -248,7 +247,7 @@ def test_a_file_that_cannot_be_read_matters_when_it_is_reached(
     enough = {"max_train_tokens": 300, "max_val_tokens": 0, "val_frac": 0.0, "shuffle_buffer": None}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build_rows, "BATCH_CHARACTERS", 200)
-        for name, executor in (("one", SERIAL), ("units", units(500))):
+        for name, executor in (("one", None), ("units", units(500))):
             build("pretrain", source, tmp_path / name, tokenizer, executor, **enough)
             with pytest.raises(InputError, match=r"b\.jsonl: the file is empty"):
                 build("pretrain", source, tmp_path / f"{name}-all", tokenizer, executor)
@@ -272,6 +271,6 @@ def test_large_texts_are_cut_too(tmp_path: Path, tokenizer: SentencePieceTokeniz
     source = TextFiles([tmp_path / "long.txt"])
     executor = UnitExecutor(LocalRunner(2), slice_bytes=1 << 20)
     assert [part.kind for part in source.slices(1 << 20)] == ["text"] * 4
-    for name, chosen in (("one", SERIAL), ("units", executor)):
+    for name, chosen in (("one", None), ("units", executor)):
         build("pretrain", source, tmp_path / name, tokenizer, chosen, shard_bytes=1 << 24)
     assert digests(tmp_path / "one") == digests(tmp_path / "units")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.unit_folder import units_path
 from niels_gpt.errors import DataError, EngineError, UsageError
 from niels_gpt.progress import Progress
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer

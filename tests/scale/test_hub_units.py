@@ -45,7 +45,6 @@ FILES = {
 BUILD = """
 import sys
 from pathlib import Path
-from niels_gpt.builds.tasks import SERIAL
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import load_tokenizer
@@ -62,7 +61,7 @@ if __name__ == "__main__":
     for name, (kind, source) in SOURCES.items():
         parts = [(part.kind, part.before) for part in source.slices(500)]
         print(name, len(parts), parts[-1], flush=True)
-        for engine, chosen in (("one", SERIAL), ("units", units(500, 2 if name == "chats" else 1))):
+        for engine, chosen in (("one", None), ("units", units(500, 2 if name == "chats" else 1))):
             build(kind, source, Path(f"{name}-{engine}"), tokenizer, chosen)
 """
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.errors import EngineError, UsageError
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
@@ -107,15 +107,15 @@ LEFT_OPEN = """
 import sys
 from pathlib import Path
 from niels_gpt.builds.conversation_encoders import as_encoder
-from niels_gpt.builds.conversations import EpisodeTask
-from niels_gpt.scale.executor import LocalRunner
+from niels_gpt.builds.conversations import ConversationTask
+from niels_gpt.builds.executor import LocalRunner
 from niels_gpt.builds.units import UnitTask
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import load_tokenizer
 
 if __name__ == "__main__":
     chats, folder = ChatFile(sys.argv[1]).resolved(), Path(sys.argv[2])
-    task = EpisodeTask(as_encoder(load_tokenizer(sys.argv[3])), "float32")
+    task = ConversationTask(as_encoder(load_tokenizer(sys.argv[3])), "float32")
     unit_tasks = (UnitTask(number, part, folder) for number, part in enumerate(chats.slices(12_000)))
     running = LocalRunner(2).run(task, chats, unit_tasks)
     print("unit", next(running).number)

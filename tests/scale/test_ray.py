@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 import niels_gpt as ng
+from niels_gpt.builds import ray_executor as rays
+from niels_gpt.builds.executor import UnitExecutor
+from niels_gpt.builds.ray_executor import RayRunner
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import DataError, EngineError, MissingExtra
-from niels_gpt.scale import ray_executor as rays
-from niels_gpt.scale.executor import UnitExecutor
-from niels_gpt.scale.ray_executor import RayRunner
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.builds.conversations import ConversationTask
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.unit_folder import prepare, units_path
-from niels_gpt.builds.unit_reader import Unit
-from niels_gpt.builds.units import ATTEMPTS, UnitTask, build_unit
+from niels_gpt.builds.units import ATTEMPTS, Unit, UnitTask, build_unit
 from niels_gpt.errors import OutputExists
 from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile
@@ -63,8 +62,8 @@ def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) ->
     """A worker that was thought to hang goes on after another has finished its unit: it withdraws."""
     unit_task = task_of(chats, tmp_path / "kept")
     stalling = Stalling(chats)
-    hung = EpisodeTask(SentinelEncoder(FakeTokenizer(100_000), default_system_text="of the hung"), "uint8")
-    task = EpisodeTask(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
+    hung = ConversationTask(SentinelEncoder(FakeTokenizer(100_000), default_system_text="of the hung"), "uint8")
+    task = ConversationTask(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
     thread = threading.Thread(target=build_unit, args=(hung, stalling, unit_task))
     thread.start()
     assert stalling.reached.wait(60)

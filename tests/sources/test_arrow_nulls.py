@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.messages import Conversation
-from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset, record_to_conversation
 from niels_gpt.sources.files.inputs import Record

@@ -2,7 +2,7 @@
 
 A worker receives the task and source (once), and a path and a range for each unit. It returns `None` or an error; ids
 never pass through Ray. Units are written to the folder beside the output, which all machines must see under the same
-path. Ray begins a unit again when its worker or node dies; a worker that takes too long ends itself (`process_pool`).
+path. Ray begins a unit again when its worker or node dies; a worker that takes too long ends itself (`pool.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.builds.executor import pickled_job
+from niels_gpt.builds.pool import AHEAD, ending_after, unpickled_job
 from niels_gpt.builds.tasks import Task
 from niels_gpt.builds.units import UnitTask, build_unit
 from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.extras import check_library
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import UNIT_TIMEOUT, WORKERS
-from niels_gpt.scale.executor import pickled_job
-from niels_gpt.scale.process_pool import AHEAD, ending_after, unpickled_job
 from niels_gpt.sources.files.slices import Sliceable
 
 RAY_RETRIES = 8  # of one unit, after its worker or node died
@@ -56,7 +57,9 @@ class RayRunner:
         self._ray: Any = ray
         self._address, self._workers, self._timeout = address, workers, timeout
 
-    def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
+    def run(
+        self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask], progress: Progress = SILENT
+    ) -> Generator[UnitTask]:
         """See `executor.Runner`.
 
         Raises:

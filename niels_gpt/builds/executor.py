@@ -1,0 +1,205 @@
+"""`UnitExecutor`: a source is built in units, in this process or elsewhere; the bytes do not depend on it.
+
+::
+
+    source --slices--> UnitTasks --Runner--> units, finished in any order
+                                               |
+              split and files <-- chunks <-- checked one by one, in order
+
+A unit is finished when its directory has its final name, see `units.py`. A build that dies leaves its finished units,
+and the next build of the same recipe makes only the others. Units are read in order and contain nothing that depends on
+where the input was cut, so the output does not depend on the units.
+
+`LocalRunner` builds units in processes of this machine, `ray_executor.RayRunner` on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from niels_gpt import ranges
+from niels_gpt.builds import unit_folder
+from niels_gpt.builds.pool import built_in_order
+from niels_gpt.builds.tasks import Chunk, ReadsFiles, Task
+from niels_gpt.builds.units import Unit, UnitTask, build_unit, is_finished
+from niels_gpt.errors import DataError, StorageError, UsageError
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.ranges import UNIT_BYTES
+from niels_gpt.sources.files.inputs import Rejected
+from niels_gpt.sources.files.slices import SLICE_BYTES, Sliceable
+from niels_gpt.sources.rejections import Rejections
+from niels_gpt.storage.staging import rename_and_delete
+
+
+class Runner(Protocol):
+    """Builds units: in this process, in others, or on other machines."""
+
+    def run(
+        self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask], progress: Progress = SILENT
+    ) -> Generator[UnitTask]:
+        """Yield each unit task in order, as soon as its unit is finished. Some later units are built ahead.
+
+        Raises:
+            NielsError: of the first unit, in order, that failed.
+        """
+
+
+@dataclass(frozen=True)
+class LocalRunner:
+    """Builds units in this process, or in several worker processes.
+
+    Attributes:
+        workers: number of processes; 1 means this one, unless there is a timeout.
+        timeout: seconds after which a worker counts as hung at a unit; `None` waits for ever. A process cannot watch
+            itself, so with a timeout a single worker is a process of its own too.
+
+    Raises:
+        UsageError: a number of workers or a timeout out of range.
+    """
+
+    workers: int = 1
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        ranges.WORKERS.check(self.workers)
+        ranges.UNIT_TIMEOUT.check(self.timeout)
+
+    def run(
+        self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask], progress: Progress = SILENT
+    ) -> Generator[UnitTask]:
+        """See `Runner`.
+
+        Raises:
+            UsageError: the task or the source does not pickle.
+            EngineError: the workers of a unit died or took too long, three times.
+        """
+        if self.workers > 1 or self.timeout is not None:
+            yield from built_in_order(pickled_job(task, source), unit_tasks, self.workers, self.timeout)
+            return
+        before = 0.0
+
+        def reached(share: float) -> None:
+            progress.reached(before + share * (unit_task.part.read - before))
+
+        for unit_task in unit_tasks:
+            build_unit(task, source, unit_task, reached)
+            before = unit_task.part.read
+            yield unit_task
+
+
+@dataclass(frozen=True)
+class UnitExecutor:
+    """Builds a source in units.
+
+    Attributes:
+        runner: `LocalRunner` or `ray_executor.RayRunner`.
+        slice_bytes: size of a unit, in bytes of input; the output does not depend on it.
+    """
+
+    runner: Runner = field(default_factory=LocalRunner)
+    slice_bytes: int = SLICE_BYTES
+
+    def __post_init__(self) -> None:
+        UNIT_BYTES.check(self.slice_bytes)
+
+    def chunks(
+        self,
+        task: Task,
+        source: Sliceable,
+        rejections: Rejections,
+        *,
+        out: Path,
+        recipe: Mapping[str, Any],
+        progress: Progress,
+        taken: Callable[[float], None],
+    ) -> Generator[Chunk]:
+        """The chunks of all units, in order; rejected rows are recorded between them, in the order of the input.
+
+        When the generator is closed, all workers have stopped.
+
+        Args:
+            out, recipe: the output directory, beside which units are stored, and what decides its bytes.
+            taken: is told which share of the input has been given out, before each chunk and after the last.
+        """
+        # Once, here: all workers must read the same files, commit and format, and finding these may take requests.
+        source = source.resolved()
+        folder = unit_folder.prepare(out, recipe, self.slice_bytes, progress)
+        # Lazy: to find the slices the input is read, while the runner builds the first units.
+        unit_tasks = (
+            _without_outdated(task, UnitTask(number, part, folder), progress)
+            for number, part in enumerate(unit_folder.listed(folder, source, self.slice_bytes))
+        )
+        # Closed here, not by the garbage collector: the runner's workers end before this generator does.
+        before = 0.0
+        with closing(self.runner.run(task, source, unit_tasks, progress)) as finished:
+            for unit_task in finished:
+                # Opening compares checksums: a unit of an earlier run may have been damaged since.
+                unit, tokens = _open_unit(task, source, unit_task, progress), 0
+                for part in unit.contents():
+                    if isinstance(part, Rejected):
+                        rejections.record([part])
+                        continue
+                    tokens += len(part.ids)
+                    # A unit from 0.2 to 0.4 of the input, of which half of the tokens have been taken: 0.3.
+                    taken(before + (unit_task.part.read - before) * tokens / max(1, unit.tokens))
+                    yield part
+                # A `Counter` adds what it is updated with.
+                rejections.changed.update(unit.changed)
+                rejections.unread.update(unit.unread)
+                before = unit_task.part.read
+                taken(before)
+
+
+IN_THIS_PROCESS: Final = UnitExecutor()
+
+
+def _without_outdated(task: Task, unit_task: UnitTask, progress: Progress) -> UnitTask:
+    """The same unit task, after deleting a unit of an earlier run that read files (images) which have changed since."""
+    # Which images rows name is part of the input, which the recipe's hash covers; the bytes of these files are not.
+    if isinstance(task, ReadsFiles) and is_finished(unit_task):
+        try:
+            current = task.is_current(_contents(unit_task.path))
+        except DataError:  # damaged: it is built again when it is opened
+            return unit_task
+        if not current:
+            progress.note(f"{unit_task.path}: made with other files than are there now; the unit is built again")
+            rename_and_delete(unit_task.path)
+    return unit_task
+
+
+def _contents(path: Path) -> Generator[Chunk | Rejected]:
+    """The contents of a unit. A generator, because opening a unit reads all of it, and most tasks do not need that."""
+    yield from Unit(path).contents()
+
+
+def _open_unit(task: Task, source: Sliceable, unit_task: UnitTask, progress: Progress) -> Unit:
+    """Open a finished unit; if it was damaged after it was written, build it again, in this process."""
+    try:
+        return Unit(unit_task.path)
+    except StorageError:  # a DataError too, but building again would not help on a disk that refuses
+        raise
+    except DataError as error:
+        progress.note(str(error))
+        rename_and_delete(unit_task.path)
+        build_unit(task, source, unit_task)
+        return Unit(unit_task.path)
+
+
+def pickled_job(task: Task, source: Sliceable) -> bytes:
+    """The task and the source as bytes, sent to a worker once for all units.
+
+    Raises:
+        UsageError: something in them does not pickle.
+    """
+    try:
+        return pickle.dumps((task, source))
+    except Exception as error:  # libraries raise TypeError, AttributeError, PicklingError, RuntimeError, ...
+        raise UsageError(
+            f"the encoder or the source cannot be sent to other processes ({error}); make it picklable, or use one "
+            "worker"
+        ) from error
