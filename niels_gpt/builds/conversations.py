@@ -104,7 +104,7 @@ def _check_message_weights(chat: Conversation) -> None:
         if len(message) > 2 and (weight := weight_of(message)) not in (0.0, 1.0):  # else role and content only
             raise MessageError(
                 "weight_needs_float32",
-                f"message {index}: weight {weight}, but the mask holds 0 and 1; build with --mask float32 "
+                f"message {index}: weight {weight}, but the mask holds 0 and 1; build episodes with --mask float32 "
                 '(mask_dtype="float32")',
             )
 

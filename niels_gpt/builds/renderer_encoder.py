@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import starmap
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,7 +30,6 @@ from niels_gpt.renderers.notes import (
     check_on_unwritten,
     check_written,
     decided,
-    refused,
 )
 from niels_gpt.renderers.round_trip import RoundTrip, round_trip_of
 from niels_gpt.renderers.types import RenderedBatch
@@ -97,22 +97,35 @@ class RenderingPolicy:
         """The policy for one renderer, whose own option counts where this policy has none."""
         return replace(self, on_unwritten=decided(renderer, self.on_unwritten))
 
-    def check(self, attribution: str, unwritten: Sequence[Unwritten]) -> None:
-        """Raise `MessageError` (`partial_attribution`, `unwritten`) for a conversation that is not used."""
-        check_full(attribution, allow_partial=self.allow_partial)
-        check_written(unwritten, self.on_unwritten or "content")
 
-    def allow(self, attribution: str, unwritten: Sequence[Unwritten]) -> bool:
-        """Whether `check` passes, without building a message: the fast path of batches."""
-        return (attribution == "full" or self.allow_partial) and not refused(unwritten, self.on_unwritten or "content")
+# Ids and weights of one sample, each of shape (n,).
+Sample = tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A conversation as it was rendered, before it is known whether it is used.
+
+    Attributes:
+        attributed: attribution and notes of each of its renderings: the whole, and for several samples its parts.
+        unwritten: the texts that are in none of them.
+        whole: returns the rendering of the whole conversation, for its proof.
+        samples: returns its training samples. Raises `MessageError` for a wrong weight.
+    """
+
+    chat: Conversation
+    attributed: Sequence[tuple[str, Notes]]
+    unwritten: Sequence[Unwritten]
+    whole: Callable[[], Any]
+    samples: Callable[[], Sequence[Sample]]
+    images: Sequence[PlacedImage] = ()
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    chat: Conversation
-    ids: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
-    images: Sequence[PlacedImage]
+    rendering: Rendering
+    samples: Sequence[Sample]
+    codes: Sequence[str]  # for `Rejections.changed`
 
 
 @dataclass(frozen=True)
@@ -162,16 +175,57 @@ class RendererEncoder:
         # Unusable rows stay in their places within a batch, so that rejections come in the order of the rows.
         parsed = (_conversation(number, row) for number, row in enumerate(rows))
         for batch in batches(parsed, self._size):
-            chats = [row for row in batch if isinstance(row, Conversation)]
-            encoded = self._whole_batch(chats, rejections) if chats else None
-            if encoded is None:
-                encoded = self._one_by_one(batch, rejections)
-            else:
-                rejections.record(row for row in batch if isinstance(row, Rejected))
-            without_stop = self._without_trained_stop(encoded)
-            if without_stop:
+            encoded = list(rejections.accepted(self._encoded(batch)))
+            rejections.changed.update(code for one in encoded for code in one.codes)
+            joined = self._joined(encoded)
+            if without_stop := self._without_trained_stop(joined):
                 rejections.changed[NO_TRAINED_STOP] += without_stop
-            yield encoded
+            yield joined
+
+    def _encoded(self, batch: Sequence[Conversation | Rejected]) -> Iterator[_Encoded | Rejected]:
+        chats = [row for row in batch if isinstance(row, Conversation)]
+        try:
+            rendered = iter(self._render_many(chats))
+        except MessageError:  # one cannot be rendered, which shows below
+            rendered = iter(())
+        for row in batch:
+            if isinstance(row, Rejected):
+                yield row
+                continue
+            try:
+                yield self._checked(next(rendered, None) or self._render(row))
+            except MessageError as error:
+                left_out = error.reason == NOTHING_TRAINED and is_untrained(row.messages)
+                yield Rejected(row.where, error.reason, f"{row.where}: {error}", expected=left_out)
+
+    def _checked(self, one: Rendering) -> _Encoded:
+        """The samples of a conversation and what is counted of it; `MessageError` where it is not used."""
+        for attribution, _ in one.attributed:
+            check_full(attribution, allow_partial=self.policy.allow_partial)
+        check_written(one.unwritten, self.policy.on_unwritten or "content")
+        proof = self._proof(one) if self.policy.prove else None
+        samples = one.samples()
+        if not any(weights.any() for _, weights in samples):
+            raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
+        return _Encoded(one, samples, [*changes_of(one), *codes_of_proof(one.chat, proof)])
+
+    def _joined(self, encoded: Sequence[_Encoded]) -> EncodedBatch:
+        chats: list[Conversation] = []
+        for one in encoded:
+            chat = one.rendering.chat
+            if len(one.samples) > 1 and chat.group is None:  # all samples of a conversation go to the same split
+                chat = replace(chat, group=chat.where)
+            chats += [chat] * len(one.samples)
+        samples = [sample for one in encoded for sample in one.samples]
+        ids = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _ in samples)])
+        check_ids(ids, self.vocab_size)
+        return EncodedBatch(
+            chats,
+            ids,
+            np.array([len(ids) for ids, _ in samples], dtype=np.int64),
+            np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in samples)]),
+            images=None if self.images is None else [one.rendering.images for one in encoded],
+        )
 
     def _without_trained_stop(self, batch: EncodedBatch) -> int:
         """How many conversations have a sample whose answers are trained without any token at which serving stops.
@@ -197,130 +251,120 @@ class RendererEncoder:
         """How many characters are rendered for a row."""
         return characters(row.messages) if isinstance(row, Conversation) else 0
 
-    def _whole_batch(self, chats: list[Conversation], rejections: Rejections) -> EncodedBatch | None:
-        """Encode all conversations in one call; `None` if one must be rejected, which `_one_by_one` then finds."""
-        if not isinstance(self.renderer, BatchRenderer):
-            return None
+    def _render_many(self, chats: Sequence[Conversation]) -> Sequence[Rendering]:
+        """All conversations, rendered in one call; none where that is not possible.
+
+        Raises:
+            MessageError: one of them cannot be rendered.
+        """
         # Files of images are looked up row by row, since each of them may be missing.
         if self.images is not None and any(has_images(chat.messages) for chat in chats):
-            return None
-        try:
-            rendered = self.renderer.render_many(
-                [chat.messages for chat in chats], tools=[chat.tools for chat in chats], **kwargs_of_all(chats)
+            return ()
+        batch = rendered_batch(self.renderer, chats, [chat.messages for chat in chats])
+        if batch is None or batch.media:  # images, and no folder for them: `_render` says which row has them
+            return ()
+        weights = batch_weights(batch, self.on, allow_partial=True)  # the policy decides
+        edges = batch.edges.tolist()
+
+        def rendering(number: int, chat: Conversation) -> Rendering:
+            tokens = slice(edges[number], edges[number + 1])
+            notes = batch.notes[number] if batch.notes else NO_NOTES
+            return Rendering(
+                chat,
+                [(batch.attribution[number], notes)],
+                notes.unwritten,
+                lambda: batch[number],
+                lambda: [(batch.ids[tokens], weights[tokens])],
             )
-            weights = batch_weights(rendered, self.on, allow_partial=True)  # the policy decides below
-        except MessageError:
-            return None
-        # Images, and no folder for them: `_one_by_one` says which row has them.
-        if rendered.media:
-            return None
-        # Trained tokens up to each conversation's end, for instance 2 2 5: the second conversation has none.
-        ends = np.concatenate(([0], np.cumsum(weights > 0)))[np.cumsum(rendered.lengths)]
-        if (np.diff(ends, prepend=0) == 0).any():
-            return None
-        lost = [notes.unwritten for notes in rendered.notes] or [()] * len(chats)
-        if not all(map(self.policy.allow, rendered.attribution, lost)):
-            return None
-        proofs = (
-            [self._proof(one, chat) for one, chat in zip(rendered, chats, strict=True)] if self.policy.prove else []
-        )
-        if not all(proof.proven for proof in proofs):
-            return None
-        check_ids(rendered.ids, self.vocab_size)
-        # Counted only now: a batch that is given up above is counted row by row.
-        for chat, attributed, unwritten in zip(chats, attributed_of(rendered), lost, strict=True):
-            rejections.changed.update(changes_of(chat, [attributed], unwritten))
-        for chat, proof in zip(chats, proofs, strict=False):
-            rejections.changed.update(codes_of_proof(chat, proof))
-        images = None if self.images is None else [()] * len(chats)
-        return EncodedBatch(chats, rendered.ids, rendered.lengths, weights, images=images)
 
-    def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
-        checked = (row if isinstance(row, Rejected) else self._encode_one(row, rejections) for row in rows)
-        encoded = list(rejections.accepted(checked))
-        ids = np.concatenate([np.zeros(0, np.int64), *(one.ids for one in encoded)])
-        check_ids(ids, self.vocab_size)
-        return EncodedBatch(
-            [one.chat for one in encoded],
-            ids,
-            np.array([len(one.ids) for one in encoded], dtype=np.int64),
-            np.concatenate([np.zeros(0, np.float32), *(one.weights for one in encoded)]),
-            images=None if self.images is None else [one.images for one in encoded],
-        )
+        return list(starmap(rendering, enumerate(chats)))
 
-    def _encode_one(self, chat: Conversation, rejections: Rejections) -> _Encoded | Rejected:
-        try:
-            messages: Sequence[Message] = chat.messages
-            if self.images is None:
-                refuse_images(messages, "image_in_dataset", NO_IMAGES)
-                files: list[ImageFile] = []
-            else:
-                messages, files = self.images.located(messages)
-            render: Any = self.renderer.render  # the protocol has no options, which only some rows have
-            rendered = render(messages, tools=chat.tools, **kwargs_of(chat))
-            attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
-            lost = getattr(rendered, "unwritten", ())
-            self.policy.check(attribution, lost)
-            proof = self._checked_proof(rendered, chat)
-            images = (
-                [] if self.images is None else self.images.placed(files, getattr(rendered, "multi_modal_data", None))
-            )
-            weights = self._weights(rendered, chat.messages, images)
-        except MessageError as error:
-            left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
-            return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
-        notes = getattr(rendered, "notes", NO_NOTES)
-        rejections.changed.update(changes_of(chat, [(attribution, notes)], lost))
-        rejections.changed.update(codes_of_proof(chat, proof))
-        return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
+    def _render(self, chat: Conversation) -> Rendering:
+        """One conversation, with its images.
 
-    def _proof(self, rendered: Any, chat: Conversation) -> RoundTrip:
-        renderer: Any = self.renderer
-        if not isinstance(renderer, BaseRenderer):
-            raise UsageError(f"prove=True (--prove) needs a renderer of this package; found {type(renderer).__name__}")
-        by = renderer.with_kwargs(kwargs_of(chat).get(KWARGS))
-        return round_trip_of(by, rendered, chat.messages, chat.tools)
+        Raises:
+            MessageError: it cannot be rendered, or an image cannot be used.
+        """
+        messages: Sequence[Message] = chat.messages
+        if self.images is None:
+            refuse_images(messages, "image_in_dataset", NO_IMAGES)
+            files: list[ImageFile] = []
+        else:
+            messages, files = self.images.located(messages)
+        rendered = render_one(self.renderer, chat, messages)
+        media = getattr(rendered, "multi_modal_data", None)
+        images = [] if self.images is None else self.images.placed(files, media)
 
-    def _checked_proof(self, rendered: Any, chat: Conversation) -> RoundTrip | None:
-        """The proof of a conversation, `None` where none is wanted; `MessageError` (`not_proven`) if it has none."""
-        if not self.policy.prove:
-            return None
-        proof = self._proof(rendered, chat)
-        if not proof.proven:
-            raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
-        return proof
+        def samples() -> list[Sample]:
+            weights = self._weights(rendered, chat.messages)
+            for image in images:  # no model says placeholders, whatever else is trained
+                weights[image.start : image.start + image.tokens] = 0
+            return [(np.asarray(rendered.token_ids, dtype=np.int64), weights)]
 
-    def _weights(
-        self, rendered: Any, messages: Sequence[Message], images: Sequence[PlacedImage] = ()
-    ) -> npt.NDArray[np.float32]:
+        lost = getattr(rendered, "unwritten", ())  # renderers of other packages may lack it
+        return Rendering(chat, [attributed(rendered)], lost, lambda: rendered, samples, images)
+
+    def _weights(self, rendered: Any, messages: Sequence[Message]) -> npt.NDArray[np.float32]:
         indices, sampled, content = rendered.message_indices, rendered.sampled_mask, rendered.is_content
         if not len(sampled) == len(indices) == len(content) == len(rendered.token_ids):
             raise UsageError(
                 f"{type(self.renderer).__name__}: {len(rendered.token_ids)} ids, {len(sampled)} sampled flags, "
                 f"{len(content)} content flags and {len(indices)} message indices; expected one of each per token"
             )
-        weights = self.on.weights_of(rendered, messages, stops_of(self.renderer))
-        for image in images:  # no model says placeholders, whatever else is trained
-            weights[image.start : image.start + image.tokens] = 0
-        if not weights.any():
-            raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
-        return weights
+        return self.on.weights_of(rendered, messages, stops_of(self.renderer))
+
+    def _proof(self, one: Rendering) -> RoundTrip:
+        renderer: Any = self.renderer
+        if not isinstance(renderer, BaseRenderer):
+            raise UsageError(f"prove=True (--prove) needs a renderer of this package; found {type(renderer).__name__}")
+        by = renderer.with_kwargs(kwargs_of(one.chat).get(KWARGS))
+        proof = round_trip_of(by, one.whole(), one.chat.messages, one.chat.tools)
+        if not proof.proven:
+            raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
+        return proof
 
 
-def changes_of(
-    chat: Conversation, attributed: Sequence[tuple[str, Notes]], unwritten: Sequence[Unwritten]
-) -> list[str]:
-    """The codes of what is to be said of a conversation, each once; for `Rejections.changed`.
+def rendered_batch(
+    renderer: Any, chats: Sequence[Conversation], messages: Sequence[Sequence[Message]]
+) -> RenderedBatch | None:
+    """These messages of these conversations, with their tools and options, in one call; `None` if it cannot.
 
-    Args:
-        attributed: the attribution of its renderings, and the notes of each.
-        unwritten: what is in none of them.
+    Raises:
+        MessageError: one of them cannot be rendered.
     """
-    fields = dict.fromkeys(f"{one.field}{NOT_WRITTEN}" for one in unwritten)
-    is_partial = any(attribution != "full" for attribution, _ in attributed)
-    by_oracle = any(notes.route == "oracle" for _, notes in attributed)
-    adapted = dict.fromkeys(code for _, notes in attributed for code in notes.changes)
-    return [*{**chat.changes, **adapted}, *fields, *["partial_attribution"] * is_partial, *[BY_ORACLE] * by_oracle]
+    if not isinstance(renderer, BatchRenderer):
+        return None
+    given = [kwargs_of(chat).get(KWARGS) for chat in chats]
+    options = {KWARGS: given} if any(given) else {}
+    return renderer.render_many(messages, tools=[chat.tools for chat in chats], **options)
+
+
+def render_one(renderer: Any, chat: Conversation, messages: Sequence[Message]) -> Any:
+    """These messages of a conversation, with its tools and options.
+
+    Raises:
+        MessageError: they cannot be rendered.
+    """
+    return renderer.render(messages, tools=chat.tools, **kwargs_of(chat))
+
+
+def attributed(rendered: Any) -> tuple[str, Notes]:
+    """The attribution of a rendering, and its notes; renderers of other packages may lack both."""
+    return getattr(rendered, "attribution", "full"), getattr(rendered, "notes", NO_NOTES)
+
+
+def changes_of(one: Rendering) -> list[str]:
+    """The codes of what is to be said of a conversation, each once; for `Rejections.changed`."""
+    codes = dict.fromkeys(one.chat.changes)
+    for attribution, notes in one.attributed:
+        codes |= dict.fromkeys(notes.changes)
+        if attribution != "full":
+            codes["partial_attribution"] = None
+        if notes.route == "oracle":
+            codes[BY_ORACLE] = None
+    for lost in one.unwritten:
+        codes[f"{lost.field}{NOT_WRITTEN}"] = None
+    return [*codes]
 
 
 def codes_of_proof(chat: Conversation, proof: RoundTrip | None) -> list[str]:
@@ -348,17 +392,6 @@ def kwargs_of(chat: Conversation) -> dict[str, Any]:
     # Arrow adds a null for every key that any row has.
     given = {name: value for name, value in found.items() if value is not None}
     return {KWARGS: given} if given else {}
-
-
-def kwargs_of_all(chats: Sequence[Conversation]) -> dict[str, Any]:
-    """The same for a batch: one entry per conversation, where any has some."""
-    given = [kwargs_of(chat).get(KWARGS) for chat in chats]
-    return {KWARGS: given} if any(given) else {}
-
-
-def attributed_of(rendered: RenderedBatch) -> list[tuple[str, Notes]]:
-    """The attribution of each conversation, and its notes."""
-    return list(zip(rendered.attribution, rendered.notes or [NO_NOTES] * len(rendered), strict=True))
 
 
 def _conversation(

@@ -12,31 +12,21 @@ A turn is rendered with the messages before it, so a conversation of n turns is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from niels_gpt.builds.encoder_protocol import EncodedBatch, check_ids
-from niels_gpt.builds.renderer_encoder import (
-    BatchRenderer,
-    RendererEncoder,
-    attributed_of,
-    changes_of,
-    codes_of_proof,
-    kwargs_of,
-    kwargs_of_all,
-)
+from niels_gpt.builds.renderer_encoder import RendererEncoder, Rendering, attributed, render_one, rendered_batch
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
+from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import refuse_images
-from niels_gpt.renderers.masks import Sample, TokenFacts, as_produced, samples_of, stops_of, trained_turns
-from niels_gpt.renderers.notes import NO_NOTES, lost_in_all
+from niels_gpt.renderers.masks import TokenFacts, as_produced, samples_of, stops_of, trained_turns
+from niels_gpt.renderers.notes import NO_NOTES, Notes, lost_in_all
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
-from niels_gpt.sources.rejections import Rejections
 
 # What becomes of a conversation with several answers:
 #   per-conversation  one sample, as the conversation is rendered now; reasoning that the format drops is lost
@@ -73,97 +63,53 @@ class SampleEncoder(RendererEncoder):
         except MessageError:  # a wrong weight, which is found where weights are taken
             return []
 
-    def _whole_batch(self, chats: list[Conversation], rejections: Rejections) -> EncodedBatch | None:
-        """The samples of all conversations, rendered in one call; `None` if one must be rejected."""
-        producer = as_produced(self.renderer)
-        if self.policy.prove:  # one by one, which proves each
-            return None
-        if not isinstance(self.renderer, BatchRenderer) or not isinstance(producer, BatchRenderer):
-            return None
+    def _render_many(self, chats: Sequence[Conversation]) -> Sequence[Rendering]:
         turns = [self._turns(chat) for chat in chats]
         # Chats of the turns 1 3 and 1: three parts, (chat 0, 1) (chat 0, 3) (chat 1, 1).
-        parts = [(chat, turn) for chat, chat_turns in zip(chats, turns, strict=True) for turn in chat_turns]
-        try:
-            wholes = self.renderer.render_many(
-                [chat.messages for chat in chats], tools=[chat.tools for chat in chats], **kwargs_of_all(chats)
-            )
-            ends = [chat.messages[: turn + 1] for chat, turn in parts]
-            of_parts = [chat for chat, _ in parts]
-            produced = producer.render_many(ends, tools=[chat.tools for chat in of_parts], **kwargs_of_all(of_parts))
-            notes = iter(produced.notes)
-            lost = [
-                lost_in_all(of_whole, {turn: next(notes) for turn in chat_turns})
-                for of_whole, chat_turns in zip(wholes.notes, turns, strict=True)
-            ]
-            if wholes.media or not all(map(self.policy.allow, wholes.attribution, lost)):
-                return None
-            if not all(self.policy.allow(attribution, ()) for attribution in produced.attribution):
-                return None
-            facts = iter(_facts_of(produced))
-            samples = [
-                self._samples(chat, whole, {turn: next(facts) for turn in chat_turns})
-                for chat, whole, chat_turns in zip(chats, _facts_of(wholes), turns, strict=True)
-            ]
-        except MessageError:
-            return None
+        parts = [(chat, turn) for chat, of_chat in zip(chats, turns, strict=True) for turn in of_chat]
+        of_parts = [chat for chat, _ in parts]
+        wholes = rendered_batch(self.renderer, chats, [chat.messages for chat in chats])
+        ends = [chat.messages[: turn + 1] for chat, turn in parts]
+        produced = rendered_batch(as_produced(self.renderer), of_parts, ends)
+        if wholes is None or produced is None or wholes.media:
+            return ()
         # One iterator over all of `produced`, of which each conversation takes as many as it has turns.
-        of_turns = iter(attributed_of(produced))
-        for chat, of_whole, chat_turns, unwritten in zip(chats, attributed_of(wholes), turns, lost, strict=True):
-            attributed = [of_whole, *islice(of_turns, len(chat_turns))]
-            rejections.changed.update(changes_of(chat, attributed, unwritten))
-        return self._of_samples(chats, samples)
-
-    def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
-        checked = (row if isinstance(row, Rejected) else self._sample_one(row, rejections) for row in rows)
-        found = list(rejections.accepted(checked))
-        return self._of_samples([chat for chat, _ in found], [samples for _, samples in found])
-
-    def _sample_one(self, chat: Conversation, rejections: Rejections) -> tuple[Conversation, list[Sample]] | Rejected:
-        try:
-            refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
-            turns = trained_turns(chat.messages, self.on)
-            renderer: Any = self.renderer  # the protocol has no options, which only some rows have
-            producer: Any = as_produced(self.renderer)
-            rendered: list[Any] = [renderer.render(chat.messages, tools=chat.tools, **kwargs_of(chat))]
-            rendered += [
-                producer.render(chat.messages[: turn + 1], tools=chat.tools, **kwargs_of(chat)) for turn in turns
-            ]
-            whole_notes, *notes = (getattr(one, "notes", NO_NOTES) for one in rendered)
-            lost = lost_in_all(whole_notes, dict(zip(turns, notes, strict=True)))
-            attribution = next((one.attribution for one in rendered if one.attribution != "full"), "full")
-            self.policy.check(attribution, lost)
-            proof = self._checked_proof(rendered[0], chat)
-            whole, *produced = (TokenFacts.of(one, stops_of(self.renderer)) for one in rendered)
-            samples = self._samples(chat, whole, dict(zip(turns, produced, strict=True)))
-        except MessageError as error:
-            left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
-            return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
-        attributed = [(one.attribution, getattr(one, "notes", NO_NOTES)) for one in rendered]
-        rejections.changed.update(changes_of(chat, attributed, lost))
-        rejections.changed.update(codes_of_proof(chat, proof))
-        return chat, samples
-
-    def _samples(self, chat: Conversation, whole: TokenFacts, produced: Mapping[int, TokenFacts]) -> list[Sample]:
-        samples = samples_of(whole, produced, chat.messages, self.on, per_turn=self.samples == "per-turn")
-        if not any(weights.any() for _, weights in samples):
-            raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
-        return samples
-
-    def _of_samples(self, chats: Sequence[Conversation], samples: Sequence[Sequence[Sample]]) -> EncodedBatch:
-        # All samples of a conversation go to the same split.
-        grouped = [
-            chat if len(chat_samples) == 1 or chat.group is not None else replace(chat, group=chat.where)
-            for chat, chat_samples in zip(chats, samples, strict=True)
+        facts = zip(_facts_of(produced), _attributed_of(produced), strict=True)
+        whole = zip(range(len(chats)), _facts_of(wholes), _attributed_of(wholes), strict=True)
+        return [
+            self._rendering(
+                chat, partial(wholes.__getitem__, number), (of_whole, said), dict(zip(of_chat, facts, strict=False))
+            )
+            for chat, of_chat, (number, of_whole, said) in zip(chats, turns, whole, strict=True)
         ]
-        flat = list(chain.from_iterable(samples))
-        ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in flat)])
-        check_ids(ids, self.vocab_size)
-        return EncodedBatch(
-            [chat for chat, chat_samples in zip(grouped, samples, strict=True) for _ in chat_samples],
-            ids,
-            np.array([len(ids) for ids, _ in flat], dtype=np.int64),
-            np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in flat)]),
-        )
+
+    def _render(self, chat: Conversation) -> Rendering:
+        refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
+        turns, producer = trained_turns(chat.messages, self.on), as_produced(self.renderer)
+        rendered = [render_one(self.renderer, chat, chat.messages)]
+        rendered += [render_one(producer, chat, chat.messages[: turn + 1]) for turn in turns]
+        stops = stops_of(self.renderer)
+        whole, *produced = ((TokenFacts.of(one, stops), attributed(one)) for one in rendered)
+        return self._rendering(chat, lambda: rendered[0], whole, dict(zip(turns, produced, strict=True)))
+
+    def _rendering(
+        self,
+        chat: Conversation,
+        rendered: Callable[[], Any],
+        whole: tuple[TokenFacts, tuple[str, Notes]],
+        produced: Mapping[int, tuple[TokenFacts, tuple[str, Notes]]],
+    ) -> Rendering:
+        """A conversation from the facts of the whole and of each turn as it was produced."""
+        lost = lost_in_all(whole[1][1], {turn: notes for turn, (_, (_, notes)) in produced.items()})
+        facts = {turn: of_turn for turn, (of_turn, _) in produced.items()}
+        said = [whole[1], *(attribution for _, attribution in produced.values())]
+        per_turn = self.samples == "per-turn"
+        samples = partial(samples_of, whole[0], facts, chat.messages, self.on, per_turn=per_turn)
+        return Rendering(chat, said, lost, rendered, samples)
+
+
+def _attributed_of(batch: RenderedBatch) -> list[tuple[str, Notes]]:
+    return list(zip(batch.attribution, batch.notes or [NO_NOTES] * len(batch), strict=True))
 
 
 def _facts_of(batch: RenderedBatch) -> list[TokenFacts]:

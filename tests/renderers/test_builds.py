@@ -164,7 +164,7 @@ def test_what_counts_can_be_chosen(tmp_path: Path) -> None:
     assert np.fromfile(tmp_path / "e" / "train" / "mask.bin", np.uint8).astype(bool).tolist() == mask
     described = json.loads((tmp_path / "e" / "episodes.json").read_text())["loss_on"]
     assert described == {"preset": "last_message", "bodies_of_roles": [], "bodies_of_tools": ["set"]}
-    with pytest.raises(DataError, match="0 or 1"):
+    with pytest.raises(DataError, match="the mask holds 0 and 1; build episodes with"):
         build_sft_cache([[user(), assistant(weight=0.5)]], str(tmp_path / "w"), tokenizer=renderer, val_frac=0, seed=1)
 
 
