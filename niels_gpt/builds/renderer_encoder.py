@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import starmap
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -102,30 +101,27 @@ class RenderingPolicy:
 Sample = tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float32]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rendering:
     """A conversation as it was rendered, before it is known whether it is used.
 
     Attributes:
         attributed: attribution and notes of each of its renderings: the whole, and for several samples its parts.
         unwritten: the texts that are in none of them.
-        whole: returns the rendering of the whole conversation, for its proof.
-        samples: returns its training samples. Raises `MessageError` for a wrong weight.
+        samples: its training samples; the error of a wrong weight.
+        whole: the rendering of the whole conversation, where it is to be proven.
     """
 
     chat: Conversation
     attributed: Sequence[tuple[str, Notes]]
     unwritten: Sequence[Unwritten]
-    whole: Callable[[], Any]
-    samples: Callable[[], Sequence[Sample]]
+    samples: Sequence[Sample] | MessageError
+    whole: Any = None
     images: Sequence[PlacedImage] = ()
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    rendering: Rendering
-    samples: Sequence[Sample]
-    codes: Sequence[str]  # for `Rejections.changed`
+# A conversation that is used, its samples, and the codes of what is counted of it, for `Rejections.changed`.
+_Encoded = tuple[Rendering, Sequence[Sample], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,7 @@ class RendererEncoder:
         parsed = (_conversation(number, row) for number, row in enumerate(rows))
         for batch in batches(parsed, self._size):
             encoded = list(rejections.accepted(self._encoded(batch)))
-            rejections.changed.update(code for one in encoded for code in one.codes)
+            rejections.changed.update(code for _, _, codes in encoded for code in codes)
             joined = self._joined(encoded)
             if without_stop := self._without_trained_stop(joined):
                 rejections.changed[NO_TRAINED_STOP] += without_stop
@@ -204,19 +200,20 @@ class RendererEncoder:
             check_full(attribution, allow_partial=self.policy.allow_partial)
         check_written(one.unwritten, self.policy.on_unwritten or "content")
         proof = self._proof(one) if self.policy.prove else None
-        samples = one.samples()
-        if not any(weights.any() for _, weights in samples):
+        if isinstance(one.samples, MessageError):
+            raise one.samples
+        if not any(weights.any() for _, weights in one.samples):
             raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
-        return _Encoded(one, samples, [*changes_of(one), *codes_of_proof(one.chat, proof)])
+        return one, one.samples, [*changes_of(one), *codes_of_proof(one.chat, proof)]
 
     def _joined(self, encoded: Sequence[_Encoded]) -> EncodedBatch:
         chats: list[Conversation] = []
-        for one in encoded:
-            chat = one.rendering.chat
-            if len(one.samples) > 1 and chat.group is None:  # all samples of a conversation go to the same split
+        for one, of_chat, _ in encoded:
+            chat = one.chat
+            if len(of_chat) > 1 and chat.group is None:  # all samples of a conversation go to the same split
                 chat = replace(chat, group=chat.where)
-            chats += [chat] * len(one.samples)
-        samples = [sample for one in encoded for sample in one.samples]
+            chats += [chat] * len(of_chat)
+        samples = [sample for _, of_chat, _ in encoded for sample in of_chat]
         ids = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _ in samples)])
         check_ids(ids, self.vocab_size)
         return EncodedBatch(
@@ -224,7 +221,7 @@ class RendererEncoder:
             ids,
             np.array([len(ids) for ids, _ in samples], dtype=np.int64),
             np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in samples)]),
-            images=None if self.images is None else [one.rendering.images for one in encoded],
+            images=None if self.images is None else [one.images for one, _, _ in encoded],
         )
 
     def _without_trained_stop(self, batch: EncodedBatch) -> int:
@@ -264,20 +261,14 @@ class RendererEncoder:
         if batch is None or batch.media:  # images, and no folder for them: `_render` says which row has them
             return ()
         weights = batch_weights(batch, self.on, allow_partial=True)  # the policy decides
-        edges = batch.edges.tolist()
-
-        def rendering(number: int, chat: Conversation) -> Rendering:
-            tokens = slice(edges[number], edges[number + 1])
-            notes = batch.notes[number] if batch.notes else NO_NOTES
-            return Rendering(
-                chat,
-                [(batch.attribution[number], notes)],
-                notes.unwritten,
-                lambda: batch[number],
-                lambda: [(batch.ids[tokens], weights[tokens])],
-            )
-
-        return list(starmap(rendering, enumerate(chats)))
+        renderings, start = [], 0
+        for number, (chat, length) in enumerate(zip(chats, batch.lengths.tolist(), strict=True)):
+            notes, tokens = batch.notes[number] if batch.notes else NO_NOTES, slice(start, start + length)
+            samples, whole = [(batch.ids[tokens], weights[tokens])], batch[number] if self.policy.prove else None
+            said = ((batch.attribution[number], notes),)
+            renderings.append(Rendering(chat, said, notes.unwritten, samples, whole))
+            start += length
+        return renderings
 
     def _render(self, chat: Conversation) -> Rendering:
         """One conversation, with its images.
@@ -295,14 +286,20 @@ class RendererEncoder:
         media = getattr(rendered, "multi_modal_data", None)
         images = [] if self.images is None else self.images.placed(files, media)
 
-        def samples() -> list[Sample]:
-            weights = self._weights(rendered, chat.messages)
-            for image in images:  # no model says placeholders, whatever else is trained
-                weights[image.start : image.start + image.tokens] = 0
-            return [(np.asarray(rendered.token_ids, dtype=np.int64), weights)]
-
         lost = getattr(rendered, "unwritten", ())  # renderers of other packages may lack it
-        return Rendering(chat, [attributed(rendered)], lost, lambda: rendered, samples, images)
+        samples = self._samples(rendered, chat.messages, images)
+        return Rendering(chat, [attributed(rendered)], lost, samples, rendered, images)
+
+    def _samples(
+        self, rendered: Any, messages: Sequence[Message], images: Sequence[PlacedImage]
+    ) -> list[Sample] | MessageError:
+        try:
+            weights = self._weights(rendered, messages)
+        except MessageError as error:
+            return error
+        for image in images:  # no model says placeholders, whatever else is trained
+            weights[image.start : image.start + image.tokens] = 0
+        return [(np.asarray(rendered.token_ids, dtype=np.int64), weights)]
 
     def _weights(self, rendered: Any, messages: Sequence[Message]) -> npt.NDArray[np.float32]:
         indices, sampled, content = rendered.message_indices, rendered.sampled_mask, rendered.is_content
@@ -318,7 +315,7 @@ class RendererEncoder:
         if not isinstance(renderer, BaseRenderer):
             raise UsageError(f"prove=True (--prove) needs a renderer of this package; found {type(renderer).__name__}")
         by = renderer.with_kwargs(kwargs_of(one.chat).get(KWARGS))
-        proof = round_trip_of(by, one.whole(), one.chat.messages, one.chat.tools)
+        proof = round_trip_of(by, one.whole, one.chat.messages, one.chat.tools)
         if not proof.proven:
             raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
         return proof

@@ -12,9 +12,8 @@ A turn is rendered with the messages before it, so a conversation of n turns is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -75,13 +74,12 @@ class SampleEncoder(RendererEncoder):
             return ()
         # One iterator over all of `produced`, of which each conversation takes as many as it has turns.
         facts = zip(_facts_of(produced), _attributed_of(produced), strict=True)
-        whole = zip(range(len(chats)), _facts_of(wholes), _attributed_of(wholes), strict=True)
-        return [
-            self._rendering(
-                chat, partial(wholes.__getitem__, number), (of_whole, said), dict(zip(of_chat, facts, strict=False))
-            )
-            for chat, of_chat, (number, of_whole, said) in zip(chats, turns, whole, strict=True)
-        ]
+        whole = zip(_facts_of(wholes), _attributed_of(wholes), strict=True)
+        renderings = []
+        for number, (chat, of_chat, of_whole) in enumerate(zip(chats, turns, whole, strict=True)):
+            rendered = wholes[number] if self.policy.prove else None
+            renderings.append(self._rendering(chat, of_whole, dict(zip(of_chat, facts, strict=False)), rendered))
+        return renderings
 
     def _render(self, chat: Conversation) -> Rendering:
         refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
@@ -90,22 +88,24 @@ class SampleEncoder(RendererEncoder):
         rendered += [render_one(producer, chat, chat.messages[: turn + 1]) for turn in turns]
         stops = stops_of(self.renderer)
         whole, *produced = ((TokenFacts.of(one, stops), attributed(one)) for one in rendered)
-        return self._rendering(chat, lambda: rendered[0], whole, dict(zip(turns, produced, strict=True)))
+        return self._rendering(chat, whole, dict(zip(turns, produced, strict=True)), rendered[0])
 
     def _rendering(
         self,
         chat: Conversation,
-        rendered: Callable[[], Any],
         whole: tuple[TokenFacts, tuple[str, Notes]],
         produced: Mapping[int, tuple[TokenFacts, tuple[str, Notes]]],
+        rendered: Any,
     ) -> Rendering:
         """A conversation from the facts of the whole and of each turn as it was produced."""
         lost = lost_in_all(whole[1][1], {turn: notes for turn, (_, (_, notes)) in produced.items()})
         facts = {turn: of_turn for turn, (of_turn, _) in produced.items()}
         said = [whole[1], *(attribution for _, attribution in produced.values())]
-        per_turn = self.samples == "per-turn"
-        samples = partial(samples_of, whole[0], facts, chat.messages, self.on, per_turn=per_turn)
-        return Rendering(chat, said, lost, rendered, samples)
+        try:
+            samples = samples_of(whole[0], facts, chat.messages, self.on, per_turn=self.samples == "per-turn")
+        except MessageError as error:
+            return Rendering(chat, said, lost, error)
+        return Rendering(chat, said, lost, samples, rendered)
 
 
 def _attributed_of(batch: RenderedBatch) -> list[tuple[str, Notes]]:
