@@ -6,18 +6,17 @@
     CACHE_DIR/pretrain/{fineweb_edu,roam,wikitext}/     built
     CACHE_DIR/pretrain/gutenberg/                       a stub, marked as not built, unless `with_gutenberg`
     CACHE_DIR/sft/{dolly15k,oasst1}/                    built
-    CACHE_DIR/build_report.json                         the outcome of each
+    CACHE_DIR/build_report.json                         the outcome of each source of the last run
 
 If a source fails, the report says why, and the others are still built. Running the same command again builds those that
-are not complete. The report retains the last outcome of every source, including those that a run with `--only` skips.
+are not complete.
 
 In the order of use: `Settings` -> `plan` -> `build_all`, which copies the tokenizer beside the caches, then for each
-target `_build` and `_report`.
+target `_build`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -42,7 +41,7 @@ from niels_gpt.cache.formats import (
     dtype_for,
 )
 from niels_gpt.cache.meta import open_meta, read_meta, write_meta
-from niels_gpt.cache.tokenizer_copy import check_copy, copy_tokenizer, differences, files_of, is_copied
+from niels_gpt.cache.tokenizer_copy import check_copy, copy_tokenizer, files_of
 from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
@@ -54,7 +53,7 @@ from niels_gpt.sources.hub_corpora import HubSource
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.storage.files import json_bytes, read_file, write_atomic
+from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.locks import locked_directory
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
@@ -63,7 +62,7 @@ REPORT_NAME = "build_report.json"
 NAMES = tuple(SOURCES)
 STUB_NAME = "gutenberg"  # a stub unless `Settings.with_gutenberg`
 
-Status = Literal["built", "already built", "pinned", "stub", "failed"]
+Status = Literal["built", "already built", "stub", "failed"]
 
 
 @dataclass(frozen=True)
@@ -205,17 +204,21 @@ def build_all(
         One outcome per target. A failed one has a `reason`; nothing is raised for it.
 
     Raises:
-        UsageError, TokenizerError, Mismatch, InputError: before anything is built, if names, numbers, the tokenizer or
-            the report of an earlier run are wrong.
+        UsageError, TokenizerError, Mismatch: before anything is built, if names, numbers or the tokenizer are wrong.
     """
     targets = plan(settings)
-    _reported(settings.cache_dir / REPORT_NAME)  # a damaged report is refused now, not after hours of building
     tokenizer = _copy_tokenizer(settings, targets)
     outcomes = []
     for target in targets:
         outcomes.append(_build(target, tokenizer, settings, executor, progress))
         finished(outcomes[-1])
-        _report(settings, tokenizer, outcomes[-1])
+        report = {
+            "seed": settings.seed,
+            "tokenizer_sha256": tokenizer.sha256,
+            "ok": not any(outcome.status == "failed" for outcome in outcomes),
+            "sources": [outcome.to_json() for outcome in outcomes],
+        }
+        write_atomic(settings.cache_dir / REPORT_NAME, json_bytes(report))  # now: a later source may take hours
     return outcomes
 
 
@@ -234,10 +237,16 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncode
         settings.cache_dir.mkdir(parents=True, exist_ok=True)
     with locked_directory(settings.cache_dir):  # a second run waits here, and then finds the copy
         recover_interrupted(folder)
-        is_there = is_copied(tokenizer, folder, overwrite=settings.overwrite)
-        replaced = (folder / META_NAME).is_file() and bool(differences(tokenizer, folder))
+        is_there, replaced = (folder / META_NAME).is_file(), False
+        if is_there:
+            try:
+                check_copy(tokenizer, folder)
+            except Mismatch:
+                if not settings.overwrite:
+                    raise
+                replaced = True
         _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets}, replaced=replaced)
-        if settings.overwrite or not is_there:
+        if replaced or not is_there:
             copy_tokenizer(tokenizer, files, settings.tokenizer, folder)
     # Built with the copy, not with what was named: so it is certain that the copy reads what these caches hold.
     copy = document_encoder(folder, settings.separator)
@@ -279,13 +288,11 @@ def _build(
     recover_interrupted(out)
     # A build that finds its cache complete returns like any other. Whether it wrote one shows by the manifest's time.
     before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
-    newer = ""
     try:
         if target.source is None:
             _write_stub(out, target.name)
             return Outcome(target.name, target.place, "stub", reason="not built: pass --with-gutenberg to build it")
-        config, newer = _pinned(target.source, out, settings)
-        _build_cache(target, out, config, tokenizer, settings, executor, progress)
+        _build_cache(target, out, _config(target.source, out, settings), tokenizer, settings, executor, progress)
         meta = open_meta(out)
     except NielsError as error:
         reason = str(error)
@@ -298,24 +305,20 @@ def _build(
     if "bad_rows" in meta:
         counts["bad_rows"] = meta["bad_rows"]
     seconds = time.perf_counter() - started
-    return Outcome(target.name, target.place, "pinned" if newer else status, seconds, newer, counts)
+    return Outcome(target.name, target.place, status, seconds, counts=counts)
 
 
-def _pinned(source: TextSource | ChatSource, out: Path, settings: Settings) -> tuple[dict[str, Any], str]:
-    """The source's configuration; and a note if the hub has a newer commit than the finished cache."""
-    # A finished cache is pinned to its commit: it is rebuilt from a newer one only with --overwrite or a named
-    # revision. Else every run would find that the configuration differs, and refuse, once somebody had committed on the
-    # hub.
+def _config(source: TextSource | ChatSource, out: Path, settings: Settings) -> dict[str, Any]:
+    """The source's configuration, at the commit of a finished cache unless another is asked for."""
+    # Else every run would refuse a finished cache once somebody had committed on the hub. --overwrite, or a named
+    # revision, builds another one.
     config = source.config()
     if settings.overwrite or not isinstance(source, HubSource) or source.dataset.revision is not None:
-        return config, ""
+        return config
     if not (out / META_NAME).is_file() or _is_stub(out):
-        return config, ""
-    pinned = (read_meta(str(out / META_NAME)).get("dataset_config") or {}).get("revision")
-    if not pinned or pinned == config["revision"]:
-        return config, ""
-    newer = f"pinned to {pinned}, newer exists: {config['revision']}; --overwrite builds that one"
-    return config | {"revision": pinned}, newer
+        return config
+    found = read_meta(str(out / META_NAME)).get("dataset_config") or {}
+    return config | {"revision": found.get("revision", config["revision"])}
 
 
 def _build_cache(
@@ -369,40 +372,6 @@ def _write_stub(out: Path, name: str) -> None:
             (staged.path / split).mkdir()
         write_meta(str(staged.path / META_NAME), {"kind": "pretrain", "dataset_name": name, "built": False})
         staged.commit()
-
-
-def _report(settings: Settings, tokenizer: DocumentEncoder, outcome: Outcome) -> None:
-    """Write an outcome into the report, in place of an earlier one of that source."""
-    # Other processes may build other sources into the same directory, so the report is read again under a lock.
-    path = settings.cache_dir / REPORT_NAME
-    with locked_directory(settings.cache_dir):
-        sources = {source["name"]: source for source in _reported(path)}
-        sources[outcome.name] = outcome.to_json() | {"seed": settings.seed, "tokenizer_sha256": tokenizer.sha256}
-        report = {
-            "seed": settings.seed,
-            "tokenizer_sha256": tokenizer.sha256,
-            # Of all sources, also those of earlier runs: the directory is complete only if none failed last.
-            "ok": not any(source["status"] == "failed" for source in sources.values()),
-            "sources": [sources[name] for name in NAMES if name in sources],
-        }
-        write_atomic(path, json_bytes(report))
-
-
-def _reported(path: Path) -> list[dict[str, Any]]:
-    """The sources of an earlier report.
-
-    Raises:
-        InputError: the file is not a report.
-    """
-    if not path.is_file():
-        return []
-    try:
-        sources = json.loads(read_file(path))["sources"]
-        return [{"name": str(source["name"]), "status": str(source["status"]), **source} for source in sources]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: not a report of build-all ({error}); delete it, and the next run writes a new one"
-        ) from error
 
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:

@@ -45,71 +45,37 @@ def files_of(encoder: DocumentEncoder) -> dict[str, bytes]:
     )
 
 
-def is_copied(tokenizer: DocumentEncoder, folder: Path, *, overwrite: bool) -> bool:
-    """Whether this tokenizer is in `folder`, as the `meta.json` there records it.
-
-    Raises:
-        Mismatch: another one is there, and it is not to be overwritten.
-    """
-    if not (folder / META_NAME).is_file():
-        return False
-    # The copy may be of either kind, whatever the tokenizer is now.
-    names = (folder / name for name in (TOKENIZER_NAME, MODEL_NAME))
-    model = next((path for path in names if path.is_file()), folder / MODEL_NAME)
-    recorded = read_meta(str(folder / META_NAME)).get("sha256")
-    found = sha256_file(str(model)) if model.is_file() else None
-    # With --overwrite nothing is refused: a copy that is not this tokenizer, whole and with its template, is replaced.
-    if overwrite:
-        return found == recorded == tokenizer.sha256 and not differences(tokenizer, folder)
-    if found != recorded:
-        problem = "is missing" if found is None else f"has sha256 {found[:12]}"
-        raise Mismatch(
-            f"{model}: {problem}, but {META_NAME} beside it records {str(recorded)[:12]}, the tokenizer of the caches "
-            "here; put that model back, choose another --cache-dir, or pass --overwrite to build all caches again"
-        )
-    # First whether the copy is whole, then whether it is this tokenizer: a damaged copy would look like another one.
-    if recorded != tokenizer.sha256:
-        raise Mismatch(
-            f"{folder}: holds tokenizer {str(recorded)[:12]}, now {tokenizer.sha256[:12]}; choose another --cache-dir, "
-            "or pass --overwrite to build all caches again"
-        )
-    check_copy(tokenizer, folder)
-    return True
-
-
 def check_copy(tokenizer: DocumentEncoder, folder: Path) -> None:
-    """Check that a tokenizer has the special ids and the chat template that `meta.json` records.
-
-    Tokenizers with one tokenizer.json can differ in them: tokenizer_config.json names the tokens and the template.
+    """Check that a tokenizer is the one that `folder` has a copy of, and that the copy is whole.
 
     Args:
-        tokenizer: the one that was named, or the copy in `folder`.
+        tokenizer: the one that was named, or the copy itself.
 
     Raises:
-        Mismatch: it has others. A `meta.json` from before templates were recorded is compared without them.
+        Mismatch: it is another one, or the copy was replaced.
     """
-    for key, (recorded, found) in differences(tokenizer, folder).items():
-        raise Mismatch(
-            f"{getattr(tokenizer.tokenizer, 'name', folder)}: {key} is {found}, but {folder / META_NAME} records "
-            f"{recorded}, as the caches here were built; put that tokenizer_config.json back, choose another "
-            "--cache-dir, or pass --overwrite to build all caches again"
-        )
-
-
-def differences(tokenizer: DocumentEncoder, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Key of `meta.json` -> recorded value and the tokenizer's, where they differ."""
-    # A key that is missing was not recorded by the version that wrote the file, so it says nothing.
     recorded = read_meta(str(folder / META_NAME))
-    found = _decided_elsewhere(tokenizer)
-    return {key: (recorded[key], found[key]) for key in found if recorded.get(key, found[key]) != found[key]}
+    # The copy's own file first: a damaged copy would look like another tokenizer. It may be of either kind.
+    model = next((path for name in (TOKENIZER_NAME, MODEL_NAME) if (path := folder / name).is_file()), None)
+    found = None if model is None else sha256_file(str(model))
+    checked: list[tuple[Any, str, Any, Any]] = [(model or folder, "sha256", found, recorded.get("sha256"))]
+    # A key that is missing was not recorded by the version that wrote the file, so it says nothing.
+    name = getattr(tokenizer.tokenizer, "name", "the tokenizer")
+    checked += [(name, key, value, recorded.get(key, value)) for key, value in _described(tokenizer).items()]
+    for place, key, value, expected in checked:
+        if value != expected:
+            raise Mismatch(
+                f"{place}: {key} is {value}, but {folder / META_NAME} records {expected}, as the caches here were "
+                "built; put those files back, choose another --cache-dir, or pass --overwrite to build all caches again"
+            )
 
 
-def _decided_elsewhere(tokenizer: DocumentEncoder) -> dict[str, Any]:
-    """What decides ids and is not in the file with the vocabulary, by its key in `meta.json`."""
-    known: dict[str, Any] = {"special_token_ids": tokenizer.special_ids}
+def _described(tokenizer: DocumentEncoder) -> dict[str, Any]:
+    """What decides ids, by its key in `meta.json`: tokenizers with one tokenizer.json can differ in the others."""
+    described: dict[str, Any] = {"sha256": tokenizer.sha256, "special_token_ids": tokenizer.special_ids}
     if isinstance(tokenizer.tokenizer, TokenizerAdapter):
-        known["template_sha256"] = tokenizer.tokenizer.fingerprints.get("template")
-    return known
+        described["template_sha256"] = tokenizer.tokenizer.fingerprints.get("template")
+    return described
 
 
 def copy_tokenizer(tokenizer: DocumentEncoder, files: dict[str, bytes], source: Any, folder: Path) -> None:
@@ -132,7 +98,7 @@ def copy_tokenizer(tokenizer: DocumentEncoder, files: dict[str, bytes], source: 
             "sha256": record.sha256,
             "bytes": record.bytes,
             "vocab_size": tokenizer.vocab_size,
-            **_decided_elsewhere(tokenizer),
+            **{key: value for key, value in _described(tokenizer).items() if key != "sha256"},
             "training": read_meta(str(trained)) if trained.is_file() else None,
         }
         write_meta(str(staged.path / META_NAME), meta)

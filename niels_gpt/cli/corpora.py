@@ -125,7 +125,7 @@ def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> N
         print_json([outcome.to_json() for outcome in outcomes])
         return
     table = table_of("source", "status", right=("train tokens", "val tokens", "left out", "seconds"))
-    colours = {"built": "green", "already built": "green", "pinned": "yellow", "stub": "yellow", "failed": "red"}
+    colours = {"built": "green", "already built": "green", "stub": "yellow", "failed": "red"}
     for outcome in outcomes:
         splits = outcome.counts.get("splits", {})  # empty for a stub, and for what failed
         tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
