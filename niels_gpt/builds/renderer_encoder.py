@@ -246,7 +246,7 @@ class RendererEncoder:
 
     def _size(self, row: Conversation | Rejected) -> int:
         """How many characters are rendered for a row."""
-        return characters(row.messages) if isinstance(row, Conversation) else 0
+        return characters(row.messages, row.tools) if isinstance(row, Conversation) else 0
 
     def _render_many(self, chats: Sequence[Conversation]) -> Sequence[Rendering]:
         """All conversations, rendered in one call; none where that is not possible.

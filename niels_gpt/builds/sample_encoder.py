@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from niels_gpt.builds.renderer_encoder import RendererEncoder, Rendering, attributed, render_one, rendered_batch
+from niels_gpt.builds.rows import characters
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import refuse_images
@@ -53,8 +54,9 @@ class SampleEncoder(RendererEncoder):
         """The characters that are rendered for a conversation's samples: it is rendered up to each trained turn."""
         if not isinstance(row, Conversation):
             return 0
-        sizes = [len(message["content"]) for message in row.messages]
-        return sum(sum(sizes[: turn + 1]) for turn in self._turns(row)) + sum(sizes)
+        turns = self._turns(row)
+        sizes, tools = [characters([message]) for message in row.messages], characters((), row.tools)
+        return sum(sum(sizes[: turn + 1]) for turn in turns) + sum(sizes) + tools * (len(turns) + 1)
 
     def _turns(self, chat: Conversation) -> list[int]:
         try:

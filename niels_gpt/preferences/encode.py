@@ -238,7 +238,7 @@ def _records(row: Preference, prompt_length: int) -> list[RowMetadata]:
 def _size(row: Preference | Rejected) -> int:
     if isinstance(row, Rejected):
         return 0
-    return sum(characters([*row.prompt, *each.messages]) for each in row.completions)
+    return sum(characters([*row.prompt, *each.messages], row.tools) for each in row.completions)
 
 
 class _Collected(Rejections):
