@@ -408,21 +408,6 @@ def test_who_comes_while_the_replaced_is_deleted_is_not_disturbed(
     assert tree(tmp_path) == {"out/meta.json": "next"}
 
 
-def test_two_may_delete_what_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that replaced, and the next one that builds here: each finds gone what the other deleted."""
-    build(tmp_path / "out", "old")
-    rename = Path.rename
-
-    def helped(self: Path, target: Path) -> Path:
-        if target.name == ".out.trash":  # the other one was quicker
-            shutil.rmtree(self)
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", helped)
-    build(tmp_path / "out", "new", overwrite=True)
-    assert tree(tmp_path) == built("new")
-
-
 def test_arriving_in_the_middle_of_a_replacement_disturbs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,7 +520,7 @@ def test_what_a_replacement_killed_after_its_renames_left_goes_with_the_next_one
     assert tree(tmp_path) == built("new")
 
 
-@pytest.mark.parametrize("left", [".out.replaced", ".out.trash", ".out.partial"])
+@pytest.mark.parametrize("left", [".out.replaced", ".out.partial"])
 def test_who_finds_it_finished_tidies_up(tmp_path: Path, left: str) -> None:
     build(tmp_path / "out", "new")
     build(tmp_path / "old", "old")

@@ -54,7 +54,7 @@ from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.locks import locked_directory
+from niels_gpt.storage.locks import locked
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
@@ -235,7 +235,7 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncode
     folder = settings.cache_dir / "tokenizer"
     with storage_errors("creating the directory", settings.cache_dir):
         settings.cache_dir.mkdir(parents=True, exist_ok=True)
-    with locked_directory(settings.cache_dir):  # a second run waits here, and then finds the copy
+    with locked(settings.cache_dir):  # a second run waits here, and then finds the copy
         recover_interrupted(folder)
         is_there, replaced = (folder / META_NAME).is_file(), False
         if is_there:

@@ -30,12 +30,11 @@ from niels_gpt.episodes.format import (
 )
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.storage.files import write_atomic
-from niels_gpt.storage.locks import locked_directory
+from niels_gpt.storage.locks import locked
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
 from niels_gpt.storage.remote import copy_file, plain_name
 from niels_gpt.storage.remote_manifests import find_manifest
-from niels_gpt.storage.shard_cache import ShardCache
-from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard, size_of
+from niels_gpt.storage.shard_cache import ShardCache, StoredFile, size_of
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
 INDEX_THREADS: Final = 8
@@ -72,8 +71,13 @@ class StreamedDataset:
         name = META_NAME if self.is_token_cache else MANIFEST_NAME
         return _checked(self.folder / name, f"{self.url}/{name}")
 
-    def shards(self, split: str, manifest: Manifest) -> list[tuple[Path, RemoteShard]]:
-        """The local folder of each shard of a split, which holds its index, and its files in the store.
+    def file(self, manifest: Manifest, name: str) -> StoredFile:
+        """A file that the manifest lists."""
+        record = manifest["files"][name]
+        return StoredFile(f"{self.url}/{name}", record["bytes"], record["sha256"])
+
+    def shards(self, split: str, manifest: Manifest) -> list[tuple[Path, dict[str, StoredFile]]]:
+        """The local folder of each shard of a split, which holds its index, and its files in the store by name.
 
         Raises:
             CacheError: a shard has tokens without an index.
@@ -84,9 +88,8 @@ class StreamedDataset:
         for folder in (folder for folder in folders if folder.parts[0] == split):
             if f"{folder}/{INDEX_NAME}" not in files:
                 raise CacheError(f"{self.url}/{folder}: {TOKENS_NAME} without {INDEX_NAME}; publish the dataset again")
-            records = [(name, files.get(f"{folder}/{name}")) for name in STREAMED]
-            parts = tuple(RemoteFileRecord(name, r["bytes"], r["sha256"]) for name, r in records if r is not None)
-            found.append((self.folder / folder, RemoteShard(f"{self.url}/{folder}", parts)))
+            here = [name for name in STREAMED if f"{folder}/{name}" in files]
+            found.append((self.folder / folder, {name: self.file(manifest, f"{folder}/{name}") for name in here}))
         return found
 
 
@@ -98,7 +101,7 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         MissingExtra: no fsspec, or no s3fs.
     """
     url = url.rstrip("/")
-    found = find_manifest(url, MANIFESTS, cache.retries)
+    found = find_manifest(url, MANIFESTS)
     if found is None:
         raise CacheError(
             f"{url}: no {MANIFEST_NAME} and no {META_NAME}, so this is neither finished episodes nor a pretraining "
@@ -110,8 +113,7 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
     wanted = folder / f".{name}.wanted"
     with storage_errors("creating the directory", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # The other processes of the node wait while one fetches; not for ever, as two may do it without harm.
-    with locked_directory(folder, seconds=cache.retries.stall_seconds):
+    with locked(folder):  # the other processes of the node wait while one fetches
         # Every small file is looked for, in its size: a system that cleans /tmp deletes files one at a time. The
         # manifest was checked before it got its name, so its records can be read.
         is_here = (folder / name).is_file() and all(
@@ -126,9 +128,7 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
                 raise CacheError(f"{url}/{name}, copied to {error}") from error
             small = _small_files(manifest)
             with ThreadPoolExecutor(INDEX_THREADS) as threads:
-                fetched = threads.map(
-                    lambda file: copy_file(f"{url}/{file}", folder / file, small[file], cache.retries), small
-                )
+                fetched = threads.map(lambda file: copy_file(f"{url}/{file}", folder / file, small[file]), small)
                 list(fetched)  # the error of a thread is raised where its result is read
             # Last: what has a manifest had all indexes.
             write_atomic(folder / name, data)

@@ -3,10 +3,10 @@
 A schedule with windows of shards says which shards the next rows are in::
 
     rows         window 0 | window 1 | window 2
-    held         ########                           a reader has these shards mapped, and they are not evicted
+    mapped       ########                           a reader has these shards open
     fetched                 ########   ########     meanwhile threads download the next window's, and then, if the
                                                     cache is large, those of the windows after it
-    batch at the end of a window: both are held
+    batch at the end of a window: both are mapped
 
 Each process has its own stream. What they have downloaded they share: see `storage.shard_cache`.
 """
@@ -30,17 +30,13 @@ from niels_gpt.episodes.order.schedule import ShardWindows
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.errors import UsageError
-from niels_gpt.storage.shard_cache import HeldShard, ShardCache
-from niels_gpt.storage.shard_cache_folder import RemoteShard
-from niels_gpt.storage.shard_cache_room import release_when_full
+from niels_gpt.storage.shard_cache import ShardCache, StoredFile
 
-FETCHERS = 8  # threads that download, each a shard at a time; most of the time they wait for the store
+FETCHERS = 8  # files that are downloaded at a time; most of the time one waits for the store
 MOST_AHEAD = 2 * FETCHERS  # shards that are downloaded before their window is the next one
-SHARE_AHEAD = 4  # and they take a quarter of the cache at most: more could evict what is about to be read
-ROOM_SECONDS = 0.2  # until a thread looks again whether there is room for a shard
+SHARE_AHEAD = 4  # and they take a quarter of the cache at most: more could throw out what is about to be read
 
 _log = logging.getLogger("niels_gpt.episodes")
-_Fetch = tuple[ShardCache, RemoteShard]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +49,6 @@ class _Opened:
     """
 
     reader: EpisodeReader
-    shards: Int64s
     number: Int64s
     window: tuple[int, int] | None
 
@@ -75,32 +70,27 @@ class ShardStream:
         self, split: EpisodeSplit, schedule: ShardWindows, open_reader: Callable[..., EpisodeReader], rows: int
     ) -> None:
         self._split, self._schedule, self._open_reader = split, schedule, open_reader
-        caches = {shard.remote[0] for shard in split.shards if shard.remote}
         # The largest shards must fit, for which ones are in a window together changes every epoch.
-        sizes = sorted((shard.remote[1].bytes for shard in split.shards if shard.remote), reverse=True)
+        sizes = sorted((shard.remote_bytes for shard in split.shards), reverse=True)
         windows = schedule.most_windows(rows)
         needed = sum(sizes[: windows * schedule.window])
         which = "the one that is read and the next" if windows == 2 else f"which a batch of {rows:,} rows may be in"
-        for cache in caches:
-            if needed > cache.max_bytes:
-                raise UsageError(
-                    f"cache_bytes is {cache.max_bytes:,}, but {windows} windows of {schedule.window} shards of "
-                    f"{split.split}, {which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
-                    "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
-                )
-        self._room_ahead = min(cache.max_bytes for cache in caches) // SHARE_AHEAD
+        room = min(shard.remote[0].max_bytes for shard in split.shards if shard.remote)
+        if needed > room:
+            raise UsageError(
+                f"cache_bytes is {room:,}, but {windows} windows of {schedule.window} shards of "
+                f"{split.split}, {which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
+                "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
+            )
+        self._room_ahead = room // SHARE_AHEAD
         self._begin()
-        release_when_full(self)
 
     def _begin(self) -> None:
         """Without open shards and threads."""
-        self._process = os.getpid()
-        self._lock, self._fetcher = threading.Lock(), _Fetcher()
+        self._process, self._lock = os.getpid(), threading.Lock()
         self._opened: _Opened | None = None
-
-    def release(self) -> None:
-        """Drop the open shards: another stream of this process, such as that of val, needs the room."""
-        self._opened = None
+        self._fetcher = _Fetcher()
+        weakref.finalize(self, self._fetcher.ended.set)
 
     def reader(self, spans: RowSpans, place: Place | None) -> EpisodeReader:
         """The reader of these spans; their shards get the numbers that it has for them.
@@ -109,7 +99,7 @@ class ShardStream:
             place: where the rows are in the schedule; `None`: anywhere, and nothing is known of what comes next.
 
         Raises:
-            See `ShardCache.hold`.
+            See `ShardCache.get`.
         """
         if self._process != os.getpid():  # a fork, in which the threads do not exist
             self._begin()
@@ -118,7 +108,6 @@ class ShardStream:
         # In a new window the last one's shards are dropped, even if those of these rows are open already.
         is_new = opened is not None and place is not None and opened.window != self._schedule.window_at(place)
         if opened is None or numbers is None or is_new or numbers.min(initial=0) < 0:
-            opened = None  # its shards are held as long as anything refers to it
             with self._lock:
                 opened = self._open(np.unique(spans.shard), place)
             numbers = opened.number[spans.shard]
@@ -128,26 +117,23 @@ class ShardStream:
     def _open(self, hits: Int64s, place: Place | None) -> _Opened:
         window = None if place is None else self._schedule.window_at(place)
         upcoming = None if place is None else self._schedule.shards_from(place)
-        wanted = hits if upcoming is None else np.union1d(next(upcoming), hits)
-        before, held = self._opened, dict[int, HeldShard | None]()
-        if before is not None:
-            still_needed = np.intersect1d(wanted, before.shards)
-            held = {n: before.reader.shards[before.number[n]].held for n in still_needed.tolist()}
-        before = self._opened = None  # from here on shards that are not needed any more may be evicted, to make room
-        # Before anything is fetched: shards that are not held may be evicted to make room for the next window's.
-        for n in wanted.tolist():
-            remote = self._split.shards[n].remote
-            if n not in held and remote is not None and (found := remote[0].held_if_here(remote[1])) is not None:
-                held[n] = found
-        # What is needed now is downloaded by the threads too, several shards at a time.
-        missing = [n for n in wanted.tolist() if n not in held]
-        coming = self._remote([*missing, *([] if upcoming is None else self._ahead(upcoming))])
-        # Once all shards are here, no thread is woken for them.
-        self._fetcher.want([(cache, shard) for cache, shard in coming if not cache.has(shard)])
-        shards = [self._split.shards[n].mapped(held.get(n)) for n in wanted.tolist()]
+        wanted = (hits if upcoming is None else np.union1d(next(upcoming), hits)).tolist()
+        before, self._opened = self._opened, None
+        number = np.full(len(self._split.shards), -1, dtype=np.int64) if before is None else before.number
+        # Those that are still needed stay mapped; of the others the room is free once their last batch is made.
+        kept = {n: before.reader.shards[number[n]] for n in wanted if before is not None and number[n] >= 0}
+        before = None
+        # Those that are here are used before anything is downloaded, which would delete what was used longest ago.
+        for n in wanted:
+            if n not in kept and all(cache.has(file) for cache, file in self._files([n])):
+                kept[n] = self._split.shards[n].mapped()
+        # What is needed now is downloaded by the threads too, several files at a time.
+        missing = [n for n in wanted if n not in kept]
+        self._fetcher.want(self._files([*missing, *([] if upcoming is None else self._ahead(upcoming))]))
+        shards = [kept[n] if n in kept else self._split.shards[n].mapped() for n in wanted]
         number = np.full(len(self._split.shards), -1, dtype=np.int64)
         number[wanted] = np.arange(len(wanted))
-        opened = self._opened = _Opened(self._open_reader(shards=shards), wanted, number, window)
+        opened = self._opened = _Opened(self._open_reader(shards=shards), number, window)
         return opened
 
     def _ahead(self, upcoming: Iterator[Int64s]) -> list[int]:
@@ -156,89 +142,44 @@ class ShardStream:
         found: dict[int, None] = dict.fromkeys(next(upcoming).tolist())  # in the order of their use, each once
         for window in islice(upcoming, MOST_AHEAD):
             more = found | dict.fromkeys(window.tolist())
-            if len(more) > MOST_AHEAD or sum(shard.bytes for _, shard in self._remote(list(more))) > self._room_ahead:
+            size = sum(self._split.shards[n].remote_bytes for n in more)
+            if len(more) > MOST_AHEAD or size > self._room_ahead:
                 break
             found = more
         return list(found)
 
-    def _remote(self, numbers: list[int]) -> list[_Fetch]:
+    def _files(self, numbers: list[int]) -> list[tuple[ShardCache, StoredFile]]:
         found = (self._split.shards[number].remote for number in numbers)
-        return [remote for remote in found if remote is not None]
+        return [(cache, file) for cache, files in filter(None, found) for file in files.values()]
 
 
 class _Fetcher:
-    """Threads that download shards; they start with the first shard, and end with this object."""
+    """Downloads files in threads, `FETCHERS` at a time.
+
+    Daemon threads, not a `ThreadPoolExecutor`: a process does not end before those of an executor have.
+    """
 
     def __init__(self) -> None:
-        self._wanted = _Wanted()
-        self._started = False
-        weakref.finalize(self, self._wanted.end)
+        self.ended = threading.Event()  # what waits for a thread then is not downloaded any more
+        self._free, self._coming = threading.Semaphore(FETCHERS), set[StoredFile]()
 
-    def want(self, shards: list[_Fetch]) -> None:
-        """Download these, in this order, in place of what was wanted before."""
-        self._wanted.set(shards)
-        if shards and not self._started:
-            self._started = True
-            for _ in range(FETCHERS):
-                # The threads hold no reference to this object, so that it can end them.
-                threading.Thread(target=_fetch, args=(self._wanted,), name="niels_gpt-fetch", daemon=True).start()
+    def want(self, files: list[tuple[ShardCache, StoredFile]]) -> None:
+        """Download these, in this order, unless they are here or on their way."""
+        for cache, file in files:
+            if file not in self._coming and not cache.has(file):
+                self._coming.add(file)
+                threading.Thread(target=self._fetch, args=(cache, file), name="niels_gpt-fetch", daemon=True).start()
 
-
-class _Wanted:
-    """The shards that threads take from."""
-
-    def __init__(self) -> None:
-        self._changed, self._shards, self._ended = threading.Condition(), list[_Fetch](), False
-        self._wanted, self._taken = set[_Fetch](), set[_Fetch]()  # all that were wanted last; what threads work on
-
-    def set(self, shards: list[_Fetch]) -> None:
-        with self._changed:
-            self._wanted = set(shards)
-            # A thread that took another's shard would wait for it in vain, in place of downloading the next one.
-            self._shards = [shard for shard in shards if shard not in self._taken]
-            self._changed.notify_all()
-
-    def end(self) -> None:
-        self._ended = True
-        # Without the lock: the garbage collector may call this in a thread that has it. The threads look by themselves.
-
-    def take(self) -> _Fetch | None:
-        """The next shard; `None` after `end`."""
-        with self._changed:
-            while not self._ended:
-                if self._shards:
-                    self._taken.add(shard := self._shards.pop(0))
-                    return shard
-                self._changed.wait(1.0)
-        return None
-
-    def done(self, shard: _Fetch) -> None:
-        """A shard that was taken is here, or failed."""
-        with self._changed:
-            self._taken.discard(shard)
-
-    def put_back(self, shard: _Fetch) -> None:
-        """There was no room for a shard, or another process downloads it: look again later, if it is still wanted."""
-        with self._changed:
-            self._changed.wait(ROOM_SECONDS)
-            self._taken.discard(shard)
-            if shard in self._wanted and shard not in self._shards:
-                self._shards.append(shard)
-
-
-def _fetch(wanted: _Wanted) -> None:
-    while (shard := wanted.take()) is not None:
-        cache, remote = shard
+    def _fetch(self, cache: ShardCache, file: StoredFile) -> None:
         try:
-            if cache.fetch(remote, wait=False):
-                wanted.done(shard)
-            else:
-                wanted.put_back(shard)
-        # Whatever a store's library raises: a thread that ended would download nothing any more. The reader that needs
-        # the shard gets the same error, and raises it.
+            with self._free:
+                if not self.ended.is_set():
+                    cache.get(file)
+        # Whatever a store's library raises: the reader that needs the file gets the same error, and raises it.
         except Exception as error:
-            wanted.done(shard)
-            _log.debug("[Store] %s: not fetched ahead: %s", remote.url, error)
+            _log.debug("[Store] %s: not fetched ahead: %s", file.url, error)
+        finally:
+            self._coming.discard(file)
 
 
 def stream_of(

@@ -44,8 +44,9 @@ from niels_gpt.episodes.images import ImageIndex, open_images
 from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.storage.manifests import Manifest
-from niels_gpt.storage.shard_cache import HeldShard, ShardCache
-from niels_gpt.storage.shard_cache_folder import RemoteFileRecord, RemoteShard
+from niels_gpt.storage.shard_cache import ShardCache, StoredFile
+
+Remote = tuple[ShardCache, dict[str, StoredFile]]  # where the files of a shard are stored, and by name which they are
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,7 @@ class Shard:
         no_mask: the reason why `mask` is `None`, else empty.
         segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
         images: the images of its episodes, or `None`.
-        remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
-        held: keeps the files in the cache that these arrays are mapped from.
+        remote: the other files by name, if in a store: then the three arrays above are `AbsentArray`.
         tokens_name: the name of the file of tokens; of a window's shard not the usual one.
     """
 
@@ -82,8 +82,7 @@ class Shard:
     no_mask: str
     segments: npt.NDArray[Any] | None
     images: ImageIndex | None = None
-    remote: tuple[ShardCache, RemoteShard] | None = None
-    held: HeldShard | None = None
+    remote: Remote | None = None
     tokens_name: str = TOKENS_NAME
 
     @property
@@ -91,28 +90,27 @@ class Shard:
         """Whether the records are windows, which no file lists."""
         return self.tokens_name != TOKENS_NAME
 
-    def mapped(self, held: HeldShard | None = None) -> Shard:
+    def mapped(self) -> Shard:
         """A shard with mapped arrays; where they are in a store, they are downloaded, unless they are in the cache.
 
-        Args:
-            held: this shard's files, if they are held already.
-
         Raises:
-            See `ShardCache.hold`.
+            See `ShardCache.get`.
         """
         if self.remote is None:
             return self
-        cache, remote = self.remote
-        # The cache evicts files without a holder, so the new shard keeps what holds its files, as long as it is mapped.
-        held = held or cache.hold(remote)
-        folder, mask, segments = held.folder, self.mask, self.segments
+        cache, files = self.remote
+        mask, segments = self.mask, self.segments
         return replace(
             self,
-            tokens=map_tokens(folder / self.tokens_name, self.tokens.dtype.str),
-            mask=None if mask is None else map_tokens(folder / MASK_NAME, mask.dtype.str),
-            segments=None if segments is None else map_tokens(folder / SEGMENTS_NAME, segments.dtype.str),
-            held=held,
+            tokens=cache.mapped(files[self.tokens_name], self.tokens.dtype),
+            mask=None if mask is None else cache.mapped(files[MASK_NAME], mask.dtype),
+            segments=None if segments is None else cache.mapped(files[SEGMENTS_NAME], segments.dtype),
         )
+
+    @property
+    def remote_bytes(self) -> int:
+        """The size of the files that are in a store."""
+        return sum(file.bytes for file in self.remote[1].values()) if self.remote else 0
 
 
 def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records]]:
@@ -162,7 +160,7 @@ def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> l
     """The shards of a split in a store: the index is here, everything else is known by its size."""
     shards = []
     for folder, remote in dataset.shards(split, manifest):
-        sizes = {file.name: file.bytes for file in remote.files}
+        sizes = {name: file.bytes for name, file in remote.items()}
         # The tokens themselves are not downloaded before a batch needs them.
         n = sizes[TOKENS_NAME] // np.dtype(TOKEN_DTYPE).itemsize
         # The file has no header: the manifest names its dtype, or its size decides.
@@ -175,7 +173,7 @@ def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> l
             records=records,
             images=open_images(folder, len(records)),
             mask=mask,
-            no_mask="" if mask is not None else f"{remote.url}/{MASK_NAME}: missing, or not as long as the tokens",
+            no_mask="" if mask is not None else f"{dataset.url}: {MASK_NAME} missing, or not as long as the tokens",
             segments=_absent(sizes.get(SEGMENTS_NAME), n, list(SEGMENT_DTYPES.values())),
             remote=(dataset.cache, remote),
         )
@@ -203,10 +201,9 @@ def remote_window_shards(dataset: StreamedDataset, split: str, meta: Meta, T: in
     dtype, records_of = np.dtype(TOKEN_DTYPES[meta["token_dtype"]]), _window_records(T)
     shards = []
     for name in _shards_of(meta, split):
-        record, path = meta["files"][name], PurePosixPath(name)
-        file = RemoteFileRecord(path.name, record["bytes"], record["sha256"])
-        remote = dataset.cache, RemoteShard(f"{dataset.url}/{path.parent}", (file,))
-        tokens = cast("Tokens", AbsentArray(record["bytes"] // dtype.itemsize, dtype))
+        file = dataset.file(meta, name)
+        remote = dataset.cache, {PurePosixPath(name).name: file}
+        tokens = cast("Tokens", AbsentArray(file.bytes // dtype.itemsize, dtype))
         shards.append(_window_shard(dataset.folder / name, tokens, records_of(len(tokens)), remote))
     return shards
 
@@ -215,7 +212,9 @@ def _shards_of(meta: Meta, split: str) -> list[str]:
     return sorted(name for name in meta["files"] if name.startswith(f"{split}/shard_") and name.endswith(".bin"))
 
 
-def _window_shard(path: Path, tokens: Tokens, records: Records, remote: tuple[ShardCache, RemoteShard] | None) -> Shard:
+def _window_shard(
+    path: Path, tokens: Tokens, records: Records, remote: tuple[ShardCache, dict[str, StoredFile]] | None
+) -> Shard:
     why = "a pretraining cache, in which every token is trained"
     return Shard(path.parent, tokens, records, None, why, None, remote=remote, tokens_name=path.name)
 

@@ -8,12 +8,11 @@ from niels_gpt.errors import CacheError, OutputExists, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.storage.files import remove_abandoned, sync_directory, write_atomic
-from niels_gpt.storage.locks import locked_directory
+from niels_gpt.storage.locks import locked
 from niels_gpt.storage.manifests import bytes_of, check_file_records, check_keys, check_manifest_hash, parse_manifest
 from niels_gpt.storage.remote import copy_file, file_system
 from niels_gpt.storage.remote_manifests import find_manifest
-from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache_folder import size_of
+from niels_gpt.storage.shard_cache import size_of
 
 
 def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
@@ -29,7 +28,7 @@ def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
     """
     # Names of files follow a slash, and in a bucket a name with two slashes is another one.
     url, folder = url.rstrip("/"), Path(folder)
-    found = find_manifest(url, MANIFEST_NAMES, Retries())
+    found = find_manifest(url, MANIFEST_NAMES)
     if found is None:
         raise CacheError(
             f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
@@ -45,7 +44,7 @@ def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
     with storage_errors("creating the directory", folder):
         folder.mkdir(parents=True, exist_ok=True)
     # Of two processes that fetch one dataset the second waits here, and then finds it complete.
-    with locked_directory(folder), storage_errors("fetching", folder):
+    with locked(folder), storage_errors("fetching", folder):
         wanted = folder / f".{name}.wanted"  # the manifest until all files are there
         remove_abandoned(wanted)
         begun = next((path for path in (folder / name, wanted) if path.is_file()), None)
@@ -59,7 +58,7 @@ def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
             write_atomic(wanted, data)
         progress.begin(f"fetching {folder.name}", total=bytes_of(files), unit="bytes")
         for file, record in files.items():
-            copy_file(f"{url}/{file}", folder / file, record, Retries(), progress)
+            copy_file(f"{url}/{file}", folder / file, record, progress)
         wanted.rename(folder / name)
         sync_directory(folder)
     return folder

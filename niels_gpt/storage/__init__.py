@@ -7,10 +7,7 @@
     checksums.py      size and sha256 of a file
     manifests.py      the JSON file that is written last: its fields, its own hash, and the files that it lists
 
-    remote.py         files at URLs, and downloads that continue where they broke off;  remote_manifests.py: which
-                      manifest a dataset in a store has
+    remote.py         files at URLs, read by ranges;  remote_manifests.py: which manifest a dataset in a store has
     retries.py        which requests to a store are repeated, how often, and after how long
-    shard_cache.py    shards of remote datasets on this machine, bounded, shared by all processes
-      shard_cache_folder.py   where its shards, locks and records are
-      shard_cache_room.py     what is evicted when it is full
+    shard_cache.py    files of remote datasets on this machine, bounded, shared by all processes
 """

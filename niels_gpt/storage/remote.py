@@ -2,9 +2,9 @@
 
 Whether a file exists is always asked by its name, never by a listing: the listing of a bucket may be out of date.
 
-`download` reads a file to its end even if the store stalls, breaks off, refuses or sends damaged bytes. A read that
-fails, or brings nothing for `stall_seconds`, is repeated from where it stopped (`storage.retries`); a file whose sha256
-is wrong is read again from its beginning. If this does not succeed, the error names the file and the last failure.
+Files are read by ranges of bytes (`RangedFile`), each of which is repeated alone if it fails (`storage.retries`), so a
+read goes on where it stopped. `download` compares the sha256 at the end, and reads a damaged file again. What does not
+succeed is an error that names the file and the last failure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, cast
@@ -36,9 +35,10 @@ from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import atomic_file
-from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, is_refusal, may_pass, repeated
+from niels_gpt.storage.retries import in_short, is_missing, is_refusal, repeated
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
+READ_SECONDS = 60.0  # without a byte, after which a request to a web server has failed; other libraries have their own
 
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
@@ -88,14 +88,10 @@ class RemoteFile:
     def open_exact(self) -> io.RawIOBase:
         """Open the file without a buffer: each read is one request for exactly these bytes.
 
-        A read that fails is repeated, see `PatientFile`.
-
         Raises:
             StorageError, MissingExtra: as `open`.
         """
-        fs, path = file_system(self.url)
-        with remote_errors("opening", self.url):
-            return PatientFile(fs, path, self.url)
+        return RangedFile(self.url)
 
     def size(self) -> int | None:
         """The size in bytes; `None` if the file does not exist."""
@@ -135,40 +131,30 @@ class ChangedWhileRead(StorageError):
     """A file was replaced or changed while it was read, or since it was hashed: what was read is of two files."""
 
 
-class PatientFile(io.RawIOBase):
-    """A remote file that repeats a failed read from where it stopped (`repeated`).
+class RangedFile(io.RawIOBase):
+    """A remote file of which each read is one request for a range of bytes; one that fails is repeated.
 
-    A body of another length than the request may be the page of an error that came with status 200. It is not used.
-    The next request is for half as many bytes as the body had: such a page exceeds it, a body that broke off contains
-    it. No later request is for as many bytes as a refused body had, since the same page would pass for its answer.
+    A body of another length than was asked for is a failure: it may be the page of an error that came with status 200.
+    Whether the file is replaced meanwhile is not noticed here: those who read it compare a hash (`download`) or the
+    file's version (`HashedFiles`) at the end.
 
     Args:
-        fs, path: see `file_system`.
-        url: for messages.
-        retries: `None` means the default number of attempts, and no limit of our own for a read that stalls.
-        size: of the file, if it is known and what is read will be compared with a hash. Then buckets and web servers
-            are not asked for size and version, which takes as long as a small read, and a file that is replaced
-            meanwhile is not noticed here.
+        url: of the file.
+        size: in bytes, if it is known; then it is not asked for.
 
     Raises:
-        Exception: the error of the store's library, see `repeated`; from reads a `StorageError`.
+        StorageError: the store gives neither the size nor, on reading, the bytes. MissingExtra: see `file_system`.
     """
 
-    def __init__(
-        self, fs: Any, path: str, url: str, retries: Retries | None = None, *, size: int | None = None
-    ) -> None:
+    def __init__(self, url: str, size: int | None = None) -> None:
         super().__init__()
-        self._fs, self._path, self._url, self._at = fs, path, url, 0
-        self._attempts = retries.attempts if retries else ATTEMPTS
-        self._stall_seconds = retries.stall_seconds if retries else None
-        self._file: Any = None
-        self._most = READ_BYTES  # bytes of the next request, less after a body that was too short
-        self._refused: set[int] = set()  # the lengths of bodies that were refused
-        self._size, self._version = size or 0, None
-        # Other file systems of fsspec open the file for a range, too, and then read more of it than was requested.
-        self._by_ranges = size is not None and getattr(fs, "async_impl", False)
-        if not self._by_ranges:
-            self._size, self._version = self._repeated(self._open_to_ask)
+        self._fs, self._path = file_system(url)
+        self._url, self._at, self._file = url, 0, None
+        self._by_ranges = getattr(self._fs, "async_impl", False)  # the others open a file for every range
+        if size is None:
+            with remote_errors("opening", url):
+                size = repeated(self._asked_size, self._forget, name=url)
+        self._size = size
 
     def readable(self) -> bool:
         return True
@@ -185,24 +171,24 @@ class PatientFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        done = 0
-        while done < len(buffer) and (data := self.read_some(len(buffer) - done)):
-            buffer[done : done + len(data)] = data
-            done += len(data)
-        return done
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
-    def read_some(self, most: int) -> bytes:
-        """The next bytes, at least one and at most `most`; none at the end. Unlike `read` this copies nothing.
+    def read(self, most: int = -1) -> bytes:
+        """The next bytes, as many as were asked for; fewer at the end of the file alone.
 
         Raises:
             StorageError: the store did not give them.
         """
-        wanted = min(most, self._size - self._at)  # never beyond the end, where a short answer would be right
-        if wanted <= 0:
+        left = max(0, self._size - self._at)
+        wanted = left if most < 0 else min(most, left)
+        if not wanted:
             return b""
-        with remote_errors("reading", self._url):
-            data = cast(bytes, self._repeated(partial(self._read, wanted)))
-        self._at += len(data)
+        doing = f"reading {wanted:,} bytes at byte {self._at:,}"
+        with remote_errors(doing, self._url):
+            data = repeated(lambda: self._range(self._at, self._at + wanted), self._forget, name=self._url)
+        self._at += wanted
         return data
 
     def close(self) -> None:
@@ -210,44 +196,29 @@ class PatientFile(io.RawIOBase):
             self._forget()
         super().close()
 
-    def _repeated(self, call: Any) -> Any:
-        return repeated(call, self._forget, attempts=self._attempts, name=self._url)
+    def _asked_size(self) -> int:
+        if self._by_ranges:
+            info = self._fs.info(self._path)
+            if info["type"] != "file":
+                raise IsADirectoryError(f"{self._path} is a directory")
+            return _known_size(info["size"], self._url)
+        return _known_size(self._opened().size, self._url)
 
-    def _open_to_ask(self) -> tuple[int, str | None]:
-        self._file, version = in_time(partial(_open_version, self._fs, self._path), self._stall_seconds)
-        return _known_size(self._file.size, self._url), version
+    def _range(self, start: int, stop: int) -> bytes:
+        if self._by_ranges:
+            data = self._fs.cat_file(self._path, start=start, end=stop)
+        else:
+            file = self._opened()
+            file.seek(start)
+            data = file.read(stop - start)
+        if len(data) != stop - start:
+            raise OSError(f"the body has {len(data):,} bytes at byte {start:,}; expected {stop - start:,}")
+        return bytes(data)
 
-    def _read(self, wanted: int) -> bytes:
-        """The next bytes, at most `wanted`."""
-        # `stall_seconds` is meant for a read of at most READ_BYTES.
-        if self._stall_seconds is not None or self._most < READ_BYTES:
-            wanted = min(wanted, self._most)
-        while wanted > 1 and wanted in self._refused:
-            wanted -= 1
-        fs, path, at, file = self._fs, self._path, self._at, self._file
-
-        # Position and file are those of this attempt: after a timeout the stalled call may still run in its thread,
-        # with the file object that it had. `_forget` drops that object, and the next attempt opens another.
-        def read() -> tuple[Any, str | None, bytes]:
-            if self._by_ranges:  # one request; it opens no file and returns no version
-                return None, None, bytes(fs.cat_file(path, start=at, end=at + wanted))
-            current, version = _open_version(fs, path) if file is None else (file, None)
-            current.seek(at)
-            return current, version, bytes(current.read(wanted))
-
-        self._file, version, data = in_time(read, self._stall_seconds)
-        if version is not None and version != self._version:
-            raise ChangedWhileRead(
-                f"{self._url}: replaced while it was read ({self._version} is {version} now); leave files in place "
-                "while they are read, and run the same command again"
-            )
-        if len(data) != wanted:
-            self._refused.add(len(data))
-            if 0 < len(data) < wanted:
-                self._most = max(1, len(data) // 2)  # doubled again by each read that succeeds
-            raise OSError(f"the body has {len(data):,} bytes at byte {self._at:,}; expected {wanted:,}")
-        self._most = min(READ_BYTES, 2 * self._most)
-        return data
+    def _opened(self) -> Any:
+        if self._file is None:  # without a cache, which would read more than was asked for
+            self._file = self._fs.open(self._path, "rb", cache_type="none")
+        return self._file
 
     def _forget(self) -> None:
         file, self._file = self._file, None
@@ -272,13 +243,6 @@ _VERSIONS = (
 def _version(details: Mapping[str, Any]) -> str | None:
     """The first of `_VERSIONS` that a store reports, with its name; `None` if it reports none."""
     return next((f"{name} {details[name]}" for name in _VERSIONS if details.get(name) is not None), None)
-
-
-def _open_version(fs: Any, path: str) -> tuple[Any, str | None]:
-    """The file, and the version of its contents; `None` if the store reports none."""
-    file = fs.open(path, "rb", cache_type="none")
-    details = getattr(file, "details", None)
-    return file, _version(details) if isinstance(details, Mapping) else None
 
 
 AnyFile = Path | RemoteFile
@@ -328,8 +292,12 @@ def file_system(url: str) -> tuple[Any, str]:
         raise UsageError(f"{url!r} has no path; expected a URL as s3://bucket/name, or a path")
     protocol = split_protocol(url)[0]
     local = protocol in (None, "file", "local")
-    options = {"auto_mkdir": True} if local else {"use_listings_cache": False}
+    options: dict[str, Any] = {"auto_mkdir": True} if local else {"use_listings_cache": False}
     with remote_errors("opening", url):
+        if protocol in ("http", "https"):  # whose default is a limit of five minutes for the whole of an answer
+            from aiohttp import ClientTimeout
+
+            options["timeout"] = ClientTimeout(sock_connect=READ_SECONDS, sock_read=READ_SECONDS)
         try:
             fs, path = url_to_fs(url, **options)
             password = urlsplit(url).password
@@ -383,31 +351,40 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
         raise StorageError(f"{url}: {doing} failed: {in_short(error)}; {remedy}") from error
 
 
-def download(url: str, size: int, digest: str, sink: Callable[[int, bytes], None], retries: Retries) -> None:
-    """Read the file at `url` and pass its bytes to `sink(offset, bytes)`, in order; after damage again from 0.
+def download(url: str, size: int, digest: str, out: IO[bytes], progress: Progress = SILENT) -> None:
+    """Write the file at `url` to `out`, range by range; after damage again from the beginning.
 
     Raises:
         CacheError: the store has no such file, or not the bytes that `size` and `digest` (a sha256) promise.
-        StorageError: the store did not give the file in time. MissingExtra: no fsspec, or no s3fs.
+        StorageError: the store did not give the file. MissingExtra: no fsspec, or no s3fs.
     """
+    reported = 0  # after damage `download` begins again at 0, which is no progress
     for _ in range(DAMAGED_READS):
-        seen, at = sha256(), 0  # anew: nothing says which of the bytes were damaged
         # Hashed as it comes, so that the comparison costs no second read.
-        with suppress(ChangedWhileRead):  # its beginning is another one now, which the next turn reads
-            for data in _chunks(url, size, retries, is_hashed=True):
-                sink(at, data)
-                seen.update(data)
-                at += len(data)
-        if at == size and seen.hexdigest() == digest:
+        seen, at = sha256(), out.seek(0)
+        try:
+            with RangedFile(url, size) as file:
+                while data := file.read(READ_BYTES):
+                    out.write(data)
+                    seen.update(data)
+                    at += len(data)
+                    progress.advance(max(0, at - reported))
+                    reported = max(reported, at)
+        except StorageError as error:
+            # Below a file there is none, either.
+            if is_missing(error.__cause__) or isinstance(error.__cause__, NotADirectoryError):
+                raise CacheError(f"{url}: missing although it is part of a dataset; publish it again") from error
+            raise
+        if seen.hexdigest() == digest:
             return
         _log.warning("[Store] %s: damaged on its way (sha256); reading it again", without_passwords(url))
     raise CacheError(
-        f"{url}: not what its manifest records ({at:,} of {size:,} bytes, sha256 {seen.hexdigest()[:12]} instead of "
-        f"{digest[:12]}), {DAMAGED_READS} times in a row; publish the dataset again"
+        f"{url}: not what its manifest records (sha256 {seen.hexdigest()[:12]} instead of {digest[:12]}), "
+        f"{DAMAGED_READS} times in a row; publish the dataset again"
     )
 
 
-def copy_file(url: str, path: Path, record: Mapping[str, Any], retries: Retries, progress: Progress = SILENT) -> None:
+def copy_file(url: str, path: Path, record: Mapping[str, Any], progress: Progress = SILENT) -> None:
     """Download a dataset's file to `path`, where it is complete; one that is there since an earlier run stays.
 
     Args:
@@ -422,62 +399,20 @@ def copy_file(url: str, path: Path, record: Mapping[str, Any], retries: Retries,
         return
     with storage_errors("creating the directory", path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    reported = 0  # after damage `download` begins again at 0, which is no progress
     with atomic_file(path) as file:
-
-        def write(at: int, part: bytes) -> None:
-            nonlocal reported
-            file.seek(at)
-            file.write(part)
-            progress.advance(max(0, at + len(part) - reported))
-            reported = max(reported, at + len(part))
-
-        download(url, size, digest, write, retries)
+        download(url, size, digest, file, progress)
 
 
-def read_small(url: str, most: int, retries: Retries) -> bytes | None:
+def read_small(url: str, most: int) -> bytes | None:
     """The bytes of a small file; `None` if there is none.
 
     Raises:
-        CacheError: it has more than `most` bytes. StorageError: see `download`.
+        CacheError: it has more than `most` bytes. StorageError: it cannot be read.
     """
-    try:
-        found = b"".join(_chunks(url, most + 1, retries))
-    except _Missing:
+    size = RemoteFile(url).size()
+    if size is None:
         return None
-    if len(found) > most:
+    if size > most:
         raise CacheError(f"{url}: more than {most:,} bytes; expected a manifest. Do not trust this dataset")
-    return found
-
-
-class _Missing(CacheError):
-    """The store has no such file."""
-
-
-def _chunks(url: str, size: int, retries: Retries, *, is_hashed: bool = False) -> Iterator[bytes]:
-    """The first `size` bytes of a file, in chunks.
-
-    Args:
-        is_hashed: the file has `size` bytes, which the caller compares with a hash.
-
-    Raises:
-        _Missing: there is no such file. StorageError: it could not be read.
-    """
-    at = 0
-    fs, path = file_system(url)
-    try:
-        with PatientFile(fs, path, url, retries, size=size if is_hashed else None) as file:
-            while at < size and (data := file.read_some(min(READ_BYTES, size - at))):
-                at += len(data)
-                yield data
-    except Exception as error:  # of opening: each file system raises errors of its own library
-        why = error.__cause__ or error if isinstance(error, StorageError) else error
-        if isinstance(why, NielsError):
-            raise
-        if is_missing(why) or isinstance(why, NotADirectoryError):  # below a file there is none, either
-            raise _Missing(f"{url}: missing although it is part of a dataset; publish it again") from error
-        times = f", up to {retries.attempts} times in a row" if may_pass(why) else ""
-        raise StorageError(
-            f"{url}: reading failed at byte {at:,}{times}: {in_short(why)}; check the address, the network and the "
-            "credentials, then run the same command again: it continues where it stopped"
-        ) from error
+    with RangedFile(url, size) as file:
+        return file.read()

@@ -9,14 +9,14 @@ from typing import Final
 from niels_gpt.errors import StorageError, without_passwords
 from niels_gpt.storage.manifests import is_whole
 from niels_gpt.storage.remote import DAMAGED_READS, read_small
-from niels_gpt.storage.retries import Retries, in_short, is_refusal
+from niels_gpt.storage.retries import in_short, is_refusal
 
 MOST_MANIFEST_BYTES: Final = 512 << 20  # they are read into memory before anything of them is known
 
 _log = logging.getLogger("niels_gpt.storage")
 
 
-def find_manifest(url: str, names: Sequence[str], retries: Retries) -> tuple[str, bytes] | None:
+def find_manifest(url: str, names: Sequence[str]) -> tuple[str, bytes] | None:
     """The name and the bytes of the first of some files below `url` that the store has; `None` if it has none of them.
 
     A bucket that may be read but not listed answers 403 for a file that does not exist, so a refusal of one name does
@@ -30,7 +30,7 @@ def find_manifest(url: str, names: Sequence[str], retries: Retries) -> tuple[str
     refusal: StorageError | None = None
     for name in names:
         try:
-            data = _read_whole(f"{url}/{name}", retries)
+            data = _read_whole(f"{url}/{name}")
         except StorageError as error:
             if not is_refusal(error):
                 raise
@@ -48,12 +48,12 @@ def find_manifest(url: str, names: Sequence[str], retries: Retries) -> tuple[str
     ) from refusal
 
 
-def _read_whole(url: str, retries: Retries) -> bytes | None:
+def _read_whole(url: str) -> bytes | None:
     """The bytes of a manifest, read again if they are damaged; the last ones, if they remain so. `None`: no file."""
     data = None
     # Bytes that stay damaged are returned, so that the reader of the manifest says what is wrong with it.
     for _ in range(DAMAGED_READS):
-        data = read_small(url, MOST_MANIFEST_BYTES, retries)
+        data = read_small(url, MOST_MANIFEST_BYTES)
         if data is None or is_whole(data):
             return data
         _log.warning("[Store] %s: not a whole manifest; reading it again", without_passwords(url))

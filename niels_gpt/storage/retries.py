@@ -1,6 +1,6 @@
 """Repeats failed requests to a store: which errors, how often, and after how long a wait.
 
-All readers of stores and hubs use it: builds from URLs, loaders of remote shards, and `fetch`.
+How long one request may take is a matter of the store's library, each of which has a limit of its own.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ import errno
 import logging
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from niels_gpt.errors import NielsError, UsageError, shortened, without_passwords
+from niels_gpt.errors import NielsError, shortened, without_passwords
 
 ATTEMPTS: Final = 6  # of one request, each with the retries of the store's own library
 FIRST_WAIT: Final = 1.0  # seconds, doubled after each failure; the actual wait is a random share of it
@@ -32,35 +30,7 @@ _FINAL: Final = (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 _log = logging.getLogger("niels_gpt.storage")
 
 
-@dataclass(frozen=True)
-class Retries:
-    """How often and how long a read of a store is repeated.
-
-    Args:
-        attempts: the number of failures in a row, with no byte read in between, after which reading fails; at least 1.
-        stall_seconds: a read of at most 8 MiB that takes longer counts as failed.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
-
-    attempts: int = ATTEMPTS
-    stall_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            raise UsageError(f"attempts is {self.attempts!r}; expected a whole number of at least 1")
-        if not 0 < self.stall_seconds < float("inf"):
-            raise UsageError(f"stall_seconds is {self.stall_seconds!r}; expected a number of seconds above 0")
-
-
-def repeated(
-    call: Callable[[], T],
-    after_failure: Callable[[], None] = lambda: None,
-    *,
-    attempts: int = ATTEMPTS,
-    name: str = "",
-) -> T:
+def repeated(call: Callable[[], T], after_failure: Callable[[], None] = lambda: None, *, name: str = "") -> T:
     """The result of a request to a store; a failed one is repeated after a random, growing wait.
 
     The stores' own libraries repeat some requests for a few seconds; this is for longer disturbances. The waits are
@@ -69,7 +39,6 @@ def repeated(
     Args:
         call: makes the request.
         after_failure: called after each failure, before the next attempt.
-        attempts: the most requests in all.
         name: of the file, for a line in the log about each failure; with an empty name nothing is logged.
 
     Raises:
@@ -83,7 +52,7 @@ def repeated(
         except Exception as error:  # each file system raises errors of its own library
             after_failure()  # before the wait, so that a connection that failed is not held open meanwhile
             after = _retry_after(error)
-            if attempt >= attempts or not may_pass(error) or after > LONGEST_RETRY_AFTER:
+            if attempt >= ATTEMPTS or not may_pass(error) or after > LONGEST_RETRY_AFTER:
                 raise
             if name:
                 _log.warning("[Store] %s: %s; trying again", without_passwords(name), in_short(error))
@@ -92,7 +61,7 @@ def repeated(
     raise AssertionError("unreachable")
 
 
-def is_missing(error: BaseException) -> bool:
+def is_missing(error: BaseException | None) -> bool:
     """Whether the store answered that it has no such file.
 
     fsspec also raises FileNotFoundError if a web server does not answer or answers with another error; the status, or
@@ -121,34 +90,6 @@ def in_short(error: BaseException) -> str:
     # fsspec's error of a web server is the address alone, which may have the same digits in its path or port.
     is_shown = status is None or re.search(rf"(?<![\w/:.-]){status}(?!\w)", text)
     return text if is_shown else f"{text} (status {status})"
-
-
-def in_time(call: Callable[[], T], seconds: float | None) -> T:
-    """The result of `call`; raises `TimeoutError` if it takes longer than `seconds`.
-
-    The call runs in a daemon thread, because few file systems let one limit the time between two bytes. If it never
-    returns, its thread remains, but does not keep the process from ending.
-    """
-    if seconds is None:
-        return call()
-    found: list[T] = []
-    failed: list[BaseException] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            found.append(call())
-        except BaseException as error:  # handed to the caller, whatever it is
-            failed.append(error)
-        done.set()
-
-    # A thread for each call, not a pool: one that has stalled could not be used again.
-    threading.Thread(target=run, name="niels_gpt-read", daemon=True).start()
-    if not done.wait(seconds):
-        raise TimeoutError(f"no answer for {seconds:g} s")
-    if failed:
-        raise failed[0]
-    return found[0]
 
 
 def may_pass(error: BaseException) -> bool:

@@ -4,8 +4,7 @@
 
     out/.chats.partial     being built; its builder holds a lock on it
     out/chats              finished
-    out/.chats.replaced    the earlier build, between the two renames of a replacement
-    out/.chats.trash       the earlier build, being deleted
+    out/.chats.replaced    the earlier build, from the first rename of a replacement until it is deleted
 
 If a process is killed, the next build of the same directory, or `recover_interrupted`, deletes what is unfinished and
 puts back an earlier build that had been moved away.
@@ -17,12 +16,11 @@ import glob
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from niels_gpt.errors import NielsError, OutputExists, StorageError, storage_errors
+from niels_gpt.errors import OutputExists, StorageError, storage_errors
 from niels_gpt.storage import locks
 from niels_gpt.storage.files import sync_directory
 
@@ -97,61 +95,39 @@ class StagedDirectory:
     def __enter__(self) -> StagedDirectory:
         try:
             with storage_errors("creating the directory", self.target):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.path.mkdir(exist_ok=True)
-                try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # another process has finished, or failed, at this moment
                     # The lock is on the directory itself, so that no lock file can remain.
                     self._lock = os.open(self.path, os.O_RDONLY)
-                except FileNotFoundError:  # another process has finished, or failed, at this moment
-                    raise self._busy() from None
             with storage_errors("locking", self.path):
-                is_free = locks.take(self._lock, wait=False)
-            # Between opening and locking, the other process may have finished and renamed the directory away: then the
-            # lock is that of the finished dataset, and the staging path is free, or another process's.
-            if not (is_free and self._is_ours(self._lock)):
-                raise self._busy()
-        except BaseException as error:  # Ctrl-C too: the lock must not outlive this block
-            self._unlock()
-            # After an interrupt nothing should remain. After an error of ours another process may be building here.
-            if not isinstance(error, NielsError):
-                self._remove_if_empty()
-            raise
-        # Only the holder of the lock may recover: without it, a replacement under way looks like an interrupted one.
-        try:
+                is_free = self._lock is not None and locks.take(self._lock, wait=False)
+            # Before it was locked, another process may have renamed it: then the lock is that of a finished dataset.
+            if not (is_free and self._is_ours()):
+                self._unlock()
+                raise OutputExists(
+                    f"{self.target}: another process is building here right now; wait for it or choose another path"
+                )
+            # Only the holder of the lock may recover: without it, a replacement under way looks like an interrupted
+            # one. One that was killed between its two renames is undone; one that was killed after them is finished.
             with storage_errors("clearing an earlier unfinished build", self.path):
-                # A replacement that was killed between its two renames is undone; one that was killed after them is
-                # finished.
-                if _aside(self.target).exists() and not self.target.exists():
-                    _aside(self.target).rename(self.target)
-                _discard(self.target)
+                aside = _aside(self.target)
+                if aside.exists() and not self.target.exists():
+                    aside.rename(self.target)
+                _delete(aside)
                 check_target_free(self.target, replaceable=self._replaceable)
-                _empty(self.path)
+                for entry in self.path.iterdir():
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         except BaseException:  # Ctrl-C too: neither the lock nor the directory must remain
             self.__exit__(None, None, None)
             raise
         return self
 
-    def _remove_if_empty(self) -> None:
-        """Remove a staging directory that was just created, unless another process builds in it."""
-        with suppress(OSError):
-            descriptor = os.open(self.path, os.O_RDONLY)
-            try:
-                if locks.take(descriptor, wait=False) and self._is_ours(descriptor):
-                    self.path.rmdir()
-            finally:
-                os.close(descriptor)
-
-    def _is_ours(self, descriptor: int) -> bool:
+    def _is_ours(self) -> bool:
         """Whether the staging path is still the directory that was locked."""
         try:
-            return self.path.lstat().st_ino == os.fstat(descriptor).st_ino
+            return self._lock is not None and self.path.lstat().st_ino == os.fstat(self._lock).st_ino
         except FileNotFoundError:
             return False
-
-    def _busy(self) -> OutputExists:
-        return OutputExists(
-            f"{self.target}: another process is building here right now; wait for it or choose another path"
-        )
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -160,6 +136,7 @@ class StagedDirectory:
 
     def commit(self) -> None:
         """Flush everything below the staging directory and give it its real name."""
+        aside = _aside(self.target)
         with storage_errors("moving the finished build into place", self.target):
             check_target_free(self.target, replaceable=self._replaceable)  # files may have appeared there
             # Writers flushed the contents of files. That a directory lists a file is only on the disk once the
@@ -167,39 +144,26 @@ class StagedDirectory:
             for folder, _, _ in os.walk(self.path, topdown=False):
                 sync_directory(Path(folder))
             try:
-                with _moved_away(self.target):
-                    self.path.rename(self.target)
-                self._unlock()  # from here on another process may use the staging path
+                # A rename replaces an empty directory, and refuses any other.
+                if self.target.is_dir() and any(self.target.iterdir()):
+                    self.target.rename(aside)
+                self.path.rename(self.target)
                 sync_directory(self.path.parent)
-                _discard(self.target)
-            except BaseException:  # Ctrl-C after the renames must not leave the earlier directory beside the new one
-                if self.target.exists():
-                    _discard(self.target)
-                raise
+            finally:  # also after Ctrl-C, there is one of the two directories, under its name
+                if aside.exists() and not self.target.exists():
+                    aside.rename(self.target)
+                _delete(aside)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After `commit` there is no lock. Without one the path may be another process's.
-        if self._lock is not None and self._is_ours(self._lock):
+        if self._is_ours():  # not after `commit`: the path may be another process's then
             shutil.rmtree(self.path, ignore_errors=True)
         self._unlock()
 
 
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-
-
 def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}.replaced")
-
-
-def _trash(target: Path) -> Path:
-    return target.with_name(f".{target.name}.trash")
 
 
 def recover_interrupted(target: Path) -> None:
@@ -209,43 +173,17 @@ def recover_interrupted(target: Path) -> None:
     Nothing happens while another process builds `target`, or where nothing can be written.
     """
     target = real_path(target)
-    if any(left.exists() for left in (staging_path(target), _aside(target), _trash(target))):
+    if staging_path(target).exists() or _aside(target).exists():
         with suppress(OutputExists, StorageError), StagedDirectory(target, manifest=""):
             pass
 
 
-def _discard(target: Path) -> None:
-    """Delete the replaced directory. It is renamed first, so that a partly deleted one is never put back.
-
-    Two processes may do this at once: the one that replaced it, and the next one that builds here.
-    """
-    _delete(_trash(target))
-    with suppress(FileNotFoundError):
-        _aside(target).rename(_trash(target))
-    _delete(_trash(target))
-
-
 def _delete(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # another process may delete it at the same time
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
-@contextmanager
-def _moved_away(target: Path) -> Iterator[None]:
-    """Move a finished `target` out of the way during the block; put it back after an error."""
-    # A rename replaces an empty directory, and refuses any other.
-    if not target.is_dir() or not any(target.iterdir()):
-        yield
-        return
-    aside = _aside(target)
     try:
-        target.rename(aside)
-        yield
-    except BaseException:  # Ctrl-C too must not lose the earlier directory, also right after a rename
-        if aside.exists() and not target.exists():
-            aside.rename(target)
-        raise
+        shutil.rmtree(folder, ignore_errors=True)  # another process may delete it at the same time
+    finally:  # also after Ctrl-C
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def rename_and_delete(path: Path) -> None:

@@ -15,30 +15,29 @@ import pytest
 
 from niels_gpt.errors import UsageError
 from niels_gpt.scale.fetch import fetch
-from niels_gpt.storage.retries import Retries
-from niels_gpt.storage.shard_cache import HeldShard, ShardCache
-from niels_gpt.storage.shard_cache_folder import PART
+from niels_gpt.storage.shard_cache import PART
 from tests.conftest import REPOSITORY
 from tests.episodes.stores import FileServer
 from tests.episodes.test_store import (
     PER_SHARD,
-    QUICK,
-    ROOM,
     SHARD_BYTES,
     SHARDS,
+    TOKEN_BYTES,
     as_lists,
     cache_in,
     child,
+    files_of,
     here,
     local,
+    names,
+    quick,
     remote,
     rows_of,
-    shards_of,
     store,
 )
 from tests.test_cache_determinism import digests
 
-__all__ = ["store"]  # the fixture
+__all__ = ["quick", "store"]  # the fixtures
 
 
 @pytest.fixture
@@ -60,21 +59,22 @@ def sleepers() -> Any:
 
 def test_a_process_forked_in_a_download_holds_no_locks(store: FileServer, tmp_path: Path, sleepers: Any) -> None:
     """A file that is open in both processes keeps its lock until both have closed it; the other one never does."""
-    cache = cache_in(tmp_path, room=SHARD_BYTES)
-    first, second = shards_of(store)[:2]
+    cache = cache_in(tmp_path, room=TOKEN_BYTES)
+    first, second = files_of(store)[:2]
     store.faults("*/tokens.bin stall 1")  # for a second, until it is read again
-    found: list[HeldShard] = []
-    thread = threading.Thread(target=lambda: found.append(cache.hold(first)))
+    found: list[Path] = []
+    thread = threading.Thread(target=lambda: found.append(cache.get(first)))
     thread.start()
     while not list(tmp_path.glob("cache/shards/*.part")):
         time.sleep(0.01)
     sleepers()
     thread.join(40)  # a second is enough on a free machine; the forked process sleeps for 60
-    assert found, "the lock of the download has stayed with the forked process"
+    assert found
+    found[0].unlink()
+    cache.get(first)  # the lock of the download has not stayed with the forked process
     sleepers()
-    found.clear()
-    cache.hold(second)  # there is room for one
-    assert here(tmp_path) == {second.key}
+    cache.get(second)  # there is room for one
+    assert here(tmp_path) == names([second], 0)
 
 
 def test_a_cache_of_two_windows_downloads_each_shard_once(store: FileServer, tmp_path: Path) -> None:
@@ -100,10 +100,16 @@ def test_windows_after_the_next_one_are_fetched_into_a_quarter_of_the_cache(
     loader = remote(store, cache_in(tmp_path, room=room * SHARD_BYTES), shuffle_shards=1)
     loader.next_batch()
     until = time.monotonic() + 60
-    while len(here(tmp_path)) < expected and time.monotonic() < until:
+    while whole(tmp_path) < expected and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(0.5)  # more would come now
-    assert len([key for key in here(tmp_path) if not key.endswith(PART)]) == expected
+    assert whole(tmp_path) == expected
+
+
+def whole(tmp_path: Path) -> int:
+    """How many files of tokens are here whole."""
+    found = (tmp_path / "cache" / "shards").iterdir()
+    return sum(path.suffix != PART and path.stat().st_size == TOKEN_BYTES for path in found)
 
 
 def test_batches_larger_than_windows(store: FileServer, tmp_path: Path) -> None:
@@ -113,8 +119,7 @@ def test_batches_larger_than_windows(store: FileServer, tmp_path: Path) -> None:
         remote(store, cache_in(tmp_path, room=5 * SHARD_BYTES - 1), **options)
     loader = remote(store, cache_in(tmp_path, room=5 * SHARD_BYTES), **options)
     assert rows_of(loader, 6) == rows_of(local(store, **options), 6)
-    patient = cache_in(tmp_path, retries=Retries(stall_seconds=20))
-    halves = [remote(store, patient, rank=r, world_size=2, config={"batch_size": 12}) for r in range(2)]
+    halves = [remote(store, cache_in(tmp_path), rank=r, world_size=2, config={"batch_size": 12}) for r in range(2)]
     on_disk = [local(store, rank=r, world_size=2, config={"batch_size": 12}) for r in range(2)]
     for ours, theirs in zip(halves, on_disk, strict=True):
         assert rows_of(ours, 9) == rows_of(theirs, 9)
@@ -140,8 +145,8 @@ import subprocess, sys
 from pathlib import Path
 cache = Path(sys.argv[2])
 if subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={sys.argv[3]}k', 'none', cache]).returncode: sys.exit(77)
-from tests.episodes.test_store import QUICK, ShardCache, opened, rows_of
-loader = opened(sys.argv[1], shard_cache=ShardCache(cache, 1 << 30, QUICK))
+from tests.episodes.test_store import ShardCache, opened, rows_of
+loader = opened(sys.argv[1], shard_cache=ShardCache(cache, 1 << 30))
 print(rows_of(loader, 60) == rows_of(opened(sys.argv[4]), 60))
 """
 
@@ -173,9 +178,7 @@ def test_a_fetch_of_the_whole_dataset_waits_too(store: FileServer, tmp_path: Pat
 
 def test_a_busy_store_is_given_the_time_it_asks_for(store: FileServer, tmp_path: Path) -> None:
     """Twice 429 with `Retry-After: 1`, where the waits of their own would be far below two seconds."""
-    cache = ShardCache(tmp_path / "cache", ROOM, Retries(attempts=4, stall_seconds=QUICK.stall_seconds))
-    shard = shards_of(store)[0]
     store.faults("*/tokens.bin busy 2")
     begun = time.monotonic()
-    cache.hold(shard)
+    cache_in(tmp_path).get(files_of(store)[0])
     assert time.monotonic() - begun >= 2

@@ -19,7 +19,6 @@ import niels_gpt as ng
 from niels_gpt.episodes import GPTEpisodeDataLoader, Sampling, WindowLoader
 from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
-from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import ShardCache
 from tests.conftest import FakeTokenizer
 from tests.episodes.stores import FileServer
@@ -169,7 +168,7 @@ def store(cache: Path, tmp_path: Path) -> Iterator[FileServer]:
 
 
 def shard_cache(tmp_path: Path) -> ShardCache:
-    return ShardCache(tmp_path / "kept", 1 << 20, Retries(attempts=4, stall_seconds=1.0))
+    return ShardCache(tmp_path / "kept", 1 << 20)
 
 
 @pytest.mark.parametrize("fault", ["", "break", "damage", "refuse", "short"])

@@ -51,7 +51,7 @@ def test_no_more_is_written_than_is_declared(tmp_path: Path) -> None:
     url = offered(tmp_path / "far", {"big.bin": {"bytes": 5, "sha256": "0" * 64}})
     with (tmp_path / "far/big.bin").open("wb") as file:
         file.truncate(64 * MIB)
-    with pytest.raises(CacheError, match=r"big.bin: not what its manifest records \(5 of 5 bytes"):
+    with pytest.raises(CacheError, match=r"big.bin: not what its manifest records \(sha256"):
         fetch(url, tmp_path / "fetched")
     assert not [path for path in (tmp_path / "fetched").rglob("*") if path.is_file() and path.stat().st_size > MIB]
 

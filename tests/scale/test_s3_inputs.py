@@ -13,8 +13,6 @@ import fsspec
 
 import niels_gpt as ng
 from niels_gpt.cache.meta import open_meta
-from niels_gpt.errors import StorageError
-from niels_gpt.storage.remote import PatientFile, file_system
 from tests.conftest import run_cli
 from tests.scale.builds import write_chats, write_texts
 from tests.test_cache_determinism import digests
@@ -90,17 +88,3 @@ def test_episodes_from_a_bucket_to_a_bucket_to_batches(s3: str, tmp_path: Path, 
     found = [(batch.x, batch.y, batch.mask) for batch in ours]
     assert len(found) == len(batches) > 5
     assert all(a.equal(b) for one, other in zip(found, batches, strict=True) for a, b in zip(one, other, strict=True))
-
-
-def test_an_object_that_is_replaced_while_it_is_read(s3: str) -> None:
-    """The store refuses the next range by the object's ETag; one that is opened anew is compared."""
-    fs, url = fsspec.filesystem("s3"), f"{s3}/replaced.bin"
-    for broken, said in ((False, "Etag .* no longer exists"), (True, r"replaced while it was read \(ETag .* is ETag ")):
-        fs.pipe_file(url, b"a" * 1000)
-        with PatientFile(*file_system(url), url) as file:
-            assert file.read(100) == b"a" * 100
-            fs.pipe_file(url, b"b" * 1000)
-            if broken:
-                file._forget()  # as after a connection that broke off
-            with pytest.raises(StorageError, match=said):
-                file.read(100)
