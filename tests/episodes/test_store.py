@@ -53,16 +53,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(tmp_path: Path) -> Iterator[FileServer]:
     pytest.importorskip("aiohttp", reason="needs aiohttp, as s3fs does")
     root = tmp_path / "store"
-    episodes = numbered([5] * (SHARDS * PER_SHARD))
-    masks: list[list[float]] = [[0, 1, 1, 0, 1] for _ in episodes]
-    segments = [[0, 0, 0, 1, 1] for _ in episodes]
-    write_split(root / "chats" / "train", episodes, masks, segments=segments, shards=SHARDS)
-    write_split(root / "chats" / "val", episodes[:8], masks[:8], segments=segments[:8])
-    write_manifest(root / "chats", vocab_size=100_000, mask_dtype="uint8")
+    made_chats(root / "chats")
     (root / "requests").touch()
     server = FileServer(root)
     yield server
     server.kill()
+
+
+def made_chats(folder: Path) -> None:
+    """Episodes in shards, with masks and segment ids."""
+    episodes = numbered([5] * (SHARDS * PER_SHARD))
+    masks: list[list[float]] = [[0, 1, 1, 0, 1] for _ in episodes]
+    segments = [[0, 0, 0, 1, 1] for _ in episodes]
+    write_split(folder / "train", episodes, masks, segments=segments, shards=SHARDS)
+    write_split(folder / "val", episodes[:8], masks[:8], segments=segments[:8])
+    write_manifest(folder, vocab_size=100_000, mask_dtype="uint8")
 
 
 def cache_in(tmp_path: Path, *, room: int = ROOM) -> ShardCache:

@@ -1,4 +1,4 @@
-"""A build in units that is killed, again and again, goes on where it died and ends in the same bytes.
+"""Builds in units, publishers, fetchers and streamed readers that are killed, again and again, go on where they died.
 
 As in `tests/test_crash.py` a process that has loaded everything forks a child for each order, and SIGKILL comes at a
 chosen step of what it does to the disk.
@@ -23,6 +23,7 @@ from niels_gpt.builds.unit_folder import units_path
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
+from tests.episodes.test_store import ROOM, made_chats
 from tests.killing import Ordered
 from tests.scale.builds import build, source_of, write_chats, write_texts
 from tests.test_cache_determinism import digests
@@ -181,3 +182,79 @@ def _running(script: str) -> list[int]:
             if state != "Z" and script.encode() in environment:
                 found.append(int(entry.name))
     return found
+
+
+STORES = """
+import json, os, sys
+from pathlib import Path
+import numpy as np
+from niels_gpt.scale.fetch import fetch
+from niels_gpt.scale.publish import publish
+from tests.killing import count_and_kill
+from tests.episodes.test_store import ShardCache, as_lists, opened
+
+def act(order):
+    source, out = order["source"], Path(order["out"])
+    if order["kind"] == "publish":
+        publish(source, f"file://{out}")
+    elif order["kind"] == "fetch":
+        fetch(f"file://{source}", out)
+    else:
+        loader = opened(f"file://{source}", shard_cache=ShardCache(out, order["room"]))
+        found = repr([as_lists(loader.next_batch()) for _ in range(60)])
+        (out.parent / "batches").write_text(found)
+
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        steps = count_and_kill(order["out"], order["point"])
+        act(order)
+        Path(order["report"]).write_text(str(steps()))
+        os._exit(0)
+    print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])), flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["publish", "fetch", "stream"])
+@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
+def test_stores_killed_several_times(tmp_path: Path, kind: str, rounds: int) -> None:
+    """A dataset that has its manifest is whole; a reader's batches are the same; no cache has more than its room."""
+    source = tmp_path / "source"
+    made_chats(source)
+    whole, report = digests(source), tmp_path / "report"
+    running = Ordered(STORES)
+
+    def once(out: Path, point: int) -> int | None:
+        """Steps taken, or `None` if it was killed."""
+        out.parent.mkdir(exist_ok=True)
+        code = running.order(kind=kind, source=str(source), out=str(out), point=point, report=str(report), room=ROOM)
+        assert code in (0, -9)
+        return None if code else int(report.read_text())
+
+    def check(out: Path) -> None:
+        if kind == "stream":
+            assert sum(path.stat().st_size for path in out.glob("shards/*")) <= ROOM
+        elif (out / "episodes.json").exists():
+            assert {name: digest for name, digest in digests(out).items() if not name.startswith(".")} == whole
+
+    try:
+        steps = once(tmp_path / "undisturbed" / "out", 0)
+        assert steps is not None
+        batches = (tmp_path / "undisturbed" / "batches").read_text() if kind == "stream" else ""
+        draw = random.Random(kind)
+        killed = 0
+        for number in range(rounds):
+            out = tmp_path / str(number) / "out"
+            while once(out, draw.randint(1, steps)) is None:
+                killed += 1
+                check(out)
+            assert once(out, 0) is not None
+            check(out)
+            if kind == "stream":
+                assert (out.parent / "batches").read_text() == batches
+            else:
+                assert digests(out) == whole
+        assert killed > rounds // 2
+    finally:
+        running.close()
