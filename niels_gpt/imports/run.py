@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import Build, BuildOptions
-from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS
+from niels_gpt.builds.build import Build, BuildOptions, Kind, write_dataset
+from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.imports.arrays import TOKENS
@@ -95,6 +95,8 @@ def import_episodes(
     check_target_free(real_path(Path(out)), replaceable=MANIFEST_NAME if overwrite else None)
     hashed = HashedFiles()
     inputs = {name: hashed.fingerprint(found.files, progress) for name, found in splits.items()}
+    # What the user passes wins over the record of an export.
+    vocab_size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
     # The settings that decide the dataset's bytes, in the order in which the manifest records them.
     recipe = {
         "format_version": FORMAT_VERSION,
@@ -104,15 +106,29 @@ def import_episodes(
         "token_dtype": "uint32",
         "mask_dtype": mask_dtype,
         "shard_bytes": shard_bytes,
-        # What the user passes wins over the record of an export.
-        "vocab_size": vocab_size if vocab_size is not None else recorded.get("vocab_size"),
+        "vocab_size": vocab_size,
         "encoder": f"imported from {source_format.name}",
         "tokenizer_sha256": recorded.get("tokenizer_sha256"),
         "template_sha256": None,
         "special_token_ids": recorded.get("special_token_ids") or {},
     }
-    with Build(Path(out), recipe, BuildOptions(overwrite=overwrite), manifest=MANIFEST_NAME) as build:
-        _write_splits(build, source, splits, recipe, hashed, progress)
+    files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes}
+
+    def open_writers(path: Path) -> dict[str, EpisodeWriter]:
+        return {name: EpisodeWriter(path, name, **files) for name in SPLITS}
+
+    def fill(build: Build, writers: dict[str, EpisodeWriter]) -> dict[str, dict[str, int]]:
+        for name, found in splits.items():
+            progress.begin(f"{source.name} {name}", total=found.tokens, unit="tokens")
+            _write_rows(writers[name], found, vocab_size, source, progress)
+            # The manifest records their hashes, so they must not have changed while they were read.
+            hashed.check(found.files)
+        if not any(writer.episodes for writer in writers.values()):
+            raise InputError(f"{source}: no file contains rows; nothing was written")
+        return {name: writer.counts() for name, writer in writers.items()}
+
+    kind = Kind(MANIFEST_NAME, open_manifest, "episodes", "row")
+    write_dataset(Path(out), recipe, BuildOptions(overwrite=overwrite, progress=progress), kind, open_writers, fill)
     return read_manifest(Path(out) / MANIFEST_NAME)
 
 
@@ -122,31 +138,6 @@ def _mask_dtype(source: Path, splits: dict[str, SplitFiles]) -> str | None:
     if len(masks) > 1:
         raise InputError(f"{source}: one split has a mask and the other does not; import them one by one")
     return "uint8" if masks == {True} else None
-
-
-def _write_splits(
-    build: Build,
-    source: Path,
-    splits: dict[str, SplitFiles],
-    recipe: dict[str, Any],
-    hashed: HashedFiles,
-    progress: Progress,
-) -> None:
-    """Write the files of all splits, then the manifest."""
-    files = {"mask_dtype": recipe["mask_dtype"], "shard_bytes": recipe["shard_bytes"]}
-    counts = {name: {"episodes": 0, "tokens": 0, "trained_tokens": 0} for name in SPLITS}  # also without files
-    for name, found in splits.items():
-        writer = build.add(EpisodeWriter(build.path, name, **files))
-        progress.begin(f"{source.name} {name}", total=found.tokens, unit="tokens")
-        _write_rows(writer, found, recipe["vocab_size"], source, progress)
-        # The manifest records their hashes, so they must not have changed while they were read.
-        hashed.check(found.files)
-        counts[name] = writer.counts()
-    totals = {f"{name}_episodes": each["episodes"] for name, each in counts.items()}
-    if not sum(totals.values()):
-        raise InputError(f"{source}: no file contains rows; nothing was written")
-    build.close_writers()
-    build.finish(totals, counts)
 
 
 def _write_rows(
