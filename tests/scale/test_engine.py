@@ -15,6 +15,7 @@ import pytest
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.unit_folder import units_path
+from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import DataError, EngineError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.sources.chat_files import ChatFile
@@ -110,6 +111,23 @@ def test_a_raised_limit_goes_on_with_the_finished_units(
     build("sft", chats, tmp_path / "serial", tokenizer)
     assert digests(out) == digests(tmp_path / "serial")
     assert not units_path(out).exists()
+
+
+def test_a_build_in_this_process_continues_too(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an executor: the same units, and the same way."""
+    monkeypatch.setattr("niels_gpt.builds.build.IN_THIS_PROCESS", units(13_000))
+    given = {"encoder": tokenizer, "source_config": chats.config(), "source_name": chats.name}
+    with pytest.raises(DataError):
+        build_episodes(chats, tmp_path / "out", max_bad_rows=12, **given)
+    assert len(list(units_path(tmp_path / "out").glob("*/unit_*"))) > 1
+    progress = Notes()
+    build_episodes(chats, tmp_path / "out", max_bad_rows="all", progress=progress, **given)
+    assert any("continues with" in note for note in progress.notes)
+    build_episodes(chats.iterate(), tmp_path / "whole", max_bad_rows="all", **given)
+    assert digests(tmp_path / "out") == digests(tmp_path / "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "whole"}
 
 
 def test_units_of_another_build_are_removed_and_it_is_said_why(
@@ -231,8 +249,6 @@ def test_a_unit_that_kills_every_worker_is_named(
 def test_what_cannot_be_cut_or_sent_is_refused(
     tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
 ) -> None:
-    from niels_gpt.episodes import build_episodes
-
     with pytest.raises(UsageError, match="generator cannot be cut into units; pass the source itself"):
         build_episodes(chats.iterate(), tmp_path / "out", encoder=tokenizer, executor=units(100))
 
