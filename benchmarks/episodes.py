@@ -23,7 +23,7 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, SEGMENTS_NAME, TOKENS_NAME
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order.schedule import EveryRow
+from niels_gpt.episodes.order.order import every_row
 
 EPISODES = 100_000
 MANY_EPISODES = 10_000_000
@@ -71,7 +71,7 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
     ours = open_loader(dataset, B, T, packing=True, too_long="head")
     loop = _Loop(dataset, B, T)
     batch_source = ours.batch_source("train")
-    plan, order = batch_source.plan, batch_source.schedule
+    plan, order = batch_source.plan, batch_source.order
     assert plan is not None
     position = 0
 
@@ -99,7 +99,7 @@ def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
     """The same batches from `episodes pack`, whose rows lie whole in the files."""
     pack_episodes(dataset, packed, block_size=T, too_long="head")
     ours = open_loader(packed, B, T)
-    order = ours.batch_source("train").schedule
+    order = ours.batch_source("train").order
     split = packed / "train"
     starts = np.fromfile(split / INDEX_NAME, dtype="<u8").reshape(-1, 2)[:, 0].astype(np.int64)
     files = [
@@ -173,7 +173,7 @@ def _opening(folder: Path) -> list[Result]:
         "episodes",
         f"an epoch's first batch of {MANY_EPISODES:,}",
         {
-            "schedule": lambda: EveryRow(MANY_EPISODES, 1, shuffle=True).rows(0, 0, 8),
+            "order": lambda: every_row(MANY_EPISODES, 1, shuffle=True).rows(0, 0, 8),
             "numpy permutation": lambda: np.random.default_rng(0).permutation(MANY_EPISODES)[:8],
         },
         rounds=5,

@@ -3,7 +3,7 @@
 How a batch comes about, with the file that does each step::
 
     place (epoch, position)                          loader.py, iterate/       where a split has been read to
-      -> rows of the global batch, cut by rank       order/schedule.py         7 2 9 4 | 1 8 3 6
+      -> rows of the global batch, cut by rank       order/order.py            7 2 9 4 | 1 8 3 6
       -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
       -> spans: file, start, length                  rows.py, dataset.py       (shard 0, 4096, 300), (shard 0, 17, 211)
       -> ids and weights, gathered and checked       rows.py                   arrays of (batch_size, block_size + 1)

@@ -2,11 +2,11 @@
 
 Eight rows of a global batch, two ranks with batch_size 4, and what one row of block_size 3 becomes::
 
-    schedule     rows 7 2 9 4 | 1 8 3 6        rank 0 | rank 1
+    order        rows 7 2 9 4 | 1 8 3 6        rank 0 | rank 1
     row 7        ids     a b c d   weights  . . # #       (block_size + 1 tokens)
     batch        x       a b c     y   b c d     mask   . # #
 
-`open_batch_source` makes a source from an opened split: it groups, packs, and chooses the schedule.
+`open_batch_source` makes a source from an opened split: it groups, packs, and chooses the order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from niels_gpt.episodes.batch import EpisodeBatch, WindowBatch
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import joined
-from niels_gpt.episodes.order.sampling import Sampling, episode_groups, schedule_of
-from niels_gpt.episodes.order.schedule import EveryRow, Schedule, ShardWindows
+from niels_gpt.episodes.order.order import Order, every_row
+from niels_gpt.episodes.order.sampling import Sampling, episode_groups, order_of
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.packing import packing_plan
 from niels_gpt.episodes.rows import EpisodeReader, Int64s, RowSpans, SpanLocator
@@ -65,21 +65,21 @@ def open_batch_source(
         # So are shards: a row with episodes of two could not be read before both are here.
         members = {f"shard {number}": span for number, span in enumerate(split.positions_of_shards())}
     plan = packing_plan(split, width, groups=members) if packed else None
-    schedule = schedule_of(split, plan, sampling, groups)
+    order = order_of(split, plan, sampling, groups)
     rows = options.batch_size * options.world_size
-    if options.drop_last and not schedule.crosses_epochs and schedule.n is not None and schedule.n < rows:
+    if options.drop_last and not order.crosses_epochs and order.n is not None and order.n < rows:
         raise UsageError(
-            f"{directories}: {schedule.n:,} rows an epoch, but a global batch has {rows:,} ({options.batch_size:,} "
+            f"{directories}: {order.n:,} rows an epoch, but a global batch has {rows:,} ({options.batch_size:,} "
             f"on each of {options.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, "
             "or epoch_drop_last=False"
         )
-    return BatchSource(split, options, schedule, plan)
+    return BatchSource(split, options, order, plan)
 
 
 class BatchSource(Batches[EpisodeBatch]):
-    """Makes one rank's batches from an opened split, a schedule of rows, and a packing plan if rows are packed.
+    """Makes one rank's batches from an opened split, an order of rows, and a packing plan if rows are packed.
 
-    The schedule gives the `batch_size * world_size` rows of a global batch; rank r takes `batch_size` of them from
+    The order gives the `batch_size * world_size` rows of a global batch; rank r takes `batch_size` of them from
     r * batch_size on. Making batches changes nothing here, so several threads may ask for any places at once.
 
     Attributes:
@@ -92,10 +92,10 @@ class BatchSource(Batches[EpisodeBatch]):
         self,
         split: EpisodeSplit,
         options: BatchOptions,
-        schedule: Schedule,
+        order: Order,
         plan: PackPlan | None = None,
     ) -> None:
-        super().__init__(split, options, schedule)
+        super().__init__(split, options, order)
         self.plan = plan
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
@@ -113,7 +113,7 @@ class BatchSource(Batches[EpisodeBatch]):
             vocab_size=options.vocab_size,
             use_mask=options.use_mask,
         )
-        self._stream = stream_of(split, schedule, open_reader, self.global_rows)
+        self._stream = stream_of(split, order, open_reader, self.global_rows)
         self._reader = open_reader() if self._stream is None else None
         self.fingerprint = self._fingerprint()
 
@@ -176,11 +176,11 @@ class BatchSource(Batches[EpisodeBatch]):
     def in_order(self) -> BatchSource:
         """A source of the same rows in ascending order, each once, without dropping any."""
         n = len(self.split) if self.plan is None else self.plan.rows
-        schedule: Schedule = EveryRow(n, self.options.seed, shuffle=False)
+        order = every_row(n, self.options.seed, shuffle=False)
         # Where shards come from a store, a stream needs to know which ones a place is in.
-        if isinstance(self.schedule, ShardWindows):
-            schedule = replace(self.schedule, shuffle=False)
-        return BatchSource(self.split, replace(self.options, drop_last=False), schedule, self.plan)
+        if self.order.window is not None:
+            order = replace(self.order, shuffle=False)
+        return BatchSource(self.split, replace(self.options, drop_last=False), order, self.plan)
 
     def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
@@ -193,7 +193,7 @@ class BatchSource(Batches[EpisodeBatch]):
 
     def __reduce__(self) -> tuple[type[BatchSource], tuple[Any, ...]]:
         """Pickled for a worker, the source opens its files again there: maps would be sent as copies of all tokens."""
-        return type(self), (self.split, self.options, self.schedule, self.plan)
+        return type(self), (self.split, self.options, self.order, self.plan)
 
     def _fingerprint(self) -> str:
         """A hash of everything that decides which row is at a place; neither batch size, ranks nor drop_last does."""
@@ -201,7 +201,7 @@ class BatchSource(Batches[EpisodeBatch]):
             "split": self.split.fingerprint,
             # The order, its weights and groups; the seed is a field of its own in states, so that a message can name
             # it.
-            "rows": self.schedule.describe(),
+            "rows": self.order.describe(),
             "episodes": len(self.split),
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
             "block_size": self.options.block_size,

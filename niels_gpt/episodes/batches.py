@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.index_sets import Int64s
-from niels_gpt.episodes.order.schedule import Schedule, batches_left, skip, starting_place, take
+from niels_gpt.episodes.order.order import Order
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.settings import ensure_log_output
 from niels_gpt.errors import UsageError
@@ -79,7 +79,7 @@ class Batches(ABC, Generic[Batch]):
     Attributes:
         split: the files.
         options: sizes, ranks and the seed.
-        schedule: which row is at which position.
+        order: which row is at which position.
         fingerprint: a hash of everything that decides which row is at a place; set by the subclass.
 
     Class attributes:
@@ -89,8 +89,8 @@ class Batches(ABC, Generic[Batch]):
     logger: ClassVar[logging.Logger]
     fingerprint: str
 
-    def __init__(self, split: EpisodeSplit, options: BatchOptions, schedule: Schedule) -> None:
-        self.split, self.options, self.schedule = split, options, schedule
+    def __init__(self, split: EpisodeSplit, options: BatchOptions, order: Order) -> None:
+        self.split, self.options, self.order = split, options, order
 
     @abstractmethod
     def batch(self, place: Place) -> tuple[Batch, Place]:
@@ -107,7 +107,7 @@ class Batches(ABC, Generic[Batch]):
     def log_epoch(self, epoch: int) -> None:
         """Log the beginning of an epoch, if there are epochs; rank 0 only."""
         # Every rank begins the same epoch at the same batch, so one line is enough.
-        if self.schedule.n is None or self.options.rank:
+        if self.order.n is None or self.options.rank:
             return
         ensure_log_output()  # a worker process that was spawned, not forked, has not done this
         self.logger.info(self.describe_epoch(epoch))
@@ -124,15 +124,15 @@ class Batches(ABC, Generic[Batch]):
 
     def draw(self, place: Place) -> tuple[Int64s, Place]:
         """The rows of the global batch at a place, and the place after it."""
-        return take(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
+        return self.order.take(place, self.global_rows, drop_last=self.options.drop_last)
 
     def starting_place(self, place: Place) -> Place:
         """The place of the batch at `place`: at the start of the next epoch, if too few rows are left in this one."""
-        return starting_place(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
+        return self.order.begin(place, self.global_rows, drop_last=self.options.drop_last)
 
     def skip(self, place: Place, batches: int) -> Place:
         """The place after `batches` batches, in constant time; reads nothing."""
-        return skip(self.schedule, place, self.global_rows, batches, drop_last=self.options.drop_last)
+        return self.order.skip(place, self.global_rows, batches, drop_last=self.options.drop_last)
 
     def steps_per_epoch(self) -> int:
         """How many batches an epoch has on every rank; a weighted epoch may have one less, as batches run across ends.
@@ -140,15 +140,13 @@ class Batches(ABC, Generic[Batch]):
         Raises:
             UsageError: there are no epochs.
         """
-        if self.schedule.n is None:
+        if self.order.n is None:
             raise UsageError(f"{NO_EPOCHS}; choose your own number of steps")
-        # Where batches cross epochs nothing is left over to drop.
-        drop_last = self.options.drop_last and not self.schedule.crosses_epochs
-        return batches_left(self.schedule.n, 0, self.global_rows, drop_last=drop_last)
+        return self.order.batches(0, self.global_rows, drop_last=self.options.drop_last)
 
     def rows_before(self, place: Place) -> int:
         """How many rows come before a place, over all epochs and ranks."""
-        return place.epoch * (self.schedule.n or 0) + place.position
+        return place.epoch * (self.order.n or 0) + place.position
 
     def place_of(self, row: int) -> Place:
         """The place of a row, counted over all epochs and ranks: the inverse of `rows_before`.
@@ -159,7 +157,7 @@ class Batches(ABC, Generic[Batch]):
         if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row <= MAX_LENGTH:
             raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
         # In epochs of 6 rows, row 10 is position 4 of epoch 1.
-        return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
+        return Place(0, row) if self.order.n is None else Place(*divmod(row, self.order.n))
 
     def epoch_start(self, epoch: int) -> Place:
         """The place of an epoch's first row.
@@ -169,9 +167,9 @@ class Batches(ABC, Generic[Batch]):
         """
         epoch = ROW.whole(epoch, "epoch")
         # Rows are counted through all epochs (`rows_before`), and the count must stay within int64 with room to spare.
-        if (epoch + 1) * (self.schedule.n or 0) > MAX_LENGTH:
+        if (epoch + 1) * (self.order.n or 0) > MAX_LENGTH:
             raise UsageError(
-                f"epoch is {epoch:,}, of {self.schedule.n:,} rows each; expected at most 2**62 rows before its end"
+                f"epoch is {epoch:,}, of {self.order.n:,} rows each; expected at most 2**62 rows before its end"
             )
         return Place(epoch)
 
@@ -181,7 +179,7 @@ class Batches(ABC, Generic[Batch]):
 
     def place(self, state: dict[str, Any]) -> Place:
         """The place in a checkpoint state; raises as `states.place_in`."""
-        return place_in(state, fingerprint=self.fingerprint, seed=self.options.seed, rows=self.schedule.n)
+        return place_in(state, fingerprint=self.fingerprint, seed=self.options.seed, rows=self.order.n)
 
 
 def hash_of(parts: dict[str, Any]) -> str:

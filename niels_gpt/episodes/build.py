@@ -43,7 +43,7 @@ from niels_gpt.episodes.format import (
     require_episodes,
     require_plain_episodes,
 )
-from niels_gpt.episodes.order.schedule import EveryRow
+from niels_gpt.episodes.order.order import every_row
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import CacheError, Mismatch, UsageError
@@ -246,7 +246,7 @@ def _packed_rows(
         rank=0,
         world_size=1,
     )
-    batch_source = BatchSource(split, options, EveryRow(plan.rows, 0, shuffle=False), plan)
+    batch_source = BatchSource(split, options, every_row(plan.rows, 0, shuffle=False), plan)
     for start in range(0, plan.rows, step):
         yield batch_source.flat_rows(np.arange(start, min(plan.rows, start + step)))
 

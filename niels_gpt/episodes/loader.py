@@ -281,9 +281,9 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
                 name,
                 source.split.why_no_mask,
             )
-        rows = source.schedule.n
+        rows = source.order.n
         # Only then can an epoch end with a batch that is not full.
-        filled_up = not source.options.drop_last and not source.schedule.crosses_epochs and rows is not None
+        filled_up = not source.options.drop_last and not source.order.crosses_epochs and rows is not None
         if filled_up and (rows or 0) % source.global_rows:
             _log.warning(
                 "%s split=%s: the last batch of an epoch is filled with rows of nothing but padding, and without masks "

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import MASK_NAME
-from niels_gpt.episodes.order.schedule import EMPTY
+from niels_gpt.episodes.order.order import EMPTY
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError
 from niels_gpt.format.fitting import without_cut_turn

@@ -20,13 +20,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import Int64s
-from niels_gpt.episodes.order.schedule import ShardWindows
+from niels_gpt.episodes.order.order import Order
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.errors import UsageError
@@ -67,12 +66,13 @@ class ShardStream:
     """
 
     def __init__(
-        self, split: EpisodeSplit, schedule: ShardWindows, open_reader: Callable[..., EpisodeReader], rows: int
+        self, split: EpisodeSplit, schedule: Order, open_reader: Callable[..., EpisodeReader], rows: int
     ) -> None:
         self._split, self._schedule, self._open_reader = split, schedule, open_reader
         # The largest shards must fit, for which ones are in a window together changes every epoch.
         sizes = sorted((shard.remote_bytes for shard in split.shards), reverse=True)
         windows = schedule.most_windows(rows)
+        assert schedule.window is not None  # `stream_of` has looked
         needed = sum(sizes[: windows * schedule.window])
         which = "the one that is read and the next" if windows == 2 else f"which a batch of {rows:,} rows may be in"
         room = min(shard.remote[0].max_bytes for shard in split.shards if shard.remote)
@@ -183,7 +183,7 @@ class _Fetcher:
 
 
 def stream_of(
-    split: EpisodeSplit, schedule: Any, open_reader: Callable[..., EpisodeReader], rows: int
+    split: EpisodeSplit, schedule: Order, open_reader: Callable[..., EpisodeReader], rows: int
 ) -> ShardStream | None:
     """A stream, if any shard of the split is in a store; `rows` is the size of a batch over all ranks.
 
@@ -192,5 +192,5 @@ def stream_of(
     """
     if not split.streamed:
         return None
-    assert isinstance(schedule, ShardWindows), "a split in a store is read in windows of shards"
+    assert schedule.window, "a split in a store is read in windows of shards"
     return ShardStream(split, schedule, open_reader, rows)

@@ -30,8 +30,9 @@ from niels_gpt.episodes.format import (
     open_mask,
     samples,
 )
+from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order.schedule import RandomRows
+from niels_gpt.episodes.order.order import Group, random_rows
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.rows import Array, Column, RowSpans
@@ -212,7 +213,7 @@ class _Windows:
             )
         self.width = width
         self._first = np.cumsum(counts) - counts
-        self._order = RandomRows(int(counts.sum()), seed)
+        self._order = random_rows([Group("windows", Span(0, int(counts.sum())))], [1], seed)
         self.tokens = Column([file.tokens for file in files])
         masks = [file.mask for file in files if file.mask is not None]
         # Of all files or of none: a batch has windows of several, and returns one kind of tuple.

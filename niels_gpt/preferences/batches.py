@@ -2,7 +2,7 @@
 
 `PreferenceSource` is a pure function from a place to the batch there::
 
-    schedule    groups 7 2 | 9 4              rank 0 | rank 1, batch_size 2
+    order       groups 7 2 | 9 4              rank 0 | rank 1, batch_size 2
     rows        7.0 2.0 7.1 2.1               first completions, then second ones
     row         P P P a a . . .               prompt, completion, padding
 """
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.format import COMPLETION
 from niels_gpt.episodes.index_sets import Int64s
-from niels_gpt.episodes.order.schedule import EMPTY, EveryRow, Schedule
+from niels_gpt.episodes.order.order import EMPTY, Order, every_row
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.format.collate import TensorFields
@@ -106,16 +106,16 @@ class PreferenceSource(Batches[PreferenceBatch]):
     Args:
         groups: the opened split.
         options: `block_size` is the width of rows.
-        schedule: which position of `groups` comes when.
+        order: which position of `groups` comes when.
         multiple: pad to the longest row of a batch, rounded up to a multiple of this; `None`: always to `block_size`.
     """
 
     logger: ClassVar[logging.Logger] = logging.getLogger("niels_gpt.preferences")
 
     def __init__(
-        self, groups: PreferenceSplit, options: BatchOptions, schedule: Schedule, multiple: int | None = None
+        self, groups: PreferenceSplit, options: BatchOptions, order: Order, multiple: int | None = None
     ) -> None:
-        super().__init__(groups.episodes, options, schedule)
+        super().__init__(groups.episodes, options, order)
         self.groups, self._multiple = groups, multiple
         self._reader = EpisodeReader(
             groups.episodes, options.block_size, too_long="head", vocab_size=options.vocab_size, use_mask=True
@@ -124,7 +124,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         self.fingerprint = hash_of(
             {
                 "preferences": groups.episodes.fingerprint,
-                "rows": schedule.describe(),
+                "rows": order.describe(),
                 "groups": [len(groups), groups.filtered.key.hex()],
                 "fitting": [fitting.width, fitting.too_long, fitting.no_completion],
             }
@@ -237,8 +237,8 @@ class PreferenceSource(Batches[PreferenceBatch]):
 
     def in_order(self) -> PreferenceSource:
         """See `Batches`."""
-        schedule = EveryRow(len(self.groups), self.options.seed, shuffle=False)
-        return PreferenceSource(self.groups, replace(self.options, drop_last=False), schedule, self._multiple)
+        order = every_row(len(self.groups), self.options.seed, shuffle=False)
+        return PreferenceSource(self.groups, replace(self.options, drop_last=False), order, self._multiple)
 
     def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
@@ -249,4 +249,4 @@ class PreferenceSource(Batches[PreferenceBatch]):
 
     def __reduce__(self) -> tuple[type[PreferenceSource], tuple[Any, ...]]:
         """Pickled for a worker, the source opens its files again there."""
-        return type(self), (self.groups, self.options, self.schedule, self._multiple)
+        return type(self), (self.groups, self.options, self.order, self._multiple)

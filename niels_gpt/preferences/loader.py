@@ -9,8 +9,8 @@ from pathlib import Path
 from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate.split_iterator import SplitIterator
-from niels_gpt.episodes.order.sampling import Sampling, grouped_schedule, groups_of
-from niels_gpt.episodes.order.schedule import EveryRow, Schedule
+from niels_gpt.episodes.order.order import every_row
+from niels_gpt.episodes.order.sampling import Sampling, groups_of, order_of_groups
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
 from niels_gpt.episodes.split_loader import SplitLoader
@@ -69,7 +69,7 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
         device: str = "cpu",
     ) -> None:
         self.batch_size, self.sequence_length = BATCH_SIZE.whole(batch_size), BLOCK_SIZE.whole(sequence_length)
-        self._order = Sampling(seed=seed, shuffle=shuffle, drop_last=drop_last)
+        self._sampling = Sampling(seed=seed, shuffle=shuffle, drop_last=drop_last)
         self.rank, self.world_size = ranks(rank, world_size)
         self.device = str(checked_device(device))
         self._iterators: dict[str, SplitIterator[PreferenceBatch]] = {}
@@ -126,18 +126,18 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
                 f"{folders}: no preferences to read: {opened.too_long:,} groups are too long; raise sequence_length, "
                 "or build with more"
             )
-        order = self._order
-        schedule: Schedule = EveryRow(len(opened), order.seed, order.shuffle)
+        sampling = self._sampling
+        order = every_row(len(opened), sampling.seed, shuffle=sampling.shuffle)
         if split == "train" and self._mixture is not None:
             # The groups of several datasets in proportion; val is never weighted.
-            sampling = replace(order, weight_by="dataset", weights=self._mixture)
-            groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), sampling)
-            schedule = grouped_schedule(groups.members, groups.proportions, sampling)
+            weighted = replace(sampling, weight_by="dataset", weights=self._mixture)
+            groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), weighted)
+            order = order_of_groups(groups, weighted)
         rows = self.batch_size * self.world_size
         # A val split smaller than a batch is not dropped as a whole.
-        drop_last = order.drop_last and not (split == "val" and len(opened) < rows)
+        drop_last = sampling.drop_last and not (split == "val" and len(opened) < rows)
         # Batches of a mixture cross the ends of epochs, so that an epoch may be smaller than a batch.
-        if drop_last and not schedule.crosses_epochs and len(opened) < rows:
+        if drop_last and not order.crosses_epochs and len(opened) < rows:
             raise UsageError(
                 f"{folders}: {len(opened):,} groups an epoch, but a global batch has {rows:,} ({self.batch_size:,} on "
                 f"each of {self.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, or "
@@ -147,13 +147,13 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
             batch_size=self.batch_size,
             block_size=self.sequence_length,
             pad_id=self.pad_token_id,
-            seed=order.seed,
+            seed=sampling.seed,
             drop_last=drop_last,
             too_long=self._fitting.too_long,
             vocab_size=opened.episodes.vocab_size,
             rank=self.rank,
             world_size=self.world_size,
         )
-        source = PreferenceSource(opened, options, schedule, self._multiple)
+        source = PreferenceSource(opened, options, order, self._multiple)
         self._iterators[split] = SplitIterator(source, self.device)
         return self._iterators[split]

@@ -19,18 +19,9 @@ from hypothesis import strategies as st
 from niels_gpt import seeds
 from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order import schedule as schedules
+from niels_gpt.episodes.order import order as orders
+from niels_gpt.episodes.order.order import Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
-from niels_gpt.episodes.order.schedule import (
-    EveryRow,
-    Group,
-    GroupedRows,
-    RandomGroups,
-    RandomRows,
-    Schedule,
-    running_shares,
-    take,
-)
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, write_dataset
@@ -121,7 +112,7 @@ def test_any_legs_on_any_machines_are_one_order(
 def test_the_exact_proportions_survive_every_change(datasets: list[Path], packing: bool) -> None:
     """Three epochs, with another batch size and world for every step: each epoch holds exactly its shares."""
     loader = open_mixture(datasets, "weights", packing=packing, batch_size=1)
-    members, rows = _members(loader), loader.batch_source("train").schedule.n or 0
+    members, rows = _members(loader), loader.batch_source("train").order.n or 0
     expected = shares({"a": 0.6, "b": 0.3, "c": 0.1}, rows)
     state, firsts = loader.state_dict(), []
     for size, world in itertools.cycle([(3, 2), (1, 5), (4, 1), (2, 8)]):
@@ -153,10 +144,10 @@ PINNED = {
     "random packed": [64, 63, 20, 19, 1, 5, 1, 5, 15, 13, 37, 35],
 }
 FINGERPRINTS = {
-    "weights": "0a997e7a0a7da775b4f26c37a70cc3fa",
-    "packed": "4aa51be0e900437af8f3c8503abb2e82",
-    "random": "c1973e0a96ae0b541032ebe489982ea4",
-    "random packed": "2c4f051bdd6803f2de5ee30f058a0e81",
+    "weights": "c71291fcdfdc7b5fac0bb463fc5aad80",
+    "packed": "ce40f07c438c09fc7228afa2345319ad",
+    "random": "cca3c6a253ab64c3a828af7e7bf67f27",
+    "random packed": "56df1ab6f846c121df1fdf706980354a",
 }
 
 
@@ -201,17 +192,16 @@ def test_a_state_beyond_all_rows_is_refused(datasets: list[Path]) -> None:
         loader.load_state_dict({**state, "epoch": 2**61})
 
 
-def schedules_of(n: int) -> dict[str, Schedule]:
+def schedules_of(n: int) -> dict[str, Order]:
     """Every kind of schedule over `n` rows, in no memory."""
     third = n // 3
-    groups = [Group("a", Span(0, third), n // 5), Group("b", Span(third, n), n - n // 5)]
-    ends = running_shares(np.array([1.0, 3.0]))
+    groups = [Group("a", Span(0, third)), Group("b", Span(third, n))]
     return {
-        "every row": EveryRow(n, 7, shuffle=True),
-        "in order": EveryRow(n, 7, shuffle=False),
-        "random": RandomRows(n, 7),
-        "groups": GroupedRows(groups, 7, shuffle=True),
-        "random groups": RandomGroups(groups, ends, 7),
+        "every row": every_row(n, 7, shuffle=True),
+        "in order": every_row(n, 7, shuffle=False),
+        "random": random_rows([Group("rows", Span(0, n))], [1], 7),
+        "groups": mixed_rows(groups, [[n // 5, n - n // 5]], 7, shuffle=True),
+        "random groups": random_rows(groups, [1, 3], 7),
     }
 
 
@@ -229,7 +219,7 @@ def work(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> tuple[int, i
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    schedules._block.cache_clear()
+    orders._block.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(seeds, "_hash", counted)
         before = sys.getprofile()
@@ -247,11 +237,11 @@ def test_the_rows_at_10_to_the_12_cost_what_the_first_cost(monkeypatch: pytest.M
     """Counted, not timed: nothing runs up to the position."""
     schedule = schedules_of(n)[kind]
     place = Place(0, FAR) if schedule.n is None else Place(*divmod(FAR, n))
-    near = work(monkeypatch, lambda: take(schedule, Place(), 512, drop_last=False))
-    far = work(monkeypatch, lambda: take(schedule, place, 512, drop_last=False))
+    near = work(monkeypatch, lambda: schedule.take(Place(), 512, drop_last=False))
+    far = work(monkeypatch, lambda: schedule.take(place, 512, drop_last=False))
     assert far[0] <= 1.5 * near[0] + 1000
     assert far[1] <= 2 * near[1] + 100
-    assert near[0] < 20 * 8 * schedules.BLOCK
+    assert near[0] < 20 * 8 * orders.BLOCK
     assert near[1] < 10_000
 
 
@@ -260,7 +250,7 @@ def test_a_loader_goes_to_10_to_the_12_in_a_few_steps(datasets: list[Path], monk
     loader = open_mixture(datasets, "weights", packing=True, rank=3, world_size=8)
     loader.next_batch()
     state = loader.state_dict()
-    far = {**state, "epoch": FAR // loader.batch_source("train").schedule.n, "position": 3}  # type: ignore[operator]
+    far = {**state, "epoch": FAR // loader.batch_source("train").order.n, "position": 3}  # type: ignore[operator]
 
     def resume(state: dict[str, Any]) -> Callable[[], Any]:
         def run() -> None:
@@ -277,7 +267,7 @@ def test_a_loader_goes_to_10_to_the_12_in_a_few_steps(datasets: list[Path], monk
 
 def test_positions_far_apart_are_as_random_as_near_ones() -> None:
     """At 10**12 every row still comes once an epoch, and orders of neighbouring epochs have nothing in common."""
-    schedule = EveryRow(1000, 3, shuffle=True)
+    schedule = every_row(1000, 3, shuffle=True)
     epochs = [schedule.rows(FAR // 1000 + epoch, 0, 1000) for epoch in range(2)]
     assert all(sorted(epoch.tolist()) == list(range(1000)) for epoch in epochs)
     assert (epochs[0] == epochs[1]).sum() < 10
@@ -291,8 +281,8 @@ def test_positions_far_apart_are_as_random_as_near_ones() -> None:
 def test_random_groups_draw_members_evenly(shares: tuple[float, ...]) -> None:
     sizes = [3, 7, 5][: len(shares)]
     bounds = np.cumsum([0, *sizes])
-    groups = [Group(str(at), Span(int(bounds[at]), int(bounds[at + 1])), 0) for at in range(len(shares))]
-    schedule = RandomGroups(groups, running_shares(np.array(shares, dtype=float)), 11)
+    groups = [Group(str(at), Span(int(bounds[at]), int(bounds[at + 1]))) for at in range(len(shares))]
+    schedule = random_rows(groups, shares, 11)
     n = 60_000
     counts = np.bincount(schedule.rows(0, FAR, FAR + n), minlength=sum(sizes))
     of_group = n * np.array(shares) / sum(shares)

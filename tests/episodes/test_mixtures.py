@@ -32,7 +32,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def epochs_of(loader: GPTEpisodeDataLoader, n: int) -> list[Counter[int]]:
     """How often each episode comes in the first epochs; a mixture runs on, so by rows."""
-    rows = loader.batch_source("train").schedule.n
+    rows = loader.batch_source("train").order.n
     assert rows is not None
     read = [open_at(loader, row) for row in range(0, n * rows, rows)]
     return [Counter(found) for found in read]
@@ -40,7 +40,7 @@ def epochs_of(loader: GPTEpisodeDataLoader, n: int) -> list[Counter[int]]:
 
 def open_at(loader: GPTEpisodeDataLoader, row: int) -> list[int]:
     loader.seek(row)
-    return numbers(loader.next_batch() for _ in range(loader.batch_source("train").schedule.n or 0))
+    return numbers(loader.next_batch() for _ in range(loader.batch_source("train").order.n or 0))
 
 
 def of_each(counts: Counter[int]) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def test_whole_numbers_of_rounds_show_every_episode_so_often_each_epoch(datasets
 def test_types_too(datasets: list[Path], packing: bool) -> None:
     """Rows of a group are counted, packed ones where rows are packed."""
     shown = open_loader(datasets[0], batch_size=1, weight_by="type", temperature=1, packing=packing)
-    sizes = {group.name: len(group.members) for group in shown.batch_source("train").schedule.groups}  # type: ignore[attr-defined]
+    sizes = {group.name: len(group.members) for group in shown.batch_source("train").order.groups}
     sampling = Sampling(weight_by="type", phases=[sizes | {"chat": 2 * sizes["chat"]}])
     loader = open_loader(datasets[0], batch_size=1, sampling=sampling, packing=packing)
     counts = epochs_of(loader, 1)[0]
@@ -102,10 +102,10 @@ def test_types_too(datasets: list[Path], packing: bool) -> None:
 
 def test_temperature_by_packed_rows(datasets: list[Path]) -> None:
     loader = open_loader(datasets, batch_size=1, temperature=math.inf, packing=True)
-    groups = loader.batch_source("train").schedule.groups  # type: ignore[attr-defined]
-    shares = [group.share for group in groups]
+    order = loader.batch_source("train").order
+    (shares,) = order.blocks
     assert max(shares) - min(shares) <= 1
-    assert sum(shares) == sum(len(group.members) for group in groups)
+    assert sum(shares) == sum(len(group.members) for group in order.groups)
 
 
 @pytest.mark.parametrize(

@@ -21,20 +21,10 @@ from hypothesis import strategies as st
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.order.order import EMPTY, Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
-from niels_gpt.episodes.order.schedule import (
-    EMPTY,
-    EveryRow,
-    Group,
-    GroupedRows,
-    RandomRows,
-    Schedule,
-    batches_left,
-    skip,
-    starting_place,
-    take,
-)
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.packing import group_rows, packing_plan
 from niels_gpt.errors import CacheError, UsageError
@@ -48,7 +38,7 @@ FITTING = [length for length in LENGTHS if length <= 13]
 TYPES = types_for(FITTING)
 
 
-def epoch_of(schedule: Schedule, epoch: int) -> list[int]:
+def epoch_of(schedule: Order, epoch: int) -> list[int]:
     assert schedule.n is not None
     return schedule.rows(epoch, 0, schedule.n).tolist()
 
@@ -79,38 +69,39 @@ def test_steps_are_those_of_an_obvious_loop(
     if drop_last:
         size = min(size, n)
     start = Place(epoch, data.draw(st.integers(0, n)))
-    schedule = EveryRow(n, seed=0, shuffle=False)
+    schedule = every_row(n, 0, shuffle=False)
     place, expected = start, walk(n, size, drop_last, 25, start)
     for number, (begin, rows, end) in enumerate(expected):
-        assert starting_place(schedule, place, size, drop_last=drop_last) == begin
-        taken, place = take(schedule, place, size, drop_last=drop_last)
+        assert schedule.begin(place, size, drop_last=drop_last) == begin
+        taken, place = schedule.take(place, size, drop_last=drop_last)
         assert (taken.tolist(), place) == (rows, end)
-        assert skip(schedule, start, size, number + 1, drop_last=drop_last) == end
-    assert skip(schedule, start, size, 0, drop_last=drop_last) == start
+        assert schedule.skip(start, size, number + 1, drop_last=drop_last) == end
+    assert schedule.skip(start, size, 0, drop_last=drop_last) == start
     left = sum(begin.epoch == epoch for begin, _, _ in walk(n, size, drop_last, 40, start))
-    assert batches_left(n, start.position, size, drop_last=drop_last) == left
+    assert schedule.batches(start.position, size, drop_last=drop_last) == left
 
 
 @given(size=st.integers(1, 9), start=st.integers(0, 10**12), batches=st.integers(0, 10**6))
 def test_random_rows_have_no_epochs(size: int, start: int, batches: int) -> None:
-    schedule, place = RandomRows(100, seed=3), Place(0, start)
-    rows, after = take(schedule, place, size, drop_last=True)
-    assert after == Place(0, start + size) == skip(schedule, place, size, 1, drop_last=True)
-    assert skip(schedule, place, size, batches, drop_last=False) == Place(0, start + batches * size)
+    schedule, place = random_rows([Group("rows", Span(0, 100))], [1], 3), Place(0, start)
+    rows, after = schedule.take(place, size, drop_last=True)
+    assert after == Place(0, start + size) == schedule.skip(place, size, 1, drop_last=True)
+    assert schedule.skip(place, size, batches, drop_last=False) == Place(0, start + batches * size)
     assert rows.tolist() == [schedule.rows(0, at, at + 1)[0] for at in range(start, start + size)]
 
 
-SCHEDULES: list[Schedule] = [
-    EveryRow(57, 3, True),
-    EveryRow(57, 3, False),
-    RandomRows(57, 3),
-    GroupedRows([Group("a", np.arange(5), 9), Group("b", np.arange(5, 40), 11)], 3, True),
-    GroupedRows([Group("a", np.arange(5), 9), Group("b", np.arange(5, 40), 11)], 3, False),
+TWO = [Group("a", np.arange(5)), Group("b", np.arange(5, 40))]
+SCHEDULES: list[Order] = [
+    every_row(57, 3, shuffle=True),
+    every_row(57, 3, shuffle=False),
+    random_rows([Group("rows", Span(0, 57))], [1], 3),
+    mixed_rows(TWO, [[9, 11]], 3, shuffle=True),
+    mixed_rows(TWO, [[9, 11]], 3, shuffle=False),
 ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
-def test_rows_may_be_asked_for_in_any_pieces(schedule: Schedule) -> None:
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=["every", "in order", "random", "mixture", "mixture in order"])
+def test_rows_may_be_asked_for_in_any_pieces(schedule: Order) -> None:
     n = schedule.n or 57
     for epoch in (0, 1, 7) if schedule.n else (0,):
         whole = schedule.rows(epoch, 0, n)
@@ -119,13 +110,14 @@ def test_rows_may_be_asked_for_in_any_pieces(schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", [EveryRow(10_000, 3, True), GroupedRows([Group("a", np.arange(900), 9001)], 3, True)]
+    "schedule",
+    [every_row(10_000, 3, shuffle=True), mixed_rows([Group("a", np.arange(900))], [[9001]], 3, shuffle=True)],
 )
-def test_long_epochs_too(schedule: Schedule) -> None:
+def test_long_epochs_too(schedule: Order) -> None:
     """Orders are made in blocks of some thousands; pieces may lie across them."""
     n = schedule.n or 0
     whole = np.concatenate([schedule.rows(2, at, min(n, at + 100)) for at in range(0, n, 100)])
-    if isinstance(schedule, EveryRow):
+    if not schedule.repeats:
         assert whole.tolist() == order(3, 2, n)[:].tolist()
     for start, stop in [(0, n), (4095, 4097), (4096, 8192), (4096, 4096), (8191, n), (1, 9000), (n, n)]:
         assert schedule.rows(2, start, stop).tolist() == whole[start:stop].tolist()
@@ -144,25 +136,23 @@ def test_groups_keep_their_shares_and_show_all_before_one_repeats(
     sizes: list[tuple[int, int]], seed: int, shuffle: bool
 ) -> None:
     bounds = np.cumsum([0, *(size for size, _ in sizes)]).tolist()
-    groups = [
-        Group(str(at), np.arange(bounds[at], bounds[at + 1])[::-1].copy(), share) for at, (_, share) in enumerate(sizes)
-    ]
-    schedule = GroupedRows(groups, seed, shuffle)
+    groups = [Group(str(at), np.arange(bounds[at], bounds[at + 1])[::-1].copy()) for at in range(len(sizes))]
+    schedule = mixed_rows(groups, [[share for _, share in sizes]], seed, shuffle=shuffle)
     counts: Counter[int] = Counter()
     for epoch in range(7):
         rows = epoch_of(schedule, epoch)
         assert len(rows) == schedule.n == sum(share for _, share in sizes)
         counts.update(rows)
-        for group in groups:
+        for group, (_, share) in zip(groups, sizes, strict=True):
             members = set(group.members.tolist())
-            assert sum(row in members for row in rows) == group.share
+            assert sum(row in members for row in rows) == share
             seen = [counts[member] for member in members]
             assert max(seen) - min(seen) <= 1
 
 
 def test_groups_are_mixed_and_rounds_differ() -> None:
     """Not one group after the other, nor the same order every round."""
-    schedule = GroupedRows([Group("a", np.arange(20), 20), Group("b", np.arange(20, 60), 40)], 1, True)
+    schedule = mixed_rows([Group("a", np.arange(20)), Group("b", np.arange(20, 60))], [[20, 40]], 1, shuffle=True)
     first, second = epoch_of(schedule, 0), epoch_of(schedule, 1)
     assert first != second
     assert [row for row in first if row < 20] != [row for row in second if row < 20]
@@ -172,7 +162,7 @@ def test_groups_are_mixed_and_rounds_differ() -> None:
 
 
 def test_every_round_has_an_order_of_its_own() -> None:
-    schedule = GroupedRows([Group("a", np.arange(20), 1)], 1, True)
+    schedule = mixed_rows([Group("a", np.arange(20))], [[1]], 1, shuffle=True)
     drawn = [epoch_of(schedule, epoch)[0] for epoch in range(60)]
     assert len({tuple(drawn[at : at + 20]) for at in (0, 20, 40)}) == 3
 

@@ -19,8 +19,8 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.order.order import every_row, shards_in_windows
 from niels_gpt.episodes.order.sampling import Sampling
-from niels_gpt.episodes.order.schedule import EveryRow, ShardWindows
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.stream import GPTDataLoader
 from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
@@ -104,8 +104,8 @@ def as_lists(batch: Any) -> Any:
 def test_windows_of_shards_are_an_order_of_every_row() -> None:
     bounds = np.cumsum([0, 3, 0, 5, 2, 0, 7, 1])
     for window in (1, 2, 3, 7, 50):
-        schedule = ShardWindows(bounds, window, 5, shuffle=True)
-        epochs = [schedule.rows(epoch, 0, schedule.n).tolist() for epoch in range(3)]
+        schedule = shards_in_windows(bounds.tolist(), window, 5, shuffle=True)
+        epochs = [schedule.rows(epoch, 0, 18).tolist() for epoch in range(3)]
         assert all(sorted(epoch) == list(range(18)) for epoch in epochs)
         assert len({tuple(epoch) for epoch in epochs}) == 3
         parts = [schedule.rows(1, at, min(18, at + 4)).tolist() for at in range(0, 18, 4)]
@@ -117,7 +117,7 @@ def test_windows_of_shards_are_an_order_of_every_row() -> None:
             n = sum(int(bounds[shard + 1] - bounds[shard]) for shard in shards)
             assert set(shard_of[at : at + n].tolist()) == set(shards)
             at += n
-    assert ShardWindows(bounds, 2, 5, shuffle=False).rows(3, 2, 9).tolist() == list(range(2, 9))
+    assert shards_in_windows(bounds.tolist(), 2, 5, shuffle=False).rows(3, 2, 9).tolist() == list(range(2, 9))
 
 
 def test_the_mixing_of_windows_is_near_that_of_a_full_shuffle() -> None:
@@ -130,8 +130,8 @@ def test_the_mixing_of_windows_is_near_that_of_a_full_shuffle() -> None:
         shares = np.stack([(kinds == kind).mean(axis=1) for kind in range(4)], axis=1)
         return float(np.abs(shares - 0.25).sum(axis=1).mean() / 2)
 
-    full = distance(EveryRow(64 * 256, 1, shuffle=True))
-    found = [distance(ShardWindows(bounds, window, 1, shuffle=True)) for window in (1, 8, 64)]
+    full = distance(every_row(64 * 256, 1, shuffle=True))
+    found = [distance(shards_in_windows(bounds.tolist(), window, 1, shuffle=True)) for window in (1, 8, 64)]
     assert found[0] == 0.75  # one source a batch
     assert found[0] > found[1] > found[2]
     assert found[2] == pytest.approx(full, rel=0.15)

@@ -24,8 +24,8 @@ from niels_gpt.episodes.order.mixture import (
     rows_of,
     write_mixture,
 )
+from niels_gpt.episodes.order.order import Group, mixed_rows
 from niels_gpt.episodes.order.sampling import Sampling
-from niels_gpt.episodes.order.schedule import Group, GroupedRows, PhasedRows
 from niels_gpt.errors import CacheError, UsageError
 from tests.episodes.rows import numbers, write_dataset
 
@@ -119,8 +119,8 @@ def test_phases_against_a_slow_reference(groups: list[tuple[int, list[int]]], sh
     assume(all(sum(phase) for phase in phases))
     bounds = np.cumsum([0, *(size for size, _ in groups)])
     members = [np.arange(bounds[n], bounds[n + 1]) for n in range(len(groups))]
-    whole = GroupedRows([Group(f"g{n}", m, sum(groups[n][1])) for n, m in enumerate(members)], seed, shuffle)
-    schedule = PhasedRows(whole, tuple(phases))
+    schedule = mixed_rows([Group(f"g{n}", m) for n, m in enumerate(members)], phases, seed, shuffle=shuffle)
+    assert schedule.n is not None
     drawn: list[list[int]] = [[] for _ in groups]
     for epoch in range(3):
         rows = schedule.rows(epoch, 0, schedule.n)

@@ -53,7 +53,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
     def __init__(self, batch_source: Batches[Batch], start: Place, *, epochs: int | None = None) -> None:
         super().__init__()
         epochs = None if epochs is None else EPOCHS.whole(epochs)
-        if epochs is not None and batch_source.schedule.n is None:
+        if epochs is not None and batch_source.order.n is None:
             raise UsageError(
                 f"epochs is {epochs}, but batch_sampling_mode 'random' has no epochs; leave it out, or use 'epoch'"
             )
@@ -153,7 +153,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
         Raises:
             UsageError: no such epoch, or batch_sampling_mode is "random", which has no epochs.
         """
-        if self.batch_source.schedule.n is None:
+        if self.batch_source.order.n is None:
             raise UsageError(NO_EPOCHS)
         self._set(WorkerPlace(self.batch_source.epoch_start(epoch)))
 

@@ -51,7 +51,7 @@ class EpisodeWorkers(Generic[Batch]):
         """One line: the shape of batches, and the place of the next one."""
         options, source = self._batch_source.options, self._batch_source
         place = source.place(self._state)
-        rows = "no end" if source.schedule.n is None else f"{source.schedule.n:,} rows an epoch"
+        rows = "no end" if source.order.n is None else f"{source.order.n:,} rows an epoch"
         return (
             f"<EpisodeWorkers: batches of {options.batch_size} x {options.block_size} from {source.split.split}, "
             f"{rows}, at epoch {place.epoch}, row {place.position:,}>"

@@ -2,8 +2,8 @@
 
 ::
 
-    sampling.py   `Sampling`: what a user sets (proportions, groups, seed), and the schedule that follows from it
-    schedule.py   the order of rows over epochs; of whole groups; of windows of shards in a store
+    sampling.py   `Sampling`: what a user sets (proportions, groups, seed), and the order that follows from it
+    order.py      `Order`: every row once, mixtures, curricula, windows of shards, random draws
     mixture.py    how many rows of each part an epoch has, from the wanted proportions: `mixture.json`
     metadata.py   types and sources of episodes, by which they are grouped
     states.py     checkpoint states: a place as plain values, and back

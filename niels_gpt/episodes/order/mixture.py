@@ -8,7 +8,7 @@ A part is one episodes dataset. Its proportion is turned into a number of rows, 
     b                       10     5,000             500    2,000 /   500 = 4    2,000     0.4 times the part
 
 Each number is rounded to the nearest whole row, so no part is off by more than half a row. A part that an epoch shows
-1.5 times continues in the next epoch where it stopped (`schedule.GroupedRows`).
+1.5 times continues in the next epoch where it stopped (`order.Order`).
 
 `mixture.json` beside the parts records the numbers, and for which rows they were counted: another sequence length, or
 packing, makes other rows. With `phases`, an epoch is a curriculum: the first phase's rows, then the second's.

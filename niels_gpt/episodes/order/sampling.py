@@ -1,4 +1,4 @@
-"""How a loader draws rows: the `Sampling` value, and the schedule that follows from it and the data.
+"""How a loader draws rows: the `Sampling` value, and the order that follows from it and the data.
 
 Without `weight_by`, every row comes once an epoch. With it, rows are drawn in proportion::
 
@@ -17,29 +17,17 @@ The groups' proportions come from `weights`, from their sizes and `temperature`,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
-
-import numpy as np
 
 from niels_gpt import ranges
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.index_sets import IndexSet
+from niels_gpt.episodes.index_sets import IndexSet, Span
 from niels_gpt.episodes.order.metadata import labels
 from niels_gpt.episodes.order.mixture import by_temperature
-from niels_gpt.episodes.order.schedule import (
-    EveryRow,
-    Group,
-    GroupedRows,
-    PhasedRows,
-    RandomGroups,
-    RandomRows,
-    Schedule,
-    ShardWindows,
-    running_shares,
-)
+from niels_gpt.episodes.order.order import Group, Order, every_row, mixed_rows, random_rows, shards_in_windows
 from niels_gpt.episodes.packing import StoredPlan, group_rows
 from niels_gpt.errors import UsageError, did_you_mean, shown
 from niels_gpt.seeds import DEFAULT_SEED, MAX_LENGTH
@@ -298,9 +286,7 @@ def _check_names(found: Mapping[str, IndexSet], proportions: Mapping[str, float]
         raise UsageError(f"no weight for the {column} {', '.join(unnamed)}; give each one, 0 leaves it out")
 
 
-def schedule_of(
-    split: EpisodeSplit, plan: StoredPlan | None, sampling: Sampling, groups: EpisodeGroups | None
-) -> Schedule:
+def order_of(split: EpisodeSplit, plan: StoredPlan | None, sampling: Sampling, groups: EpisodeGroups | None) -> Order:
     """The order in which the rows of a split, or of its packing plan, are drawn.
 
     Raises:
@@ -311,37 +297,32 @@ def schedule_of(
     if sampling.shuffle_shards is not None:
         # Shards were packed separately too.
         ends = [span.stop for span in split.positions_of_shards()] if plan is None else plan.begins[1:].tolist()
-        bounds = np.array([0, *ends], dtype=np.int64)
-        return ShardWindows(bounds, sampling.shuffle_shards, sampling.seed, sampling.shuffle)
+        return shards_in_windows([0, *ends], sampling.shuffle_shards, sampling.seed, shuffle=sampling.shuffle)
     if groups is not None:
         # Groups were packed separately, so each packed row belongs to one group.
-        members = groups.members if plan is None else {**group_rows(plan, groups.members)}
-        if groups.phases:
-            return _phased_schedule(members, groups.phases, sampling)
-        return grouped_schedule(members, groups.proportions, sampling)
-    return RandomRows(n, sampling.seed) if sampling.mode == "random" else EveryRow(n, sampling.seed, sampling.shuffle)
+        members: dict[str, IndexSet] = groups.members if plan is None else {**group_rows(plan, groups.members)}
+        return order_of_groups(replace(groups, members=members), sampling)
+    if sampling.mode == "random":
+        return random_rows([Group("rows", Span(0, n))], [1], sampling.seed)
+    return every_row(n, sampling.seed, shuffle=sampling.shuffle)
 
 
-def grouped_schedule(
-    members: Mapping[str, IndexSet], proportions: dict[str, float] | None, sampling: Sampling
-) -> Schedule:
-    """The order in which groups are drawn, in proportion.
-
-    Args:
-        members: the rows of each group. proportions: the weight of each; `None` if temperature decides.
+def order_of_groups(found: EpisodeGroups, sampling: Sampling) -> Order:
+    """The order in which groups are drawn, in proportion or by exact numbers.
 
     Raises:
         UsageError: an epoch would hold no row of some group.
     """
-    sizes = {name: len(rows) for name, rows in members.items()}
-    weight_of = proportions or {}
+    groups = [Group(name, rows) for name, rows in found.members.items()]
+    if found.phases:
+        return _phases(groups, found.phases, sampling)
+    sizes = {group.name: len(group.members) for group in groups}
+    weight_of = found.proportions or {}
     if sampling.temperature is not None:
         weight_of = by_temperature(sizes, sampling.temperature)
     if sampling.mode == "random":
-        groups = [Group(name, rows, 0) for name, rows in members.items()]
         # Drawing with replacement needs shares only; no epoch has to be divided exactly.
-        ends = running_shares(np.array([float(weight_of[group.name]) for group in groups]))
-        return RandomGroups(groups, ends, sampling.seed)
+        return random_rows(groups, [float(weight_of[group.name]) for group in groups], sampling.seed)
     parts = shares(weight_of, sum(sizes.values()))
     unseen = [name for name, rows in parts.items() if not rows]
     if unseen:
@@ -349,9 +330,17 @@ def grouped_schedule(
             f"an epoch of {sum(parts.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
             "one; raise the weight, pass exact rows as phases, or give 0 to leave it out"
         )
-    return GroupedRows(
-        [Group(name, rows, parts[name]) for name, rows in members.items()], sampling.seed, sampling.shuffle
-    )
+    return mixed_rows(groups, [[parts[group.name] for group in groups]], sampling.seed, shuffle=sampling.shuffle)
+
+
+def _phases(groups: Sequence[Group], phases: Sequence[Mapping[str, int]], sampling: Sampling) -> Order:
+    empty = [group.name for group in groups if not len(group.members)]
+    if empty:
+        raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
+    if (rows := sum(_rows_of_phases(phases).values())) > MAX_LENGTH:
+        raise UsageError(f"an epoch of {shown(rows)} rows; expected at most 2**62: lower the phases")
+    numbers = [[phase[group.name] for group in groups] for phase in phases]
+    return mixed_rows(groups, numbers, sampling.seed, shuffle=sampling.shuffle)
 
 
 def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
@@ -375,20 +364,3 @@ def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
     for name in by_remainder[: n - sum(rounded.values())]:
         rounded[name] += 1
     return rounded
-
-
-def _phased_schedule(
-    members: Mapping[str, IndexSet], phases: Sequence[Mapping[str, int]], sampling: Sampling
-) -> Schedule:
-    drawn = _rows_of_phases(phases)
-    groups = [Group(name, rows, drawn[name]) for name, rows in members.items()]
-    empty = [group.name for group in groups if not len(group.members)]
-    if empty:
-        raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
-    if (rows := sum(drawn.values())) > MAX_LENGTH:
-        raise UsageError(f"an epoch of {shown(rows)} rows; expected at most 2**62: lower the phases")
-    grouped = GroupedRows(groups, sampling.seed, sampling.shuffle)
-    # One phase is a mixture: without the seed of a phase, it has the same order as proportions with these numbers.
-    if len(phases) == 1:
-        return grouped
-    return PhasedRows(grouped, tuple(tuple(phase[group.name] for group in groups) for phase in phases))

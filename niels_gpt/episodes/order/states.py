@@ -2,7 +2,7 @@
 
 ::
 
-    Place(2, 96) --state_of--> {"version": 2, "fingerprint": "9f…", "seed": 7, "epoch": 2, "position": 96}
+    Place(2, 96) --state_of--> {"version": 3, "fingerprint": "9f…", "seed": 7, "epoch": 2, "position": 96}
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from niels_gpt.errors import Mismatch, UsageError, shown
 from niels_gpt.seeds import MAX_LENGTH
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "position")
 
 
